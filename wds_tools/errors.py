@@ -1,0 +1,133 @@
+"""One tree of errors; each also inherits the built-in that a caller would catch.
+
+::
+
+    WdsToolsError                     .shard .key .offset: where, as far as it is known
+    ├── OptionError (ValueError)      an argument that cannot be
+    ├── SourceError (OSError)         the packer's input: nothing there, unreadable, refused by --strict
+    ├── DestinationError (OSError)    the packer's output folder holds something else, or is full
+    ├── NotADatasetError (FileNotFoundError)   no manifest, no index, a pattern that matches nothing
+    ├── ManifestError (ValueError)    a manifest or index that breaks its format
+    ├── ShardError (ValueError)       a shard that is not what the manifest says
+    │   ├── TruncatedShardError       it ends too early
+    │   └── ChecksumError             its bytes have changed
+    ├── SampleError (ValueError)      one sample
+    │   ├── DecodeError               its image cannot be decoded
+    │   └── MissingFieldError (LookupError)    it lacks a field that was asked for
+    ├── StoreError (OSError)          storage that does not answer, or answers wrongly
+    ├── ResumeError (ValueError)      a state that belongs to something else
+    ├── DeviceError (RuntimeError)    a device that is not there
+    └── WorkerError (RuntimeError)    a worker process that died or stalled
+
+A message says four things: what, got, allowed, next step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class WdsToolsError(Exception):
+    """Base of all errors raised on purpose by this package.
+
+    Args:
+        message: What is wrong, what was found, what is allowed and what to do next.
+        shard: Name of the shard concerned, if one is.
+        key: Key of the sample concerned, if one is.
+        offset: Byte offset in the shard where the trouble starts, if known.
+    """
+
+    def __init__(
+        self, message: str, *, shard: str | None = None, key: str | None = None, offset: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.shard = shard
+        self.key = key
+        self.offset = offset
+
+    def __str__(self) -> str:
+        where = [
+            f"{word} {value}"
+            for word, value in (("shard", self.shard), ("key", self.key), ("byte", self.offset))
+            if value is not None
+        ]
+        message = str(self.args[0])
+        return f"{', '.join(where)}: {message}" if where else message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle by their positional arguments alone; ours travel between processes with their place.
+        return _rebuild, (type(self), self.args[0], self.shard, self.key, self.offset)
+
+
+def _rebuild(
+    kind: type[WdsToolsError], message: str, shard: str | None, key: str | None, offset: int | None
+) -> WdsToolsError:
+    return kind(message, shard=shard, key=key, offset=offset)
+
+
+class OptionError(WdsToolsError, ValueError):
+    """An argument that cannot be."""
+
+
+class SourceError(WdsToolsError, OSError):
+    """The packer's input: nothing there, unreadable, or refused by ``strict``."""
+
+    __str__ = WdsToolsError.__str__
+
+
+class DestinationError(WdsToolsError, OSError):
+    """The packer's output folder holds something else, or is full."""
+
+    __str__ = WdsToolsError.__str__
+
+
+class NotADatasetError(WdsToolsError, FileNotFoundError):
+    """No manifest, no index, or a pattern that matches nothing."""
+
+    __str__ = WdsToolsError.__str__
+
+
+class ManifestError(WdsToolsError, ValueError):
+    """A manifest or index that breaks its format."""
+
+
+class ShardError(WdsToolsError, ValueError):
+    """A shard that is not what the manifest says, or no tar file."""
+
+
+class TruncatedShardError(ShardError):
+    """A shard that ends too early."""
+
+
+class ChecksumError(ShardError):
+    """Bytes that have changed since they were packed."""
+
+
+class SampleError(WdsToolsError, ValueError):
+    """Something about one sample."""
+
+
+class DecodeError(SampleError):
+    """An image that cannot be decoded."""
+
+
+class MissingFieldError(SampleError, LookupError):
+    """A sample or dataset lacks a field that was asked for."""
+
+
+class StoreError(WdsToolsError, OSError):
+    """Storage that does not answer, or answers wrongly."""
+
+    __str__ = WdsToolsError.__str__
+
+
+class ResumeError(WdsToolsError, ValueError):
+    """A state that belongs to another dataset, seed or version."""
+
+
+class DeviceError(WdsToolsError, RuntimeError):
+    """A device that is not there."""
+
+
+class WorkerError(WdsToolsError, RuntimeError):
+    """A worker process that died or stalled."""

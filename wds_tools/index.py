@@ -1,0 +1,237 @@
+"""One shard's index: where each field of each sample is, its checksum, and what is known of the image. No I/O.
+
+On disk it is a Parquet file, so pandas, DuckDB and Polars read it too; `docs/format.md` specifies it.
+In memory each column is a numpy array, because the loader takes rows by the thousand.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from wds_tools.codecs import ImageInfo
+from wds_tools.errors import ManifestError
+from wds_tools.sample import IMAGE_FIELDS
+
+FORMAT_VERSION = 1
+NO_LABEL = np.iinfo(np.int64).min
+ABSENT = -1
+"""Offset of a field that a sample does not have."""
+
+_METADATA_KEY = b"wds_tools"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldColumns:
+    """One field of every sample of a shard.
+
+    Attributes:
+        offset: int64 [n], first byte in the shard, `ABSENT` where the sample lacks the field.
+        size: int64 [n], bytes.
+        xxh3: uint64 [n], XXH3-64 of the bytes, seed 0.
+    """
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    xxh3: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The index of one shard of n samples.
+
+    Attributes:
+        shard: Name of the shard.
+        shard_bytes: Its length.
+        shard_xxh3: XXH3-128 of the whole shard, 32 hexadecimal digits.
+        keys: n keys.
+        fields: Field name to its columns.
+        label: int64 [n], class number, `NO_LABEL` where there is none.
+        width: int32 [n], pixels as shown (orientation applied), 0 where there is no image.
+        height: int32 [n].
+        mode: n Pillow modes, ``""`` where there is no image.
+        orientation: int8 [n], EXIF orientation, 1 to 8.
+    """
+
+    shard: str
+    shard_bytes: int
+    shard_xxh3: str
+    keys: list[str]
+    fields: dict[str, FieldColumns]
+    label: NDArray[np.int64]
+    width: NDArray[np.int32]
+    height: NDArray[np.int32]
+    mode: list[str]
+    orientation: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the bytes (start, stop) of the shard that hold all fields of samples ``start`` to ``stop``."""
+        first, last = self.shard_bytes, 0
+        for columns in self.fields.values():
+            offset, size = columns.offset[start:stop], columns.size[start:stop]
+            there = offset != ABSENT
+            if there.any():
+                first = min(first, int(offset[there].min()))
+                last = max(last, int((offset[there] + size[there]).max()))
+        return (first, last) if last else (0, 0)
+
+
+@dataclass(slots=True)
+class IndexBuilder:
+    """Collects the rows of an index while its shard is written or scanned."""
+
+    keys: list[str] = field(default_factory=list)
+    places: list[dict[str, tuple[int, int, int]]] = field(default_factory=list)
+    labels: list[int | None] = field(default_factory=list)
+    images: list[ImageInfo | None] = field(default_factory=list)
+
+    def add(
+        self,
+        key: str,
+        places: dict[str, tuple[int, int, int]],
+        label: int | None = None,
+        image: ImageInfo | None = None,
+    ) -> None:
+        """Add a sample: per field (offset, size, xxh3), its class number and what its image's header says."""
+        self.keys.append(key)
+        self.places.append(places)
+        self.labels.append(label)
+        self.images.append(image)
+
+    def build(self, *, shard: str, shard_bytes: int, shard_xxh3: str) -> Index:
+        """Return the index of the finished shard."""
+        names = list(dict.fromkeys(name for row in self.places for name in row))
+        nowhere = (ABSENT, 0, 0)
+        fields = {}
+        for name in names:
+            offset, size, xxh3 = zip(*(row.get(name, nowhere) for row in self.places), strict=True)
+            fields[name] = FieldColumns(
+                np.array(offset, np.int64), np.array(size, np.int64), np.array(xxh3, np.uint64)
+            )
+        return Index(
+            shard=shard,
+            shard_bytes=shard_bytes,
+            shard_xxh3=shard_xxh3,
+            keys=self.keys,
+            fields=fields,
+            label=np.array([NO_LABEL if label is None else label for label in self.labels], np.int64),
+            width=np.array([image.width if image else 0 for image in self.images], np.int32),
+            height=np.array([image.height if image else 0 for image in self.images], np.int32),
+            mode=[image.mode if image else "" for image in self.images],
+            orientation=np.array([image.orientation if image else 1 for image in self.images], np.int8),
+        )
+
+
+def index_name(shard: str) -> str:
+    """Return the name of a shard's index.
+
+    >>> index_name("shard-000000.tar")
+    'shard-000000.parquet'
+    """
+    return shard.removesuffix(".tar") + ".parquet"
+
+
+def to_bytes(index: Index) -> bytes:
+    """Write an index as a Parquet file."""
+    columns: dict[str, Any] = {"key": pa.array(index.keys, pa.string())}
+    for name, part in index.fields.items():
+        absent = part.offset == ABSENT
+        columns[f"{name}.offset"] = pa.array(part.offset, mask=absent)
+        columns[f"{name}.size"] = pa.array(part.size, mask=absent)
+        columns[f"{name}.xxh3"] = pa.array(part.xxh3, mask=absent)
+    columns["label"] = pa.array(index.label, mask=index.label == NO_LABEL)
+    columns["width"] = pa.array(index.width)
+    columns["height"] = pa.array(index.height)
+    columns["mode"] = pa.array(index.mode, pa.string())
+    columns["orientation"] = pa.array(index.orientation)
+    about = {
+        "version": FORMAT_VERSION,
+        "shard": index.shard,
+        "shard_bytes": index.shard_bytes,
+        "shard_xxh3": index.shard_xxh3,
+        "fields": list(index.fields),
+    }
+    table = pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(about)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", row_group_size=1 << 20)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def from_bytes(data: bytes, *, name: str) -> Index:
+    """Read an index and check that every field lies inside its shard.
+
+    Raises:
+        ManifestError: Not an index, of another version, or with places outside the shard.
+    """
+    try:
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        about = json.loads(table.schema.metadata[_METADATA_KEY])
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise ManifestError(
+            f"{name} is no index of wds_tools ({error}): make it again with `wds-tools index`"
+        ) from error
+    if about.get("version") != FORMAT_VERSION:
+        raise ManifestError(
+            f"{name} is an index of version {about.get('version')!r}, this release reads {FORMAT_VERSION}: "
+            "make it again with `wds-tools index`"
+        )
+    try:
+        index = _from_table(table, about)
+    except (KeyError, TypeError, pa.ArrowException) as error:
+        raise ManifestError(f"{name} lacks a column of the format: {error}") from error
+    _check_places(index, name)
+    return index
+
+
+def _from_table(table: Any, about: dict[str, Any]) -> Index:
+    def numbers(column: str, dtype: Any, absent: int = 0) -> NDArray[Any]:
+        return table.column(column).fill_null(absent).to_numpy().astype(dtype, copy=False)  # type: ignore[no-any-return]
+
+    return Index(
+        shard=str(about["shard"]),
+        shard_bytes=int(about["shard_bytes"]),
+        shard_xxh3=str(about["shard_xxh3"]),
+        keys=table.column("key").to_pylist(),
+        fields={
+            name: FieldColumns(
+                numbers(f"{name}.offset", np.int64, ABSENT),
+                numbers(f"{name}.size", np.int64),
+                numbers(f"{name}.xxh3", np.uint64),
+            )
+            for name in about["fields"]
+        },
+        label=numbers("label", np.int64, NO_LABEL),
+        width=numbers("width", np.int32),
+        height=numbers("height", np.int32),
+        mode=table.column("mode").to_pylist(),
+        orientation=numbers("orientation", np.int8, 1),
+    )
+
+
+def _check_places(index: Index, name: str) -> None:
+    for field_name, part in index.fields.items():
+        there = part.offset != ABSENT
+        # Compared without adding, so that a hostile size cannot overflow.
+        bad = there & ((part.offset < 0) | (part.size < 0) | (part.size > index.shard_bytes - part.offset))
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise ManifestError(
+                f"{name}: field {field_name!r} is said to be {part.size[row]:,} bytes at {part.offset[row]:,} "
+                f"of a shard of {index.shard_bytes:,}: make the index again with `wds-tools index`",
+                shard=index.shard,
+                key=index.keys[row],
+            )
+
+
+def image_field(index: Index) -> list[str]:
+    """Return the image fields that this shard has, in order of preference."""
+    return [name for name in IMAGE_FIELDS if name in index.fields]

@@ -1,0 +1,175 @@
+"""The dataset: its shards, counts, bytes, fields and classes, and a fingerprint. No I/O.
+
+A dataset is what its manifest says; a stray or half-written file is never read. `docs/format.md` specifies it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import xxhash
+
+from wds_tools.errors import ManifestError
+
+FORMAT = "wds_tools manifest"
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard.
+
+    Attributes:
+        name: File name, beside the manifest.
+        samples: Number of samples.
+        bytes: Length of the shard.
+        xxh3: XXH3-128 of the shard, 32 hexadecimal digits.
+        index: File name of its index.
+        index_bytes: Length of the index.
+        index_xxh3: XXH3-128 of the index.
+    """
+
+    name: str
+    samples: int
+    bytes: int
+    xxh3: str
+    index: str
+    index_bytes: int
+    index_xxh3: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStats:
+    """Smallest and largest image of a dataset, in pixels as shown."""
+
+    min_width: int
+    max_width: int
+    min_height: int
+    max_height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a dataset consists of.
+
+    Attributes:
+        shards: In order; sample ids count through them.
+        fields: Field name to the number of samples that have it.
+        classes: Class names by number; empty for a dataset without labels or names.
+        shuffled: The samples were put in random order when packed.
+        images: Range of image sizes, None where it is not known.
+        source: What the packer was given: its options and a digest of the list of inputs.
+    """
+
+    shards: tuple[ShardEntry, ...]
+    fields: dict[str, int]
+    classes: tuple[str, ...] = ()
+    shuffled: bool = False
+    images: ImageStats | None = None
+    source: dict[str, Any] | None = None
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(shard.samples for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the dataset's content: 32 hexadecimal digits, the same wherever it is stored."""
+        return fingerprint(self.shards)
+
+
+def fingerprint(shards: Iterable[ShardEntry]) -> str:
+    """Return the XXH3-128 of the lines ``checksum samples`` of all shards, in order."""
+    digest = xxhash.xxh3_128()
+    for shard in shards:
+        digest.update(f"{shard.xxh3} {shard.samples}\n".encode())
+    return digest.hexdigest()
+
+
+def to_json(manifest: Manifest) -> str:
+    """Write a manifest: one line per shard, so that it can be read and compared by people too."""
+    head = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "fingerprint": manifest.fingerprint,
+        "samples": manifest.samples,
+        "bytes": manifest.bytes,
+        "shuffled": manifest.shuffled,
+        "fields": manifest.fields,
+        "classes": list(manifest.classes),
+        "images": asdict(manifest.images) if manifest.images else None,
+        "source": manifest.source,
+    }
+    lines = [
+        f"  {json.dumps(word)}: {json.dumps(value, ensure_ascii=False)}," for word, value in head.items()
+    ]
+    shards = ",\n".join("    " + json.dumps(asdict(shard), ensure_ascii=False) for shard in manifest.shards)
+    return "{\n" + "\n".join(lines) + '\n  "shards": [\n' + shards + "\n  ]\n}\n"
+
+
+def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
+    """Read a manifest; what is stated twice (totals, fingerprint) must agree.
+
+    Raises:
+        ManifestError: Not a manifest, of a newer version, damaged or contradictory.
+    """
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise ManifestError(f"{name} is no JSON: {error}; pack again, or copy it again") from error
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise ManifestError(f'{name} is no manifest of wds_tools: it lacks "format": "{FORMAT}"')
+    if raw.get("version") != FORMAT_VERSION:
+        raise ManifestError(
+            f"{name} is of version {raw.get('version')!r}; this release reads {FORMAT_VERSION}: upgrade"
+        )
+    try:
+        manifest = _from_dict(raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(f"{name} breaks the format: {type(error).__name__} {error}") from error
+    for word, is_now in (
+        ("samples", manifest.samples),
+        ("bytes", manifest.bytes),
+        ("fingerprint", manifest.fingerprint),
+    ):
+        if raw.get(word) != is_now:
+            raise ManifestError(
+                f"{name} contradicts itself: {word} {raw.get(word)!r}, but its shards give {is_now!r}; "
+                "it was damaged or edited by hand: copy it again, or pack again"
+            )
+    return manifest
+
+
+def _from_dict(raw: dict[str, Any]) -> Manifest:
+    shards = tuple(ShardEntry(**entry) for entry in raw["shards"])
+    for shard in shards:
+        for file_name in (shard.name, shard.index):
+            if not isinstance(file_name, str) or not _is_plain_name(file_name):
+                raise ValueError(f"{file_name!r} is no file name beside the manifest")
+        if min(shard.samples, shard.bytes, shard.index_bytes) < 0:
+            raise ValueError(f"shard {shard.name!r} has a negative count")
+    return Manifest(
+        shards=shards,
+        fields={str(word): int(count) for word, count in raw["fields"].items()},
+        classes=tuple(str(word) for word in raw["classes"]),
+        shuffled=bool(raw["shuffled"]),
+        images=ImageStats(**raw["images"]) if raw.get("images") else None,
+        source=raw.get("source"),
+    )
+
+
+def _is_plain_name(name: str) -> bool:
+    """A manifest may name only files beside it: no folders, no parents, no absolute paths."""
+    return (
+        bool(name) and "/" not in name and "\\" not in name and "\0" not in name and name not in (".", "..")
+    )

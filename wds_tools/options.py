@@ -1,0 +1,101 @@
+"""Option objects, and the only place that reads ``WDS_TOOLS_*`` variables."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from wds_tools.errors import OptionError
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+
+
+def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
+    """Turn a size into bytes: a number, or text with a decimal (MB) or binary (MiB) unit.
+
+    >>> parse_bytes("1GB"), parse_bytes("4 MiB"), parse_bytes("1.5k"), parse_bytes(512)
+    (1000000000, 4194304, 1500, 512)
+
+    Raises:
+        OptionError: No such size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
+    number = float(match[1]) * _UNITS.get(match[2], math.nan) if match else math.nan
+    if not math.isfinite(number) or number < 1:
+        raise OptionError(
+            f"{what}={value!r} is no size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'"
+        )
+    return int(number)
+
+
+def available_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOptions:
+    """How a dataset is packed.
+
+    Attributes:
+        shard_bytes: Largest shard, headers and padding counted; exceeded only by a sample that is larger alone.
+        seed: Samples are put in this random order once.
+        classes: Class names by number; None takes the sorted names of the class folders.
+        strict: Files that cannot be packed are an error instead of an entry in ``skipped.jsonl``.
+    """
+
+    shard_bytes: int = 10**9
+    seed: int = 0
+    classes: tuple[str, ...] | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shard_bytes < 10_240:
+            raise OptionError(
+                f"shard_bytes={self.shard_bytes} is too small; allowed are 10,240 bytes and more"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise OptionError(f"seed={self.seed} is out of range; allowed are 0 to 2**63 - 1")
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+            raise OptionError(f"class names {twice} are given twice; each class needs a name of its own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """Where blocks of remote shards are kept.
+
+    Attributes:
+        folder: Local folder; safe to share between datasets and processes, and to delete at any time.
+        limit_bytes: About how much it may hold.
+    """
+
+    folder: Path
+    limit_bytes: int = 20 * 10**9
+
+    @classmethod
+    def of(cls, folder: str | Path | None, limit_bytes: int | str | None) -> CacheOptions:
+        """Fill in what is not given from ``WDS_TOOLS_CACHE_DIR`` and ``WDS_TOOLS_CACHE_BYTES``, else from defaults."""
+        folder = folder or os.environ.get("WDS_TOOLS_CACHE_DIR")
+        if not folder:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wds_tools"
+        limit = limit_bytes or os.environ.get("WDS_TOOLS_CACHE_BYTES") or cls.limit_bytes_default()
+        return cls(folder=Path(folder).expanduser(), limit_bytes=parse_bytes(limit, what="cache_bytes"))
+
+    @staticmethod
+    def limit_bytes_default() -> int:
+        """Return the default limit."""
+        return 20 * 10**9

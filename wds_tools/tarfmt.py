@@ -1,0 +1,292 @@
+"""Tar archives, strictly: build headers, parse them, walk a buffer. No I/O.
+
+Python's ``tarfile`` ends its iteration without an error at a bad header (python/cpython#120740), so a damaged
+shard reads as a shorter one. Here everything that is not a well-formed member, or the end, is an error that
+names the byte.
+
+Sources: POSIX.1-2017 ``pax``, "ustar Interchange Format" and "pax Interchange Format"; the GNU tar manual,
+"Basic Tar Format", for long names ('L', 'K') and base-256 numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wds_tools.errors import ShardError, TruncatedShardError
+
+BLOCK = 512
+END = bytes(2 * BLOCK)
+"""End of archive: two zero blocks."""
+
+MAX_OCTAL_SIZE = 8**11 - 1  # eleven octal digits: 8 GiB - 1; larger sizes need a pax record
+MAX_PAX_BYTES = 1 << 20  # a pax header or long name above this is hostile, not long
+MAX_USTAR_NAME = 100
+
+_REGULAR = (b"\0", b"0", b"7")
+_WITHOUT_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders, pipes
+_EXTENDED = (b"x", b"g", b"L", b"K")
+_ZERO_BLOCK = bytes(BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An entry of an archive.
+
+    Attributes:
+        name: Full path as stored, UTF-8 (undecodable bytes as surrogate escapes).
+        header_offset: First byte of the member, its extended headers included.
+        offset: First byte of the content.
+        size: Bytes of content.
+        is_file: False for folders, links and devices, which hold no data.
+    """
+
+    name: str
+    header_offset: int
+    offset: int
+    size: int
+    is_file: bool
+
+
+def padded(size: int) -> int:
+    """Round up to whole blocks.
+
+    >>> padded(0), padded(1), padded(512)
+    (0, 512, 512)
+    """
+    return -(-size // BLOCK) * BLOCK
+
+
+def member_bytes(name: str, size: int) -> int:
+    """Return the bytes a member takes in an archive: headers, content and padding."""
+    return len(build_header(name, size)) + padded(size)
+
+
+def build_header(name: str, size: int) -> bytes:
+    """Return the header block(s) of a regular file: ustar, preceded by a pax header where ustar cannot say it.
+
+    Owner, time and mode are constant, so that equal content gives equal bytes.
+    """
+    raw = name.encode("utf-8", "surrogateescape")
+    records = b""
+    if len(raw) > MAX_USTAR_NAME or not raw.isascii():
+        records += _pax_record(b"path", raw)
+    if size > MAX_OCTAL_SIZE:
+        records += _pax_record(b"size", b"%d" % size)
+    plain = _ustar_block(raw[:MAX_USTAR_NAME], 0 if size > MAX_OCTAL_SIZE else size, b"0")
+    if not records:
+        return plain
+    extended = _ustar_block(b"pax/" + raw[: MAX_USTAR_NAME - 4], len(records), b"x")
+    return extended + records.ljust(padded(len(records)), b"\0") + plain
+
+
+def _pax_record(word: bytes, value: bytes) -> bytes:
+    rest = b" " + word + b"=" + value + b"\n"
+    length = len(rest) + len(str(len(rest)))
+    if length != len(str(length)) + len(rest):  # one more digit makes the record one longer
+        length = len(rest) + len(str(length))
+    return b"%d" % length + rest
+
+
+def _ustar_block(name: bytes, size: int, kind: bytes) -> bytes:
+    block = bytearray(BLOCK)
+    block[0 : len(name)] = name
+    block[100:108] = b"0000644\0"
+    block[108:116] = b"0000000\0"
+    block[116:124] = b"0000000\0"
+    block[124:136] = b"%011o\0" % size
+    block[136:148] = b"00000000000\0"
+    block[148:156] = b" " * 8
+    block[156:157] = kind
+    block[257:265] = b"ustar\0" + b"00"
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def walk(buffer: memoryview, *, shard: str, complete: bool = False) -> Iterator[Member]:
+    """Yield every member of an archive.
+
+    Args:
+        buffer: The whole archive.
+        shard: Its name, for error messages.
+        complete: The length of ``buffer`` is known to be right, so it may end without zero blocks.
+
+    Raises:
+        TruncatedShardError: The archive ends inside a member, or without its two zero blocks.
+        ShardError: A bad header, a size that is more than there is, or data behind the end.
+    """
+    position = 0
+    while position < len(buffer):
+        if len(buffer) - position < BLOCK:
+            raise TruncatedShardError(
+                f"ends with {len(buffer) - position} bytes of a header of {BLOCK}: "
+                "the shard was cut; copy or pack it again",
+                shard=shard,
+                offset=position,
+            )
+        if buffer[position : position + BLOCK] == _ZERO_BLOCK:
+            _check_end(buffer, position, shard)
+            return
+        member, position = _parse_member(buffer, position, shard)
+        yield member
+    if not complete:
+        raise TruncatedShardError(
+            "ends without the two zero blocks that close a tar archive: the shard may have been cut; "
+            "copy or pack it again",
+            shard=shard,
+            offset=position,
+        )
+
+
+def _check_end(buffer: memoryview, position: int, shard: str) -> None:
+    """Behind the first zero block there must be another, and nothing but zeros."""
+    if len(buffer) - position < 2 * BLOCK:
+        raise TruncatedShardError(
+            "one zero block where two close a tar archive: the shard was cut; copy or pack it again",
+            shard=shard,
+            offset=position,
+        )
+    chunk = 1 << 20
+    zeros = bytes(chunk)
+    for start in range(position, len(buffer), chunk):
+        part = buffer[start : start + chunk]
+        if part != zeros[: len(part)]:
+            first = start + next(i for i, byte in enumerate(part) if byte)
+            raise ShardError(
+                "data behind the end of the archive (one zero block, or two tars in one file): "
+                "split the file, or pack it again",
+                shard=shard,
+                offset=first,
+            )
+
+
+def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, int]:
+    """Return the member that starts at ``start``, extended headers applied, and where the next one starts."""
+    position = start
+    pax: dict[bytes, bytes] = {}
+    while True:
+        block = bytes(buffer[position : position + BLOCK])
+        if len(block) < BLOCK:
+            raise TruncatedShardError("ends inside a header: the shard was cut", shard=shard, offset=position)
+        kind = _check_block(block, shard, position)
+        size = _parse_number(block[124:136], shard, position)
+        content = position + BLOCK
+        if kind not in _EXTENDED:
+            break
+        payload = _extended_payload(buffer, content, size, shard, position)
+        if kind == b"x":
+            pax.update(_parse_pax(payload, shard, content))
+        elif kind == b"L":
+            pax[b"path"] = payload.rstrip(b"\0")
+        position = content + padded(size)
+    if b"size" in pax:
+        size = _parse_decimal(pax[b"size"], shard, position)
+    is_file = kind in _REGULAR
+    if kind in _WITHOUT_DATA:
+        size = 0  # links may state the size of their target; no data follows
+    elif not is_file:
+        raise ShardError(
+            f"member of type {kind!r}; allowed are files, folders, links and devices: repack with plain `tar`",
+            shard=shard,
+            offset=position,
+        )
+    if padded(size) > len(buffer) - content:
+        raise TruncatedShardError(
+            f"a member claims {size:,} bytes where {len(buffer) - content:,} are left: "
+            "the shard was cut or the header is damaged; copy or pack it again",
+            shard=shard,
+            offset=position,
+        )
+    return Member(_member_name(block, pax, shard, position), start, content, size, is_file), content + padded(
+        size
+    )
+
+
+def _check_block(block: bytes, shard: str, position: int) -> bytes:
+    """Verify a header's checksum and magic; return its type flag."""
+    stated = block[148:156].strip(b"\0 ")
+    unsigned = sum(block) - sum(block[148:156]) + 8 * 32
+    try:
+        total = int(stated, 8)
+    except ValueError:
+        total = -1
+    if total != unsigned and total != _signed_sum(block):
+        raise ShardError(
+            f"not a tar header: its checksum reads {stated!r} and should be {unsigned:o} (octal); "
+            "the shard is damaged, copy or pack it again",
+            shard=shard,
+            offset=position,
+        )
+    if block[257:262] not in (b"ustar", bytes(5)):
+        raise ShardError(f"unknown tar format {block[257:265]!r}", shard=shard, offset=position)
+    return block[156:157]
+
+
+def _signed_sum(block: bytes) -> int:
+    """Return the checksum as some old writers computed it, with signed characters."""
+    rest = block[:148] + block[156:]
+    return sum(rest) + 8 * 32 - 256 * sum(byte > 127 for byte in rest)
+
+
+def _parse_number(raw: bytes, shard: str, position: int) -> int:
+    """Parse an octal or base-256 number; negative and malformed ones are errors."""
+    if raw[0] in (0x80, 0xFF):
+        value = (
+            int.from_bytes(raw[1:], "big", signed=True) if raw[0] == 0xFF else int.from_bytes(raw[1:], "big")
+        )
+    else:
+        digits = raw.strip(b"\0 ")
+        if not all(byte in b"01234567" for byte in digits):
+            raise ShardError(f"size {raw!r} is no octal number", shard=shard, offset=position)
+        value = int(digits or b"0", 8)
+    if value < 0:
+        raise ShardError(f"size {value} is negative", shard=shard, offset=position)
+    return value
+
+
+def _parse_decimal(raw: bytes, shard: str, position: int) -> int:
+    if not raw.isdigit() or len(raw) > 20:
+        raise ShardError(f"pax size {raw[:40]!r} is no decimal number", shard=shard, offset=position)
+    return int(raw)
+
+
+def _extended_payload(buffer: memoryview, content: int, size: int, shard: str, position: int) -> bytes:
+    if size > MAX_PAX_BYTES or size > len(buffer) - content:
+        raise ShardError(
+            f"an extended header claims {size:,} bytes; allowed are {MAX_PAX_BYTES:,} and what the shard holds",
+            shard=shard,
+            offset=position,
+        )
+    return bytes(buffer[content : content + size])
+
+
+def _parse_pax(payload: bytes, shard: str, offset: int) -> dict[bytes, bytes]:
+    """Parse ``length key=value`` records; each length must be exact."""
+    records: dict[bytes, bytes] = {}
+    position = 0
+    while position < len(payload):
+        digits, space, _ = payload[position : position + 20].partition(b" ")
+        length = int(digits) if space and digits.isdigit() else 0
+        record = payload[position : position + length]
+        word, equals, value = record[len(digits) + 1 : -1].partition(b"=")
+        if length <= len(digits) + 2 or len(record) < length or record[-1:] != b"\n" or not equals:
+            raise ShardError("malformed pax record", shard=shard, offset=offset + position)
+        if word.startswith(b"GNU.sparse"):
+            raise ShardError(
+                "sparse members are not supported: repack without --sparse", shard=shard, offset=offset
+            )
+        records[word] = value
+        position += length
+    return records
+
+
+def _member_name(block: bytes, pax: dict[bytes, bytes], shard: str, position: int) -> str:
+    raw = pax.get(b"path")
+    if raw is None:
+        raw = block[:100].partition(b"\0")[0]
+        prefix = block[345:500].partition(b"\0")[0]
+        if block[257:263] == b"ustar\0" and prefix:
+            raw = prefix + b"/" + raw
+    if not raw or b"\0" in raw:
+        raise ShardError(f"a member's name is {raw[:40]!r}", shard=shard, offset=position)
+    return raw.decode("utf-8", "surrogateescape")
