@@ -1,3 +1,68 @@
-"""Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
+"""Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows.
+
+>>> import wds_tools as wt
+>>> wt.pack("photos/", "shards/photos")  # doctest: +SKIP
+>>> loader = wt.make_loader("shards/photos", batch_size=256, view=wt.RandomResizedCrop(224, flip=True),
+...                         shuffle=True, device="cuda")  # doctest: +SKIP
+>>> for images, labels in loader: ...  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wds_tools.dataset import StreamingDataset
+    from wds_tools.errors import WdsToolsError
+    from wds_tools.indexer import index_shards
+    from wds_tools.loader import make_loader
+    from wds_tools.manifest import Manifest
+    from wds_tools.packer import pack
+    from wds_tools.stats import describe
+    from wds_tools.verify import verify
+    from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
 
 __version__ = "0.1.0"
+
+# Each name is loaded when it is first used: packing needs no torch, and `wds-tools --help` needs almost nothing.
+_HOMES = {
+    "CenterCrop": "views",
+    "Manifest": "manifest",
+    "RandomResizedCrop": "views",
+    "Resize": "views",
+    "StreamingDataset": "dataset",
+    "WdsToolsError": "errors",
+    "describe": "stats",
+    "index_shards": "indexer",
+    "make_loader": "loader",
+    "pack": "packer",
+    "verify": "verify",
+}
+
+__all__ = [
+    "CenterCrop",
+    "Manifest",
+    "RandomResizedCrop",
+    "Resize",
+    "StreamingDataset",
+    "WdsToolsError",
+    "__version__",
+    "describe",
+    "index_shards",
+    "make_loader",
+    "pack",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

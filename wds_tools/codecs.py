@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -97,24 +99,40 @@ def _probe_jpeg(data: bytes | memoryview) -> ImageInfo:
 
 
 def _probe_pillow(data: bytes | memoryview, kind: str) -> ImageInfo:
-    _check_whole(data, kind)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit decides
-        with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS) as image:
-            orientation = image.getexif().get(0x0112, 1)
-            orientation = orientation if orientation in range(1, 9) else 1
-            width, height = image.size[::-1] if orientation >= 5 else image.size
-            return ImageInfo(kind, width, height, image.mode, orientation)
-
-
-def _check_whole(data: bytes | memoryview, kind: str) -> None:
-    """A PNG ends with an IEND chunk, a WebP is as long as its RIFF header says."""
-    if kind == "png" and b"IEND" not in bytes(data[-64:]) and b"IEND" not in bytes(data):
-        raise ValueError("PNG is cut: it has no end chunk")
+    exif = _png_exif(data) if kind == "png" else b""
     if kind == "webp" and int.from_bytes(data[4:8], "little") + 8 > len(data):
         raise ValueError(
             f"WebP is cut: it has {len(data)} bytes and states {int.from_bytes(data[4:8], 'little') + 8}"
         )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit decides
+        with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS) as image:
+            exif = exif or image.info.get("exif", b"")
+            orientation = jpeg.exif_orientation(b"Exif\0\0" + exif.removeprefix(b"Exif\0\0")) or 1
+            width, height = image.size[::-1] if orientation >= 5 else image.size
+            return ImageInfo(kind, width, height, image.mode, orientation)
+
+
+def _png_exif(data: bytes | memoryview) -> bytes:
+    """Walk a PNG's chunks to the end, check each, and return its EXIF: Pillow would decode the pixels to find that."""
+    exif = b""
+    position = 8
+    while True:
+        stop = position + 12 + int.from_bytes(data[position : position + 4], "big")
+        kind = bytes(data[position + 4 : position + 8])
+        if stop > len(data):
+            raise ValueError(
+                f"PNG is cut: chunk {kind!r} at byte {position} ends at {stop:,} of {len(data):,}"
+            )
+        if zlib.crc32(data[position + 4 : stop - 4]) != int.from_bytes(data[stop - 4 : stop], "big"):
+            raise ValueError(
+                f"PNG is damaged: chunk {kind!r} at byte {position} has another checksum than it states"
+            )
+        if kind == b"IEND":
+            return exif
+        if kind == b"eXIf":
+            exif = bytes(data[position + 8 : stop - 4])
+        position = stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +149,31 @@ def _encode_npy(value: Any) -> bytes:
     return out.getvalue()
 
 
+def _decode_npy(data: bytes) -> Any:
+    """As ``np.load``, which would allocate whatever the header claims, and would open zip files and pickles too."""
+    stream = io.BytesIO(data)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(stream)
+    if version not in readers:
+        raise ValueError(f"npy version {version}; allowed are 1.0 and 2.0")
+    shape, fortran, dtype = readers[version](stream)
+    start, count = stream.tell(), math.prod(shape)
+    if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - start:
+        raise ValueError(f"shape {shape} of {dtype} does not fit the {len(data) - start:,} bytes that follow")
+    return np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _decode_json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 _INT = Codec(lambda value: b"%d" % int(value), int)
 _TEXT = Codec(lambda value: str(value).encode(), lambda data: data.decode())
-_JSON = Codec(lambda value: json.dumps(value, separators=(",", ":")).encode(), json.loads)
-_NPY = Codec(_encode_npy, lambda data: np.load(io.BytesIO(data), allow_pickle=False))
+_JSON = Codec(lambda value: json.dumps(value, separators=(",", ":")).encode(), _decode_json)
+_NPY = Codec(_encode_npy, _decode_npy)
 _BYTES = Codec(bytes, bytes)
 
 CODECS: dict[str, Codec] = {
@@ -172,8 +211,9 @@ def decode_field(field: str, data: bytes, *, shard: str, key: str) -> Any:
 
 
 def parse_label(data: bytes) -> int | None:
-    """Return a ``cls`` field's number, or None if it is text."""
+    """Return a ``cls`` field's number, or None if it is text or does not fit the index's column."""
     try:
-        return int(data)
+        label = int(data)
     except ValueError:
         return None
+    return label if -(2**63) < label < 2**63 else None

@@ -50,7 +50,7 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
         raise ValueError(f"not a JPEG: it starts with {bytes(data[:2])!r}, not with FF D8")
     position = 2
     frame: tuple[int, int, int, int, bool] | None = None
-    orientation = 1
+    orientation: int | None = None
     while True:
         marker, start, stop = _segment(data, position)
         if marker in _FRAMES:
@@ -58,8 +58,8 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
                 raise ValueError("JPEG frame header is cut")
             bits, height, width, components = struct.unpack_from(">BHHB", data, start)
             frame = width, height, components, bits, marker in (0xC2, 0xC6, 0xCA, 0xCE)
-        elif marker == 0xE1:
-            orientation = exif_orientation(data[start:stop]) or orientation
+        elif marker == 0xE1 and orientation is None:
+            orientation = exif_orientation(data[start:stop])
         elif marker == 0xDA:
             break
         elif marker == 0xD9:
@@ -69,7 +69,7 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
         raise ValueError("JPEG has no frame header with a width and a height before its first scan")
     if bytes(data[stop:]).rfind(b"\xff\xd9") < 0:
         raise ValueError("JPEG is cut: no end-of-image marker behind the first scan")
-    return JpegHeader(frame[0], frame[1], frame[2], frame[3], frame[4], orientation)
+    return JpegHeader(frame[0], frame[1], frame[2], frame[3], frame[4], orientation or 1)
 
 
 def _segment(data: bytes | memoryview, position: int) -> tuple[int, int, int]:

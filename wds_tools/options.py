@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from wds_tools.errors import OptionError
 
+DEFAULT_CACHE_BYTES = 20 * 10**9
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -32,9 +33,10 @@ def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
     Raises:
         OptionError: No such size.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?\s*", str(value).lower())
-    number = float(match[1]) * _UNITS.get(match[2], math.nan) if match else math.nan
-    if not math.isfinite(number) or number < 1:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([kmgt]?i?)b?\s*", str(value).lower())
+    # Decimal, because 2.01 * 10**9 as a float is a byte short
+    number = Decimal(match[1]) * _UNITS.get(match[2], 0) if match else Decimal(0)
+    if not 1 <= number < 2**63:
         raise OptionError(
             f"{what}={value!r} is no size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'"
         )
@@ -84,7 +86,7 @@ class CacheOptions:
     """
 
     folder: Path
-    limit_bytes: int = 20 * 10**9
+    limit_bytes: int = DEFAULT_CACHE_BYTES
 
     @classmethod
     def of(cls, folder: str | Path | None, limit_bytes: int | str | None) -> CacheOptions:
@@ -92,10 +94,6 @@ class CacheOptions:
         folder = folder or os.environ.get("WDS_TOOLS_CACHE_DIR")
         if not folder:
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wds_tools"
-        limit = limit_bytes or os.environ.get("WDS_TOOLS_CACHE_BYTES") or cls.limit_bytes_default()
-        return cls(folder=Path(folder).expanduser(), limit_bytes=parse_bytes(limit, what="cache_bytes"))
-
-    @staticmethod
-    def limit_bytes_default() -> int:
-        """Return the default limit."""
-        return 20 * 10**9
+        if limit_bytes is None:
+            limit_bytes = os.environ.get("WDS_TOOLS_CACHE_BYTES") or DEFAULT_CACHE_BYTES
+        return cls(folder=Path(folder).expanduser(), limit_bytes=parse_bytes(limit_bytes, what="cache_bytes"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wds_tools.errors import ShardError, TruncatedShardError
+from wds_tools.errors import OptionError, ShardError, TruncatedShardError
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -22,6 +22,7 @@ END = bytes(2 * BLOCK)
 MAX_OCTAL_SIZE = 8**11 - 1  # eleven octal digits: 8 GiB - 1; larger sizes need a pax record
 MAX_PAX_BYTES = 1 << 20  # a pax header or long name above this is hostile, not long
 MAX_USTAR_NAME = 100
+MAX_NAME_BYTES = 4096  # PATH_MAX of Linux: other tools could not unpack a longer one
 
 _REGULAR = (b"\0", b"0", b"7")
 _WITHOUT_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders, pipes
@@ -66,8 +67,13 @@ def build_header(name: str, size: int) -> bytes:
     """Return the header block(s) of a regular file: ustar, preceded by a pax header where ustar cannot say it.
 
     Owner, time and mode are constant, so that equal content gives equal bytes.
+
+    Raises:
+        OptionError: A name that tar readers would not give back, or a negative size.
     """
-    raw = name.encode("utf-8", "surrogateescape")
+    raw = _encode_name(name)
+    if size < 0:
+        raise OptionError(f"member {name!r} of {size} bytes; allowed are sizes of 0 and more")
     records = b""
     if len(raw) > MAX_USTAR_NAME or not raw.isascii():
         records += _pax_record(b"path", raw)
@@ -78,6 +84,19 @@ def build_header(name: str, size: int) -> bytes:
         return plain
     extended = _ustar_block(b"pax/" + raw[: MAX_USTAR_NAME - 4], len(records), b"x")
     return extended + records.ljust(padded(len(records)), b"\0") + plain
+
+
+def _encode_name(name: str) -> bytes:
+    try:
+        raw = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = b""
+    if not raw or b"\0" in raw or raw.endswith(b"/") or len(raw) > MAX_NAME_BYTES:
+        raise OptionError(
+            f"member name {name[:80]!r} of {len(name):,} characters cannot be stored; allowed are 1 to "
+            f"{MAX_NAME_BYTES:,} bytes of UTF-8 without NUL and without a slash at the end"
+        )
+    return raw
 
 
 def _pax_record(word: bytes, value: bytes) -> bytes:
@@ -162,48 +181,66 @@ def _check_end(buffer: memoryview, position: int, shard: str) -> None:
 
 def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, int]:
     """Return the member that starts at ``start``, extended headers applied, and where the next one starts."""
+    block, position, pax = _skip_extended(buffer, start, shard)
+    kind = block[156:157]
+    content = position + BLOCK
+    name = _member_name(block, pax, shard, position)
+    size = _parse_number(block[124:136], shard, position)
+    if kind not in _REGULAR and kind not in _WITHOUT_DATA:
+        raise ShardError(
+            f"member {name[:80]!r} of type {kind!r}; allowed are files, folders, links and devices: "
+            "repack with plain `tar`",
+            shard=shard,
+            offset=position,
+        )
+    if b"size" in pax:
+        size = _parse_decimal(pax[b"size"], shard, position)
+    if kind in _WITHOUT_DATA:
+        size = 0  # links may state the size of their target; no data follows
+    is_file = kind in _REGULAR and not name.endswith("/")  # v7 has no type for folders, only the slash
+    if size and not is_file:
+        raise ShardError(
+            f"member {name[:80]!r} is a folder by its name and holds {size:,} bytes: "
+            "tar readers differ on that; repack with plain `tar`",
+            shard=shard,
+            offset=position,
+        )
+    if padded(size) > len(buffer) - content:
+        raise TruncatedShardError(
+            f"member {name[:80]!r} claims {size:,} bytes where {len(buffer) - content:,} are left: "
+            "the shard was cut or the header is damaged; copy or pack it again",
+            shard=shard,
+            offset=position,
+        )
+    return Member(name, start, content, size, is_file), content + padded(size)
+
+
+def _skip_extended(buffer: memoryview, start: int, shard: str) -> tuple[bytes, int, dict[bytes, bytes]]:
+    """Return a member's own header block, where it is, and what the extended headers before it say."""
     position = start
     pax: dict[bytes, bytes] = {}
     while True:
         block = bytes(buffer[position : position + BLOCK])
         if len(block) < BLOCK:
             raise TruncatedShardError("ends inside a header: the shard was cut", shard=shard, offset=position)
-        kind = _check_block(block, shard, position)
-        size = _parse_number(block[124:136], shard, position)
-        content = position + BLOCK
+        _check_block(block, shard, position)
+        kind = block[156:157]
         if kind not in _EXTENDED:
-            break
-        payload = _extended_payload(buffer, content, size, shard, position)
+            return block, position, pax
+        content = position + BLOCK
+        size = _parse_number(block[124:136], shard, position)
+        payload = _extended_payload(buffer, content, size, shard)
         if kind == b"x":
             pax.update(_parse_pax(payload, shard, content))
+        elif kind == b"g":
+            _check_global(_parse_pax(payload, shard, content), shard, content)
         elif kind == b"L":
             pax[b"path"] = payload.rstrip(b"\0")
         position = content + padded(size)
-    if b"size" in pax:
-        size = _parse_decimal(pax[b"size"], shard, position)
-    is_file = kind in _REGULAR
-    if kind in _WITHOUT_DATA:
-        size = 0  # links may state the size of their target; no data follows
-    elif not is_file:
-        raise ShardError(
-            f"member of type {kind!r}; allowed are files, folders, links and devices: repack with plain `tar`",
-            shard=shard,
-            offset=position,
-        )
-    if padded(size) > len(buffer) - content:
-        raise TruncatedShardError(
-            f"a member claims {size:,} bytes where {len(buffer) - content:,} are left: "
-            "the shard was cut or the header is damaged; copy or pack it again",
-            shard=shard,
-            offset=position,
-        )
-    return Member(_member_name(block, pax, shard, position), start, content, size, is_file), content + padded(
-        size
-    )
 
 
-def _check_block(block: bytes, shard: str, position: int) -> bytes:
-    """Verify a header's checksum and magic; return its type flag."""
+def _check_block(block: bytes, shard: str, position: int) -> None:
+    """Verify a header's checksum and magic."""
     stated = block[148:156].strip(b"\0 ")
     unsigned = sum(block) - sum(block[148:156]) + 8 * 32
     try:
@@ -218,8 +255,11 @@ def _check_block(block: bytes, shard: str, position: int) -> bytes:
             offset=position,
         )
     if block[257:262] not in (b"ustar", bytes(5)):
-        raise ShardError(f"unknown tar format {block[257:265]!r}", shard=shard, offset=position)
-    return block[156:157]
+        raise ShardError(
+            f"unknown tar format {block[257:265]!r}; allowed are ustar, pax, GNU and v7: repack with plain `tar`",
+            shard=shard,
+            offset=position,
+        )
 
 
 def _signed_sum(block: bytes) -> int:
@@ -230,18 +270,23 @@ def _signed_sum(block: bytes) -> int:
 
 def _parse_number(raw: bytes, shard: str, position: int) -> int:
     """Parse an octal or base-256 number; negative and malformed ones are errors."""
-    if raw[0] in (0x80, 0xFF):
-        value = (
-            int.from_bytes(raw[1:], "big", signed=True) if raw[0] == 0xFF else int.from_bytes(raw[1:], "big")
+    if raw[0] == 0x80:
+        return int.from_bytes(raw[1:], "big")
+    if raw[0] == 0xFF:
+        size = int.from_bytes(raw, "big", signed=True)
+        raise ShardError(
+            f"size {size} is negative: the header is damaged; copy or pack the shard again",
+            shard=shard,
+            offset=position,
         )
-    else:
-        digits = raw.strip(b"\0 ")
-        if not all(byte in b"01234567" for byte in digits):
-            raise ShardError(f"size {raw!r} is no octal number", shard=shard, offset=position)
-        value = int(digits or b"0", 8)
-    if value < 0:
-        raise ShardError(f"size {value} is negative", shard=shard, offset=position)
-    return value
+    digits = raw.strip(b"\0 ")
+    if not all(byte in b"01234567" for byte in digits):
+        raise ShardError(
+            f"size {raw!r} is no octal number: the header is damaged; copy or pack the shard again",
+            shard=shard,
+            offset=position,
+        )
+    return int(digits or b"0", 8)
 
 
 def _parse_decimal(raw: bytes, shard: str, position: int) -> int:
@@ -250,12 +295,20 @@ def _parse_decimal(raw: bytes, shard: str, position: int) -> int:
     return int(raw)
 
 
-def _extended_payload(buffer: memoryview, content: int, size: int, shard: str, position: int) -> bytes:
-    if size > MAX_PAX_BYTES or size > len(buffer) - content:
+def _extended_payload(buffer: memoryview, content: int, size: int, shard: str) -> bytes:
+    if size > MAX_PAX_BYTES:
         raise ShardError(
-            f"an extended header claims {size:,} bytes; allowed are {MAX_PAX_BYTES:,} and what the shard holds",
+            f"an extended header claims {size:,} bytes; allowed are {MAX_PAX_BYTES:,}: "
+            "the shard is damaged, copy or pack it again",
             shard=shard,
-            offset=position,
+            offset=content - BLOCK,
+        )
+    if padded(size) > len(buffer) - content:
+        raise TruncatedShardError(
+            f"an extended header claims {size:,} bytes where {len(buffer) - content:,} are left: "
+            "the shard was cut; copy or pack it again",
+            shard=shard,
+            offset=content - BLOCK,
         )
     return bytes(buffer[content : content + size])
 
@@ -278,6 +331,17 @@ def _parse_pax(payload: bytes, shard: str, offset: int) -> dict[bytes, bytes]:
         records[word] = value
         position += length
     return records
+
+
+def _check_global(records: dict[bytes, bytes], shard: str, offset: int) -> None:
+    """A global header may hold comments; one that names or sizes every member is read differently by each tool."""
+    for word in (b"path", b"size"):
+        if word in records:
+            raise ShardError(
+                f"a global pax header sets {word.decode()!r} for all members: repack with plain `tar`",
+                shard=shard,
+                offset=offset,
+            )
 
 
 def _member_name(block: bytes, pax: dict[bytes, bytes], shard: str, position: int) -> str:

@@ -1,0 +1,126 @@
+"""Options: sizes as people write them, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wds_tools.errors import OptionError
+from wds_tools.options import DEFAULT_CACHE_BYTES, CacheOptions, PackOptions, available_cores, parse_bytes
+
+QUICK = settings(deadline=None)
+UNITS = {
+    "k": 10**3,
+    "M": 10**6,
+    "GB": 10**9,
+    "tb": 10**12,
+    "KiB": 2**10,
+    "mi": 2**20,
+    "GiB": 2**30,
+    "TIB": 2**40,
+}
+
+
+@QUICK
+@given(st.integers(1, 2**63 - 1))
+def test_a_number_is_that_many_bytes_exactly(number: int) -> None:
+    assert parse_bytes(number) == number
+    assert parse_bytes(str(number)) == number
+    assert parse_bytes(f"{number} B") == number
+
+
+@QUICK
+@given(st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.sampled_from(["", " "]))
+def test_a_unit_multiplies(number: int, unit: str, gap: str) -> None:
+    assert parse_bytes(f"{number}{gap}{unit}") == number * UNITS[unit]
+
+
+@QUICK
+@given(st.integers(1, 10**7))
+def test_thousandths_of_a_unit_are_exact(thousandths: int) -> None:
+    assert parse_bytes(f"{thousandths // 1000}.{thousandths % 1000:03d}kB") == thousandths
+    assert parse_bytes(f"{thousandths // 1000}.{thousandths % 1000:03d}GB") == thousandths * 10**6
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [(1e9, 10**9), ("1e9", 10**9), (1e16, 10**16), (1.9, 1), ("2.5e3k", 2_500_000)]
+)
+def test_floats_and_exponents_are_sizes(value: float | str, size: int) -> None:
+    assert parse_bytes(value) == size
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "GB", "-1", -1, 0, "0", "0.5", "1 XB", "1i", "1GBB", "1.GB", "1,000", "ten", True, None, float("nan"), float("inf"),
+     "1e999999999", "9" * 400, 2**63, "10000000TB"],
+)  # fmt: skip
+def test_what_is_no_size_is_refused_with_examples(value: object) -> None:
+    with pytest.raises(OptionError, match=r"shard_bytes=.* is no size; allowed are .*'4MB', '1GB'"):
+        parse_bytes(value, what="shard_bytes")  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
+    try:
+        assert 1 <= parse_bytes(text) < 2**63
+    except OptionError as error:
+        assert "is no size" in str(error)  # noqa: PT017 - both outcomes are allowed
+
+
+def test_the_cores_are_those_that_this_process_may_use() -> None:
+    assert available_cores() == len(os.sched_getaffinity(0))
+
+
+def test_shards_below_the_smallest_tar_file_are_refused() -> None:
+    assert PackOptions(shard_bytes=10_240).shard_bytes == 10_240
+    with pytest.raises(OptionError, match=r"shard_bytes=10239 is too small; allowed are 10,240"):
+        PackOptions(shard_bytes=10_239)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(OptionError, match=f"seed={seed} is out of range; allowed are 0 to"):
+        PackOptions(seed=seed)
+
+
+def test_a_class_given_twice_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match=re.escape("class names ['cat'] are given twice")):
+        PackOptions(classes=("cat", "dog", "cat"))
+
+
+def test_the_cache_is_where_the_argument_then_the_variable_then_the_user_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("WDS_TOOLS_CACHE_BYTES", raising=False)
+    monkeypatch.delenv("WDS_TOOLS_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert CacheOptions.of(None, None) == CacheOptions(
+        folder=tmp_path / "xdg" / "wds_tools", limit_bytes=DEFAULT_CACHE_BYTES
+    )
+    monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "variable"))
+    monkeypatch.setenv("WDS_TOOLS_CACHE_BYTES", "5GB")
+    assert CacheOptions.of(None, None) == CacheOptions(folder=tmp_path / "variable", limit_bytes=5 * 10**9)
+    assert CacheOptions.of(tmp_path, "1MB") == CacheOptions(folder=tmp_path, limit_bytes=10**6)
+
+
+def test_the_cache_is_in_the_home_folder_when_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("WDS_TOOLS_CACHE_DIR", "WDS_TOOLS_CACHE_BYTES", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert CacheOptions.of(None, None).folder == tmp_path / ".cache" / "wds_tools"
+    assert CacheOptions.of("~/here", None).folder == tmp_path / "here"
+
+
+@pytest.mark.parametrize("limit", [0, "0", "much"])
+def test_a_cache_of_no_size_is_refused_and_not_replaced_by_the_default(
+    tmp_path: Path, limit: int | str
+) -> None:
+    with pytest.raises(OptionError, match="cache_bytes="):
+        CacheOptions.of(tmp_path, limit)

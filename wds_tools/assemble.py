@@ -1,0 +1,255 @@
+"""Sample ids become the fields of a batch: read, decode, transform, place. The work of one worker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wds_tools.codecs import decode_field
+from wds_tools.decode import Pixels, decode_rgb, decode_stored, render
+from wds_tools.errors import DecodeError, MissingFieldError, OptionError
+from wds_tools.index import NO_LABEL
+from wds_tools.prng import key_of, uniform
+from wds_tools.reader import Reader, Rows
+from wds_tools.sample import IMAGE_FIELDS
+from wds_tools.views import Regions, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wds_tools.shardset import ShardSet
+
+Transform = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What makes a batch out of ids; small, and pickled to every worker.
+
+    Attributes:
+        shards: The dataset.
+        block: Samples of a block.
+        seed: Of crops, flips and transforms.
+        fields: What a sample is made of.
+        view: What part of the picture, at what size; None keeps the whole picture.
+        transform: The user's function on a uint8 tensor [3, height, width], or an Albumentations transform.
+    """
+
+    shards: ShardSet
+    block: int
+    seed: int
+    fields: tuple[str, ...]
+    view: View | None
+    transform: Transform | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Shape and dtype of one image in a batch."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one image."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+
+class Assembler:
+    """Makes batches by a recipe."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.reader = Reader(recipe.shards, block=recipe.block)
+
+    def expect(self, ids: NDArray[np.int64]) -> None:
+        """Start reading what a later batch needs."""
+        self.reader.expect(ids)
+
+    def layout(self) -> Layout | None:
+        """Return how images lie in a batch, or None if they differ in size or are no tensors.
+
+        With a transform this makes the first sample, because only the transform knows what it returns.
+        """
+        recipe = self.recipe
+        if "image" not in recipe.fields or recipe.view is None or recipe.view.shape is None:
+            return None
+        if recipe.transform is None:
+            return Layout((3, *recipe.view.shape), torch.uint8)
+        first = np.zeros(1, np.int64)
+        image = self._images(self.reader.rows(first), 0, first, None)[0]
+        return Layout(tuple(image.shape), image.dtype) if isinstance(image, torch.Tensor) else None
+
+    def batch(
+        self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: torch.Tensor | None
+    ) -> list[Any]:
+        """Return the values of each field.
+
+        Args:
+            epoch: Number of the epoch.
+            positions: int64 [n], places in the canonical sequence: they choose crops and flips.
+            ids: int64 [n], samples.
+            out: [n, *layout.shape], where images go; without it they come back as a list.
+
+        Returns:
+            One value per field: ``label`` int64 [n]; ``image`` a list of n tensors, or None when written to
+            ``out``; other fields lists of n values.
+        """
+        rows = self.reader.rows(ids)
+        values: list[Any] = []
+        for name in self.recipe.fields:
+            if name == "image":
+                images = self._images(rows, epoch, positions, out)
+                values.append(images if out is None else None)
+            elif name == "label":
+                values.append(_labels(rows))
+            elif name == "__key__":
+                values.append(rows.keys())
+            else:
+                values.append(_field(rows, name))
+        return values
+
+    def _images(
+        self, rows: Rows, epoch: int, positions: NDArray[np.int64], out: torch.Tensor | None
+    ) -> list[torch.Tensor]:
+        view, transform = self.recipe.view, self.recipe.transform
+        data, kinds, modes = rows.images(), rows.kinds(), rows.modes()
+        turns = rows.gather("orientation").tolist()
+        regions = self._regions(rows, epoch, positions) if view else None
+        direct = out.numpy() if out is not None and transform is None else None
+        images = []
+        for i in range(len(rows)):
+            try:
+                pixels = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i])
+                image = _show(pixels, regions, i, direct[i] if direct is not None else None)
+            except DecodeError as error:
+                raise _placed(error, rows, i) from error
+            if direct is not None:
+                continue
+            images.append(torch.from_numpy(image))
+            if transform is not None:
+                images[i] = self._transformed(images[i], rows, i, epoch, int(positions[i]), out)
+        return images
+
+    def _regions(self, rows: Rows, epoch: int, positions: NDArray[np.int64]) -> Regions:
+        view = self.recipe.view
+        assert view is not None
+        width, height = rows.gather("width"), rows.gather("height")
+        least_h, least_w = view.least
+        small = np.flatnonzero((height < least_h) | (width < least_w))
+        if len(small):
+            shard, key = rows.where(int(small[0]))
+            raise OptionError(
+                f"{view} is larger than an image of {width[small[0]]}x{height[small[0]]}: "
+                "take a smaller view, or resize first (CenterCrop(size, resize=...))",
+                shard=shard,
+                key=key,
+            )
+        u = uniform(key_of("view", self.recipe.seed, epoch), positions, view.draws)
+        return view.regions(width, height, u)
+
+    def _transformed(
+        self, image: torch.Tensor, rows: Rows, i: int, epoch: int, position: int, out: torch.Tensor | None
+    ) -> Any:
+        """Run the user's transform with randomness that depends on the sample's place in the epoch alone."""
+        transform = self.recipe.transform
+        assert transform is not None
+        try:
+            result = _call(transform, image, key_of("transform", self.recipe.seed, epoch, position))
+        except Exception as error:
+            shard, key = rows.where(i)
+            error.add_note(f"in transform= of shard {shard}, key {key}")
+            raise
+        if out is None:
+            return result
+        if not isinstance(result, torch.Tensor) or result.shape != out.shape[1:] or result.dtype != out.dtype:
+            shard, key = rows.where(i)
+            got = (
+                f"{tuple(result.shape)} {result.dtype}" if isinstance(result, torch.Tensor) else type(result)
+            )
+            raise OptionError(
+                f"transform= returned {got}; for the first sample it returned {tuple(out.shape[1:])} {out.dtype}: "
+                "it must return the same shape and dtype for every sample",
+                shard=shard,
+                key=key,
+            )
+        out[i].copy_(result)
+        return result
+
+
+def _show(pixels: Pixels, regions: Regions | None, i: int, out: Pixels | None) -> Pixels:
+    """Return the view of a decoded picture, or all of it: uint8 [3, height, width]."""
+    if regions is None:
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    left, top, width, height = regions.box[i].tolist()
+    if left + width > pixels.shape[1] or top + height > pixels.shape[0]:
+        raise DecodeError(
+            f"image is {pixels.shape[1]}x{pixels.shape[0]}, smaller than its index says: "
+            "make the index again with `wds-tools index`"
+        )
+    return render(pixels, regions, i, out)
+
+
+def _placed(error: DecodeError, rows: Rows, i: int) -> DecodeError:
+    shard, key = rows.where(i)
+    return DecodeError(str(error), shard=shard, key=key)
+
+
+def _labels(rows: Rows) -> torch.Tensor:
+    labels = rows.gather("label")
+    missing = np.flatnonzero(labels == NO_LABEL)
+    if len(missing):
+        shard, key = rows.where(int(missing[0]))
+        raise MissingFieldError("the sample has no class number in its field 'cls'", shard=shard, key=key)
+    return torch.from_numpy(labels)
+
+
+def _field(rows: Rows, name: str) -> Any:
+    """Decode another field: a tensor if its values are numbers, else a list."""
+    data = rows.field(name)
+    if name.rpartition(".")[2] in IMAGE_FIELDS:
+        return [torch.from_numpy(np.ascontiguousarray(decode_stored(d).transpose(2, 0, 1))) for d in data]
+    values = []
+    for i, piece in enumerate(data):
+        shard, key = rows.where(i)
+        values.append(decode_field(name, bytes(piece), shard=shard, key=key))
+    return torch.tensor(values) if all(isinstance(value, int | float) for value in values) else values
+
+
+def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:
+    """Call a transform with every generator that it may use seeded, and put them back afterwards."""
+    with _seeded(seed):
+        if not type(transform).__module__.startswith("albumentations"):
+            return transform(image)
+        # Albumentations takes and returns uint8 arrays [height, width, 3], and keeps a generator of its own.
+        if hasattr(transform, "set_random_seed"):
+            transform.set_random_seed(seed % 2**32)
+        result = transform(image=np.ascontiguousarray(image.permute(1, 2, 0).numpy()))["image"]
+        if isinstance(result, np.ndarray) and result.ndim == 3:
+            return torch.from_numpy(np.ascontiguousarray(result.transpose(2, 0, 1)))
+        return result
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of random, numpy and torch; without workers they are the user's own, so restore them."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed would seed CUDA too, which a fork may not
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

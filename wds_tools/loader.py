@@ -1,0 +1,404 @@
+"""`make_loader`: the one call that a training loop needs."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from wds_tools import planner
+from wds_tools.assemble import Assembler, Recipe, Transform
+from wds_tools.dataset import Opened, check_plan, open_dataset
+from wds_tools.device import CudaCopier, find_device, move
+from wds_tools.errors import OptionError, WorkerError
+from wds_tools.options import available_cores
+from wds_tools.planner import Cursor, EpochPlan, Step, Tail
+from wds_tools.pool import STALL_SECONDS, WorkerPool
+from wds_tools.ring import Ring
+from wds_tools.sample import make_record
+from wds_tools.views import View
+
+_LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
+_MAX_DEFAULT_WORKERS = 16
+
+BatchTransform = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One batch to make."""
+
+    slot: int | None
+    epoch: int
+    step: Step
+
+
+class _Job:
+    """What a worker does with a task; it opens the dataset when the first one comes."""
+
+    def __init__(self, recipe: Recipe, ring: Ring | None) -> None:
+        self._recipe = recipe
+        self._ring = ring
+        self._assembler: Assembler | None = None
+
+    def expect(self, task: _Task) -> None:
+        """Start reading for a task."""
+        self._ready().expect(task.step.ids)
+
+    def run(self, task: _Task) -> list[Any]:
+        """Make a batch: its images in the task's slot, the other fields as the result."""
+        out = self._ring.images(task.slot) if self._ring and task.slot is not None else None
+        return self._ready().batch(
+            epoch=task.epoch, positions=task.step.positions, ids=task.step.ids, out=out
+        )
+
+    def _ready(self) -> Assembler:
+        if self._assembler is None:
+            self._assembler = Assembler(self._recipe)
+        return self._assembler
+
+
+class _Inline:
+    """The pool of ``num_workers=0``: a task is done when its result is asked for."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+        self._tasks: dict[int, _Task] = {}
+        self._next = 0
+
+    def submit(self, task: _Task) -> int:
+        self._next += 1
+        self._tasks[self._next] = task
+        return self._next
+
+    def result(self, number: int) -> Any:
+        return self._job.run(self._tasks.pop(number))
+
+    def close(self) -> None:
+        self._tasks.clear()
+
+
+class Loader:
+    """Batches of a dataset, made by worker processes; see `make_loader`, which builds it.
+
+    Each ``iter(loader)`` is the next epoch; a loader has one iterator at a time. It is no ``DataLoader``, so
+    Accelerate's ``prepare`` leaves it alone.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        batch_size: int,
+        tail: Tail,
+        num_workers: int,
+        prefetch_factor: int,
+        device: torch.device,
+        batch_transform: BatchTransform | None,
+        context: str | None,
+        stall_seconds: float,
+    ) -> None:
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self.device = device
+        self._opened = opened
+        self._order = opened.order
+        self._tail: Tail = tail
+        self._fields = (*opened.recipe.fields, "valid") if tail == "mask" else opened.recipe.fields
+        self._batch_transform = batch_transform
+        self._context = context
+        self._stall_seconds = stall_seconds
+        self._cursor = Cursor()  # what has been consumed
+        self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
+        self._begun = -1  # epoch of the last iteration
+        self._round = 0
+        self._sent: deque[tuple[int, _Task]] = deque()  # tasks whose batches have not been taken
+        self._pool: WorkerPool | _Inline | None = None
+        self._ring: Ring | None = None
+        self._copier: CudaCopier | None = None
+        check_plan(self._plan(Cursor()))
+
+    def __len__(self) -> int:
+        """Return the steps of a whole epoch, the same on every rank."""
+        return len(self._plan(Cursor()))
+
+    @property
+    def samples(self) -> int:
+        """Samples of the dataset."""
+        return self._order.samples
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by number."""
+        return self._opened.shards.manifest.classes
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last batch, or the one that comes next."""
+        return self._cursor.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where training stands: all batches that the loop has received count, prefetched ones do not."""
+        return planner.state_dict(self._order, self._cursor)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken; the number of workers, ranks and the batch size may have changed.
+
+        Raises:
+            ResumeError: The state belongs to another dataset or seed; both values are named.
+        """
+        self._order, self._cursor = planner.resume(state, self._opened.order)
+        self._start = self._cursor
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch ``epoch``; a position inside that epoch, as after a resume, is kept."""
+        if epoch < 0:
+            raise OptionError(f"epoch={epoch}; allowed are 0 and more")
+        if self._start is None or self._start.epoch != epoch:
+            self._start = self._cursor = Cursor(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        # The epoch is settled here, not at the first batch, so that two calls of iter() are two epochs.
+        start = self._start or Cursor(self._begun + 1)
+        self._start = None
+        self._begun = start.epoch
+        self._cursor = start
+        self._round += 1
+        return self._batches(self._plan(start), self._round)
+
+    def close(self) -> None:
+        """End the workers and free the slots; the next iteration starts new ones."""
+        if self._copier:
+            self._copier.close()
+        if self._pool:
+            self._pool.close()
+        self._pool = self._ring = self._copier = None
+        self._sent.clear()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _plan(self, cursor: Cursor) -> EpochPlan:
+        return EpochPlan(self._order, cursor, self._opened.world, self.batch_size, self._tail)
+
+    @property
+    def _ahead(self) -> int:
+        """Batches in the making, as torch counts them."""
+        return max(1, self.num_workers * self.prefetch_factor)
+
+    def _open(self) -> None:
+        """Start the workers and allocate the slots, once."""
+        if self._pool:
+            return
+        recipe = self._opened.recipe
+        layout = Assembler(recipe).layout()
+        if layout:
+            self._ring = Ring(slots=self._ahead + _LENT_SLOTS, rows=self.batch_size, layout=layout)
+        job = _Job(recipe, self._ring)
+        if self.num_workers == 0:
+            self._pool = _Inline(job)
+        else:
+            context = multiprocessing.get_context(self._context)
+            self._pool = WorkerPool(
+                job, num_workers=self.num_workers, context=context, stall_seconds=self._stall_seconds
+            )
+        if self.device.type == "cuda":  # after the workers: what they inherit is then plain memory
+            self._copier = CudaCopier(self.device, self._ring)
+
+    def _batches(self, plan: EpochPlan, this_round: int) -> Iterator[Any]:
+        """Yield the batches of an epoch; on CUDA, each while the next one is being copied."""
+        self._open()
+        copied: tuple[int, list[Any], Any] | None = None
+        for step, values, slot in self._made(plan):
+            if this_round != self._round:
+                raise OptionError("this iterator ended when a newer one was made: a loader has one at a time")
+            if self._copier is None:
+                yield self._hand_over(plan, step, self._own(values, slot))
+                continue
+            moved, done = self._copier.start(self._in_place(values, slot), slot)
+            if copied:
+                yield self._hand_over(plan, copied[0], self._copier.finish(copied[1], copied[2]))
+            copied = step, moved, done
+        if copied and self._copier:
+            yield self._hand_over(plan, copied[0], self._copier.finish(copied[1], copied[2]))
+        if not len(plan):  # what was left of the epoch fills no step
+            self._cursor = Cursor(plan.cursor.epoch + 1)
+
+    def _made(self, plan: EpochPlan) -> Iterator[tuple[int, list[Any], int | None]]:
+        """Yield (step, values, slot) in order, keeping the workers busy ahead of it."""
+        pool = self._pool
+        assert pool is not None
+        self._drain()
+        steps, total = 0, len(plan)
+        try:
+            for number in range(total):
+                while steps < min(total, number + self._ahead):
+                    step = plan.step(steps)
+                    task = _Task(self._take_slot(), plan.cursor.epoch, step)
+                    self._sent.append((pool.submit(task), task))
+                    steps += 1
+                ticket, task = self._sent[0]
+                values = pool.result(ticket)
+                self._sent.popleft()
+                if self._tail == "mask":
+                    values.append(torch.from_numpy(task.step.valid))
+                yield number, values, task.slot
+        except WorkerError:
+            self.close()  # the next iteration starts new workers
+            raise
+
+    def _drain(self) -> None:
+        """Take back the slots of batches that an earlier iteration left behind."""
+        while self._sent:
+            ticket, task = self._sent.popleft()
+            with contextlib.suppress(Exception):  # nobody waits for this batch any more, nor for its trouble
+                if isinstance(self._pool, WorkerPool):
+                    self._pool.result(ticket)
+            if self._ring and task.slot is not None:
+                self._ring.release(task.slot)
+
+    def _take_slot(self) -> int | None:
+        if self._ring is None:
+            return None
+        if self._copier:
+            self._copier.reclaim(at_least_one=not self._ring.free)
+        return self._ring.take()
+
+    def _in_place(self, values: list[Any], slot: int | None) -> list[Any]:
+        """Return the values with the slot's images among them."""
+        if self._ring is None or slot is None:
+            return values
+        return [self._ring.images(slot) if value is None else value for value in values]
+
+    def _own(self, values: list[Any], slot: int | None) -> list[Any]:
+        """Return the values with images that belong to the user.
+
+        The slot is lent, without a copy, while there are others left to work with; a user who keeps many batches
+        gets copies.
+        """
+        if self._ring is None or slot is None:
+            return values
+        if self._ring.free and self.device.type == "cpu":
+            return [self._ring.lend(slot) if value is None else value for value in values]
+        owned = [self._ring.images(slot).clone() if value is None else value for value in values]
+        self._ring.release(slot)
+        return owned
+
+    def _hand_over(self, plan: EpochPlan, step: int, values: list[Any]) -> Any:
+        """Return the batch, and count it as consumed."""
+        if self.device.type not in ("cpu", "cuda"):
+            values = move(values, self.device)
+        if self._batch_transform and "image" in self._fields:
+            place = self._fields.index("image")
+            values[place] = self._batch_transform(values[place])
+        self._cursor = plan.cursor_after(step)
+        return make_record(self._fields, tuple(values))
+
+
+def make_loader(
+    dataset: str | os.PathLike[str],
+    *,
+    batch_size: int,
+    view: View | None = None,
+    shuffle: bool | int = False,
+    seed: int = 0,
+    num_workers: int | None = None,
+    device: str | int | torch.device | None = None,
+    fields: Sequence[str] = ("image", "label"),
+    transform: Transform | None = None,
+    batch_transform: BatchTransform | None = None,
+    tail: Tail = "drop",
+    prefetch_factor: int = 2,
+    rank: int | None = None,
+    world_size: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    multiprocessing_context: str | None = None,
+    stall_seconds: float = STALL_SECONDS,
+) -> Loader:
+    """Stream a packed dataset as batches.
+
+    A batch is a named tuple of ``fields``: ``image`` uint8 [batch_size, 3, height, width] on ``device`` (a list of
+    tensors [3, height, width] where sizes differ, as with ``view=None``), ``label`` int64 [batch_size]; of other
+    fields, numbers come as a tensor [batch_size] and everything else as a list.
+
+    Args:
+        dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
+        batch_size: Samples per batch of this rank.
+        view: What part of the picture, at what size: `RandomResizedCrop`, `CenterCrop`, `Resize`; None keeps the
+            whole picture.
+        shuffle: True, False, or a window in samples, which other loaders call the shuffle buffer.
+        seed: Of the order, of crops, flips and transforms.
+        num_workers: Processes that decode; 0 decodes here. By default one per core, shared among local ranks.
+        device: Where image and label tensors go; None is memory.
+        fields: ``image``, ``label``, ``__key__``, or any stored field, such as ``json`` or ``mask.png``.
+        transform: Your function on a uint8 tensor [3, height, width] of one sample, run in the worker; or an
+            Albumentations transform. Its random numbers are seeded by the sample's place in the epoch.
+        batch_transform: Your function on the whole image tensor, run on the device: normalise there.
+        tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
+            pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation).
+        prefetch_factor: Batches in the making per worker.
+        rank: This process's data-parallel rank; by default torch.distributed or torchrun's environment tells.
+        world_size: Number of ranks.
+        cache_dir: Where blocks of remote shards are kept; ``WDS_TOOLS_CACHE_DIR`` or a cache folder by default.
+        cache_bytes: About how much may be kept there, such as "20GB".
+        multiprocessing_context: ``fork``, ``forkserver`` or ``spawn``; by default fork on Linux, else spawn.
+        stall_seconds: How long a worker may be silent before it is reported with its stack.
+
+    Raises:
+        NotADatasetError: There is no dataset.
+        MissingFieldError: It lacks a field; the message says which there are.
+        OptionError: An option that cannot be.
+        DeviceError: The device is not there.
+
+    >>> loader = make_loader("shards/photos", batch_size=256, shuffle=True, device="cuda",
+    ...                      view=RandomResizedCrop(224, flip=True))  # doctest: +SKIP
+    >>> for images, labels in loader: ...  # doctest: +SKIP
+    """
+    if num_workers is None:
+        num_workers = _default_workers()
+    if num_workers < 0 or prefetch_factor < 1:
+        raise OptionError(
+            f"num_workers={num_workers}, prefetch_factor={prefetch_factor}; allowed are 0 and more, 1 and more"
+        )
+    found_device = find_device(device)
+    opened = open_dataset(
+        dataset,
+        view=view,
+        shuffle=shuffle,
+        seed=seed,
+        fields=fields,
+        transform=transform,
+        rank=rank,
+        world_size=world_size,
+        cache_dir=cache_dir,
+        cache_bytes=cache_bytes,
+    )
+    return Loader(
+        opened,
+        batch_size=batch_size,
+        tail=tail,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        device=found_device,
+        batch_transform=batch_transform,
+        context=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
+        stall_seconds=stall_seconds,
+    )
+
+
+def _default_workers() -> int:
+    """One worker per core, the cores shared among the ranks of this machine."""
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(_MAX_DEFAULT_WORKERS, available_cores() // max(1, local_ranks)))

@@ -1,0 +1,320 @@
+"""Pack a folder of images into shards: parallel, resumable, and the same bytes every time; the manifest is last."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tqdm import tqdm
+
+from wds_tools import codecs
+from wds_tools.errors import DecodeError, DestinationError, OptionError, SourceError, WorkerError
+from wds_tools.manifest import Manifest
+from wds_tools.options import PackOptions, available_cores, parse_bytes
+from wds_tools.packplan import Plan, extension_kind, make_plan
+from wds_tools.packstate import (
+    Destination,
+    ShardReport,
+    entry_is_there,
+    read_manifest,
+    read_skipped,
+)
+from wds_tools.packwork import ShardTask, run_tasks
+from wds_tools.sources.base import Input, Skip, Source
+from wds_tools.sources.folder import FolderSource
+from wds_tools.writer import merge_stats
+
+_MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
+_MOST_HEAD_READS = 64
+_NAMED_FILES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """What became of a folder.
+
+    Attributes:
+        manifest: Of the dataset.
+        dst: Its folder.
+        packed: Number of samples in it.
+        skipped: (path, reason) of each file that was not packed, sorted by path.
+        kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
+        seconds: Time that it took.
+    """
+
+    manifest: Manifest
+    dst: Path
+    packed: int
+    skipped: tuple[Skip, ...]
+    kept: int
+    seconds: float
+
+
+def pack(
+    src: str | Path,
+    dst: str | Path,
+    *,
+    shard_bytes: int | str = "1GB",
+    seed: int = 0,
+    workers: int | None = None,
+    classes: str | Path | Sequence[str] | None = None,
+    strict: bool = False,
+    fresh: bool = False,
+    progress: bool | None = None,
+) -> PackReport:
+    """Pack a folder of images into WebDataset shards.
+
+    A run that was interrupted is continued by the same call. The bytes written depend on the files and on
+    ``shard_bytes``, ``seed`` and ``classes`` only.
+
+    Args:
+        src: Folder with images in ``<class>/**``, or with images alone, which then get no labels.
+        dst: Folder for shards, indexes and manifest; made if it is not there.
+        shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
+            that is larger alone.
+        seed: Of the random order that the samples are put in.
+        workers: Processes; None takes the cores there are, 8 at most. 1 packs in this process.
+        classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
+        strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``.
+        fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
+        progress: Show a bar on stderr; None does if it is a terminal.
+
+    Returns:
+        What was packed and what was not.
+
+    Raises:
+        OptionError: An argument that cannot be.
+        SourceError: Nothing to pack in ``src``, or a file that cannot be packed and ``strict``.
+        DestinationError: ``dst`` holds something else, is in use by another packer, or is full.
+        WorkerError: A worker process died.
+    """
+    started = time.monotonic()
+    options = PackOptions(
+        shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
+        seed=seed,
+        classes=_class_names(classes),
+        strict=strict,
+    )
+    processes = _process_count(workers)
+    src, dst = Path(src), Path(dst)
+    _refuse_inside(src, dst)
+    source = FolderSource(src, options.classes)
+    listing = source.scan()
+    if strict and listing.skipped:
+        raise _strict_error(listing.skipped)
+    plan = make_plan(
+        listing, kind="folder", seed=seed, shard_bytes=options.shard_bytes, kind_of=_head_kind(source)
+    )
+    if not fresh and (done := _finished(dst, plan, strict=strict)) is not None:
+        skipped = read_skipped(dst)
+        return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
+    with Destination(dst) as destination, _Bar(len(plan.inputs), progress) as bar:
+        destination.claim(plan.source, fresh=fresh)
+        job = _Job(plan, source, destination, processes, bar)
+        manifest, skipped = job.run(listing.skipped, strict=strict)
+    return PackReport(manifest, dst, manifest.samples, skipped, len(job.kept), time.monotonic() - started)
+
+
+class _Job:
+    """One run of the packer over a plan."""
+
+    def __init__(
+        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar
+    ) -> None:
+        self.plan = plan
+        self.source = source
+        self.destination = destination
+        self.processes = processes
+        self.bar = bar
+        self.kept: dict[int, ShardReport] = {}
+        self.made: list[ShardReport] = []
+
+    def run(self, skipped: Iterable[Skip], *, strict: bool) -> tuple[Manifest, tuple[Skip, ...]]:
+        """Pack the shards that are missing and complete the dataset."""
+        try:
+            self._pack_missing()
+            reports = sorted([*self.kept.values(), *self.made], key=lambda report: report.number)
+            skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
+            manifest = self._manifest(reports)
+            if (strict and skipped) or not manifest.shards:
+                self.destination.undo(self.made)
+                raise _strict_error(skipped)
+            self.destination.commit(manifest, skipped)
+        except SourceError:
+            raise
+        except OSError as error:
+            raise self._explain(error) from error
+        return manifest, tuple(skipped)
+
+    def _pack_missing(self) -> None:
+        self.kept = self.destination.finished_shards()
+        self.bar.start_at(sum(stop - start for start, stop in map(self._range, self.kept)))
+        missing = [number for number in range(self.plan.shards) if number not in self.kept]
+        processes = min(self.processes, len(missing))
+        tasks = (self._task(number) for number in missing)
+        with closing(run_tasks(tasks, processes=processes, advance=self.bar.advance)) as reports:
+            for report in reports:
+                self.made.append(report)
+
+    def _range(self, number: int) -> tuple[int, int]:
+        return self.plan.boundaries[number], self.plan.boundaries[number + 1]
+
+    def _task(self, number: int) -> ShardTask:
+        start, stop = self._range(number)
+        inputs = tuple(self.plan.inputs[start:stop])
+        return ShardTask(number, start, inputs, self.plan.classes, self.source, self.destination.folder)
+
+    def _manifest(self, reports: Sequence[ShardReport]) -> Manifest:
+        fields: Counter[str] = Counter()
+        for report in reports:
+            fields.update(report.fields)
+        return Manifest(
+            shards=tuple(report.entry for report in reports if report.entry is not None),
+            fields=dict(fields),
+            classes=self.plan.classes,
+            shuffled=True,
+            images=merge_stats(report.images for report in reports),
+            source=self.plan.source,
+        )
+
+    def _explain(self, error: OSError) -> DestinationError:
+        """Say what is kept when the disk is full or fails."""
+        shard, reason = (
+            (error.shard, str(error.args[0]))
+            if isinstance(error, DestinationError)
+            else (None, error.strerror or str(error))
+        )
+        remedy = "make room" if reason == os.strerror(errno.ENOSPC) else "mend that"
+        return DestinationError(
+            f"cannot be written to {self.destination.folder}: {reason}; "
+            f"{len(self.kept) + len(self.made)} of {self.plan.shards} shards are finished and kept: "
+            f"{remedy}, then run the same command again, which goes on from there",
+            shard=shard,
+        )
+
+
+class _Bar:
+    """Images, images/s, MB/s and time left, on stderr."""
+
+    def __init__(self, total: int, show: bool | None) -> None:
+        show = sys.stderr.isatty() if show is None else show
+        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not show, file=sys.stderr)
+        self._bytes = 0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def start_at(self, samples: int) -> None:
+        """Begin with samples that an earlier run has packed, which do not count as speed."""
+        self._bar.initial = self._bar.n = samples
+
+    def advance(self, samples: int, size: int) -> None:
+        """Count samples and bytes that are done."""
+        if self._bar.disable:
+            return
+        self._bytes += size
+        rate = self._bytes / max(1e-9, time.monotonic() - self._started)
+        self._bar.set_postfix_str(f"{rate / 1e6:.1f} MB/s", refresh=False)
+        self._bar.update(samples)
+
+
+def _finished(dst: Path, plan: Plan, *, strict: bool) -> Manifest | None:
+    """Return the manifest if ``dst`` holds just what the plan would make."""
+    manifest = read_manifest(dst)
+    if manifest is None or manifest.source != plan.source:
+        return None
+    lost = [entry.name for entry in manifest.shards if not entry_is_there(dst, entry)]
+    if lost:
+        raise DestinationError(
+            f"{dst} is a dataset of these files, but {len(lost)} of its {len(manifest.shards)} shards or their indexes "
+            "are gone or have another length: pack with --fresh (fresh=True) to make it again",
+            shard=lost[0],
+        )
+    Destination.tidy(dst)
+    if strict and (skipped := read_skipped(dst)):
+        raise _strict_error(skipped)
+    return manifest
+
+
+def _head_kind(source: Source) -> Callable[[Input], str | None]:
+    """Return a function that tells a picture's true type; after many reads it trusts the name."""
+    reads = itertools.count()
+
+    def kind_of(entry: Input) -> str | None:
+        if next(reads) >= _MOST_HEAD_READS:
+            return extension_kind(entry.path)
+        try:
+            return codecs.probe(source.read(entry)).kind
+        except (SourceError, DecodeError):
+            return None
+
+    return kind_of
+
+
+def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return class names as they are given, or from a file with one per line."""
+    if classes is None:
+        return None
+    if isinstance(classes, (str, Path)):
+        try:
+            lines = Path(classes).read_text("utf-8", "surrogateescape").splitlines()
+        except OSError as error:
+            raise OptionError(
+                f"classes={str(classes)!r} cannot be read: {error.strerror}; expected a file with one name per line"
+            ) from error
+        classes = [line for line in lines if line]
+    if not classes:
+        raise OptionError(
+            "classes names no class; give at least one, or leave it out to take the class folders"
+        )
+    return tuple(classes)
+
+
+def _process_count(workers: int | None) -> int:
+    if workers is None:
+        return min(_MOST_WORKERS, available_cores())
+    if workers < 1:
+        raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker imports the main script and thereby runs it: without a guard it would pack again.
+        raise WorkerError(
+            "pack() runs when the script is imported; put the call below: if __name__ == '__main__':"
+        )
+    return workers
+
+
+def _refuse_inside(src: Path, dst: Path) -> None:
+    outer, inner = src.resolve(), dst.resolve()
+    if src.is_dir() and (inner == outer or outer in inner.parents):
+        raise DestinationError(
+            f"the destination {dst} lies inside the source {src}, so shards would become input: choose a folder outside"
+        )
+
+
+def _strict_error(skipped: Sequence[Skip]) -> SourceError:
+    named = "; ".join(f"{skip.path!r} {skip.reason}" for skip in skipped[:_NAMED_FILES])
+    more = f"; and {len(skipped) - _NAMED_FILES:,} more" if len(skipped) > _NAMED_FILES else ""
+    return SourceError(
+        f"{len(skipped):,} files cannot be packed: {named}{more}. Mend or remove them, or pack without "
+        "strict to leave them out"
+    )
+
+
+def _sorted(skipped: Iterable[Skip]) -> list[Skip]:
+    return sorted(skipped, key=lambda skip: skip.path.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,193 @@
+"""What goes where, decided from names and sizes before a picture is read. Pure arithmetic: no files, no clock.
+
+So the output cannot depend on the number of workers, on their timing, or on where an earlier run was killed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wds_tools.sources.base import Input, Listing
+from wds_tools.tarfmt import BLOCK, END, MAX_OCTAL_SIZE, member_bytes, padded
+
+HEAD = 5
+"""Hugging Face takes a dataset's fields from the first five samples of its first shard, which must agree."""
+
+_ORDER_STREAM = 1  # keeps this use of the seed apart from others
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def shard_name(number: int) -> str:
+    """Return a shard's file name.
+
+    >>> shard_name(7)
+    'shard-000007.tar'
+    """
+    return f"shard-{number:06d}.tar"
+
+
+def sample_key(position: int) -> str:
+    """Return the key of the sample at ``position`` of the packed order: unique, and free of dots."""
+    return f"{position:09d}"
+
+
+def describe(entry: Input, classes: Sequence[str]) -> bytes:
+    """Return the ``json`` field: where the picture came from, known in full before it is read.
+
+    >>> describe(Input("cat/1.jpg", 10, 0), ["cat"])
+    b'{"path":"cat/1.jpg","class":"cat"}'
+    """
+    facts = (
+        {"path": entry.path} if entry.label is None else {"path": entry.path, "class": classes[entry.label]}
+    )
+    return _compact(facts).encode()
+
+
+def sample_bytes(entry: Input, classes: Sequence[str]) -> int:
+    """Return the exact bytes that a sample takes in a shard, whatever the type of its image."""
+    total = _member_bytes(entry.size) + _member_bytes(len(describe(entry, classes)))
+    return total if entry.label is None else total + _member_bytes(len(str(entry.label)))
+
+
+def _member_bytes(size: int) -> int:
+    # Our member names are short and ASCII: one block of header, except where the size needs a pax record.
+    return BLOCK + padded(size) if size <= MAX_OCTAL_SIZE else member_bytes("000000000.jpg", size)
+
+
+def plan_boundaries(sizes: NDArray[np.int64], limit: int) -> list[int]:
+    """Cut samples into shards: as many as fit, at least one.
+
+    Args:
+        sizes: int64 [n], bytes of each sample in packed order.
+        limit: Most bytes of a shard, closing blocks included.
+
+    Returns:
+        Ascending positions, from 0 to n: shard i holds the samples ``[i], [i + 1]``.
+    """
+    ends = np.cumsum(sizes)
+    boundaries = [0]
+    while boundaries[-1] < len(sizes):
+        start = boundaries[-1]
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + limit - len(END), side="right"))
+        boundaries.append(max(stop, start + 1))
+    return boundaries
+
+
+def shuffled(inputs: Sequence[Input], seed: int) -> list[Input]:
+    """Return the inputs in random order."""
+    order = np.random.default_rng([seed, _ORDER_STREAM]).permutation(len(inputs))
+    return [inputs[number] for number in order.tolist()]
+
+
+def extension_kind(path: str) -> str:
+    """Return the image type that a name promises.
+
+    >>> extension_kind("a/B.JPEG"), extension_kind("a.png")
+    ('jpg', 'png')
+    """
+    kind = path.rpartition(".")[2].lower()
+    return "jpg" if kind == "jpeg" else kind
+
+
+def unify_head(inputs: list[Input], kind_of: Callable[[Input], str | None]) -> None:
+    """Swap pictures of the most common type into the first `HEAD` places, each with the next one behind it.
+
+    Args:
+        inputs: In packed order; changed in place.
+        kind_of: Returns the true type of a picture, or None if it cannot be packed.
+    """
+    counts = Counter(extension_kind(entry.path) for entry in inputs)
+    wanted = min(counts, key=lambda kind: (-counts[kind], kind))
+    candidate = 0
+    for place in range(min(HEAD, len(inputs))):
+        candidate = max(candidate, place)
+        while candidate < len(inputs) and not (
+            extension_kind(inputs[candidate].path) == wanted and kind_of(inputs[candidate]) == wanted
+        ):
+            candidate += 1
+        if candidate == len(inputs):
+            return
+        inputs[place], inputs[candidate] = inputs[candidate], inputs[place]
+        candidate += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A dataset before it is packed.
+
+    Attributes:
+        inputs: In packed order.
+        boundaries: Positions in ``inputs`` where shards begin, and the end.
+        classes: Class names by number.
+        source: What the manifest says of the input; equal plans have equal sources.
+    """
+
+    inputs: list[Input]
+    boundaries: list[int]
+    classes: tuple[str, ...]
+    source: dict[str, Any]
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return len(self.boundaries) - 1
+
+
+def make_plan(
+    listing: Listing, *, kind: str, seed: int, shard_bytes: int, kind_of: Callable[[Input], str | None]
+) -> Plan:
+    """Decide on the order of the samples and the boundaries of the shards.
+
+    Args:
+        listing: All inputs.
+        kind: Kind of source, for the manifest.
+        seed: Of the order.
+        shard_bytes: Most bytes of a shard.
+        kind_of: As for `unify_head`.
+    """
+    inputs = shuffled(listing.inputs, seed)
+    unify_head(inputs, kind_of)
+    sizes = np.array([sample_bytes(entry, listing.classes) for entry in inputs], np.int64)
+    source = {
+        "kind": kind,
+        "seed": seed,
+        "shard_bytes": shard_bytes,
+        "files": len(inputs),
+        "digest": digest(inputs, listing.classes),
+    }
+    return Plan(inputs, plan_boundaries(sizes, shard_bytes), listing.classes, source)
+
+
+def digest(inputs: Sequence[Input], classes: Sequence[str]) -> str:
+    """Return the identity of a list of inputs in packed order: paths, sizes, labels and the names of the classes."""
+    hasher = xxhash.xxh3_128()
+    hasher.update(_compact(list(classes)).encode())
+    for entry in inputs:
+        hasher.update(
+            b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _number(entry))
+        )
+    return hasher.hexdigest()
+
+
+def _number(entry: Input) -> int:
+    return -1 if entry.label is None else entry.label
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Name what tells two sources apart, for an error message.
+
+    >>> differences({"seed": 0, "digest": "a"}, {"seed": 1, "digest": "b"})
+    'seed was 0 and is 1'
+    """
+    words = [word for word in ("kind", "seed", "shard_bytes", "files") if old.get(word) != new.get(word)]
+    named = [f"{word} was {old.get(word)!r} and is {new.get(word)!r}" for word in words]
+    return ", ".join(named) or "paths, sizes or classes of the input files are others"

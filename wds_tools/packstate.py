@@ -1,0 +1,300 @@
+"""The folder that a dataset is packed into: one packer at a time, what an earlier run left, what may be removed.
+
+While a pack runs, ``.packing/`` in that folder holds ``lock``, ``plan.json`` (what is being packed) and a report
+per finished shard. It goes away once the manifest, the last file of a dataset, is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from wds_tools import manifest as manifests
+from wds_tools.errors import DestinationError, ManifestError
+from wds_tools.index import index_name
+from wds_tools.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
+from wds_tools.packplan import differences, shard_name
+from wds_tools.sources.base import Skip
+from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
+
+WORK_NAME = ".packing"
+SKIPPED_NAME = "skipped.jsonl"
+_SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What became of one planned shard.
+
+    Attributes:
+        number: Which one.
+        entry: What the manifest says of it; None if none of its pictures could be packed, so that there is no file.
+        fields: Field name to number of samples that have it.
+        images: Range of image sizes.
+        skipped: Pictures that could not be packed.
+    """
+
+    number: int
+    entry: ShardEntry | None
+    fields: dict[str, int]
+    images: ImageStats | None
+    skipped: tuple[Skip, ...]
+
+    def to_json(self) -> str:
+        """Write it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ShardReport:
+        """Read it."""
+        raw = json.loads(text)
+        return cls(
+            raw["number"],
+            ShardEntry(**raw["entry"]) if raw["entry"] else None,
+            raw["fields"],
+            ImageStats(**raw["images"]) if raw["images"] else None,
+            tuple(Skip(*pair) for pair in raw["skipped"]),
+        )
+
+
+def report_path(folder: Path, number: int) -> Path:
+    """Return where a shard's report is kept until the dataset is complete."""
+    return folder / WORK_NAME / f"{shard_name(number).removesuffix('.tar')}.json"
+
+
+def save_report(folder: Path, report: ShardReport) -> None:
+    """Record that a shard is finished; called when it and its index are on disk."""
+    commit_bytes(report_path(folder, report.number), report.to_json().encode())
+
+
+class Destination:
+    """The output folder, held by one packer for the length of a ``with`` block.
+
+    Args:
+        folder: Where the dataset goes; made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.work = folder / WORK_NAME
+        self._made_folder = False
+        self._plan_is_new = False
+
+    def __enter__(self) -> Destination:
+        self._made_folder = not self.folder.exists()
+        try:
+            self.work.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.work / "lock")
+        except BlockingIOError as error:
+            raise DestinationError(
+                f"another packer is writing into {self.folder}; wait for it to end, or choose another folder"
+            ) from error
+        except OSError as error:
+            raise DestinationError(
+                f"cannot write to {self.folder}: {error.strerror}; choose a folder that is writable"
+            ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.work.exists():
+            self.remove_temporary()
+            if not (self.work / "plan.json").exists():
+                self._remove_work()
+        if self._made_folder and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+        os.close(self._lock)
+
+    @classmethod
+    def tidy(cls, folder: Path) -> None:
+        """Remove the work area of a packer that was killed after it had completed the dataset."""
+        if (folder / WORK_NAME).exists():
+            with cls(folder) as destination:
+                destination._remove_work()
+
+    def claim(self, source: dict[str, Any], *, fresh: bool) -> None:
+        """Make the folder ours to pack ``source`` into, or to go on with it.
+
+        Args:
+            source: Of the plan.
+            fresh: Remove what an earlier pack left, whatever it was.
+
+        Raises:
+            DestinationError: The folder holds something else.
+        """
+        old = read_manifest(self.folder)
+        if fresh:
+            _refuse_foreign(self.folder, old)
+            self._remove_earlier()
+        elif old is not None:
+            raise DestinationError(
+                f"{self.folder} holds another dataset ({differences(old.source or {}, source)}): "
+                "choose another folder, or pack with --fresh (fresh=True) to replace it"
+            )
+        plan = self._read_plan()
+        if plan is None:
+            self._refuse_strangers()
+            commit_bytes(self.work / "plan.json", json.dumps(source).encode())
+            self._plan_is_new = True
+        elif plan != source:
+            raise DestinationError(
+                f"{self.folder} holds an unfinished pack of something else ({differences(plan, source)}): "
+                "finish that one, choose another folder, or pack with --fresh (fresh=True) to start over"
+            )
+        self.remove_temporary()
+
+    def finished_shards(self) -> dict[int, ShardReport]:
+        """Return the reports of shards that an earlier run has finished and that are still there."""
+        reports = {}
+        for path in self.work.glob("shard-*.json"):
+            report = ShardReport.from_json(path.read_text())
+            if report.entry is None or entry_is_there(self.folder, report.entry):
+                reports[report.number] = report
+        return reports
+
+    def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
+        """Complete the dataset: list of skipped files, manifest, and then the work area goes."""
+        lines = "".join(json.dumps(skip._asdict()) + "\n" for skip in skipped)
+        if lines:
+            commit_bytes(self.folder / SKIPPED_NAME, lines.encode())
+        else:
+            (self.folder / SKIPPED_NAME).unlink(missing_ok=True)
+        commit_bytes(self.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
+        self._remove_work()
+
+    def undo(self, made: Iterable[ShardReport]) -> None:
+        """Leave the folder as this run found it: remove the shards that it ``made``."""
+        for report in made:
+            report_path(self.folder, report.number).unlink(missing_ok=True)
+            remove_shard(self.folder, report.number)
+        if self._plan_is_new:
+            self._remove_work()
+
+    def remove_temporary(self) -> None:
+        """Remove half-written files of a packer that was killed: only those that would have become ours."""
+        for path in (*self.folder.iterdir(), *self.work.iterdir()):
+            name = final_name(path.name)
+            if name is not None and (path.parent == self.work or _is_ours(name)):
+                path.unlink(missing_ok=True)
+
+    def _read_plan(self) -> dict[str, Any] | None:
+        try:
+            plan = json.loads((self.work / "plan.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return plan if isinstance(plan, dict) else {}
+
+    def _refuse_strangers(self) -> None:
+        strangers = sorted(path.name for path in self.folder.iterdir() if _is_ours(path.name))
+        if strangers:
+            raise DestinationError(
+                f"{self.folder} already has {len(strangers)} files of names that pack would write, such as "
+                f"{strangers[0]}: choose another folder, or pack with --fresh (fresh=True) to remove them"
+            )
+
+    def _remove_earlier(self) -> None:
+        """The manifest goes first, so that a half-removed dataset is never taken for a whole one."""
+        (self.folder / MANIFEST_NAME).unlink(missing_ok=True)
+        sync_folder(self.folder)
+        for path in list(self.folder.iterdir()):
+            if _is_ours(path.name):
+                path.unlink()
+        for path in list(self.work.iterdir()):
+            if path.name != "lock":
+                path.unlink()
+
+    def _remove_work(self) -> None:
+        """The lock goes last; who waits for it notices that it is another file by now."""
+        for path in sorted(self.work.iterdir(), key=lambda path: path.name == "lock"):
+            path.unlink(missing_ok=True)
+        self.work.rmdir()
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return a folder's manifest, or None if there is none.
+
+    Raises:
+        DestinationError: There is a file of that name which is no manifest of ours, or a damaged one.
+    """
+    try:
+        data = (folder / MANIFEST_NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DestinationError(f"{folder / MANIFEST_NAME} cannot be read: {error.strerror}") from error
+    try:
+        return manifests.from_json(data)
+    except ManifestError as error:
+        raise DestinationError(
+            f"{folder} holds a {MANIFEST_NAME} that pack did not write or that is damaged ({error}): "
+            "choose another folder, or remove the file"
+        ) from error
+
+
+def entry_is_there(folder: Path, entry: ShardEntry) -> bool:
+    """Tell whether a shard and its index are there with their lengths; `verify` checks their bytes."""
+    try:
+        sizes = [(folder / name).stat().st_size for name in (entry.name, entry.index)]
+    except OSError:
+        return False
+    return sizes == [entry.bytes, entry.index_bytes]
+
+
+def remove_shard(folder: Path, number: int) -> None:
+    """Remove a shard and its index, if they are there."""
+    for name in (shard_name(number), index_name(shard_name(number))):
+        (folder / name).unlink(missing_ok=True)
+
+
+def read_skipped(folder: Path) -> tuple[Skip, ...]:
+    """Return the list of skipped files of a finished dataset."""
+    try:
+        lines = (folder / SKIPPED_NAME).read_text().splitlines()
+    except FileNotFoundError:
+        return ()
+    return tuple(Skip(**json.loads(line)) for line in lines)
+
+
+def _refuse_foreign(folder: Path, old: Manifest | None) -> None:
+    """A manifest over shards of others was made by ``wds-tools index``: those shards are not ours to remove."""
+    if old is not None and (old.source is None or old.source.get("kind") == "shards"):
+        raise DestinationError(
+            f"{folder} holds a dataset that pack did not make, so --fresh does not remove it: choose another folder"
+        )
+
+
+def _is_ours(name: str) -> bool:
+    return name in (MANIFEST_NAME, SKIPPED_NAME) or _SHARD.fullmatch(name) is not None
+
+
+def _lock(path: Path) -> int:
+    """Open and lock a file; the one locked must still be the one of that name."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _same_file(descriptor, path):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        except OSError:
+            return descriptor  # a file system without locks: the lock is a courtesy, nothing depends on it
+        os.close(descriptor)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

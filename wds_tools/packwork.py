@@ -1,0 +1,215 @@
+"""The work of packing: one shard is one task, pure and repeatable, run here or by worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from wds_tools import codecs
+from wds_tools.codecs import ImageInfo
+from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
+from wds_tools.packplan import describe, sample_key, shard_name
+from wds_tools.packstate import ShardReport, remove_shard, save_report
+from wds_tools.sample import Sample
+from wds_tools.sources.base import Input, Skip, Source
+from wds_tools.writer import ShardFile, count_fields, image_stats
+
+Advance = Callable[[int, int], None]
+"""Told of every (samples, bytes) that are done; may raise to stop the work."""
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """All that a worker needs to pack one shard.
+
+    Attributes:
+        number: Of the shard.
+        start: Position of its first sample in the packed order.
+        inputs: Its pictures.
+        classes: Class names by number.
+        source: Where to read them.
+        folder: Where to write.
+    """
+
+    number: int
+    start: int
+    inputs: tuple[Input, ...]
+    classes: tuple[str, ...]
+    source: Source
+    folder: Path
+
+
+def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
+    """Write one shard, its index and its report; the same task gives the same bytes whenever and wherever it runs.
+
+    Raises:
+        DestinationError: The shard cannot be written; ``shard`` says which.
+    """
+    name = shard_name(task.number)
+    skipped = []
+    try:
+        with ShardFile(task.folder / name) as shard:
+            for position, entry in enumerate(task.inputs, task.start):
+                try:
+                    sample, image = make_sample(task, position, entry)
+                except (SourceError, DecodeError) as error:
+                    skipped.append(Skip(entry.path, str(error)))
+                else:
+                    shard.write(sample, label=entry.label, image=image)
+                if advance is not None:
+                    advance(1, entry.size)
+        report = _report(task.number, shard, tuple(skipped))
+        if report.entry is None:
+            remove_shard(task.folder, task.number)  # an earlier run may still have found something to pack
+        save_report(task.folder, report)
+    except OSError as error:
+        raise DestinationError(error.strerror or str(error), shard=name) from error
+    return report
+
+
+def make_sample(task: ShardTask, position: int, entry: Input) -> tuple[Sample, ImageInfo]:
+    """Read a picture and make its sample: the image under its true type, ``cls`` if it has a label, ``json``.
+
+    Raises:
+        SourceError: It cannot be read.
+        DecodeError: It is no whole image.
+    """
+    data = task.source.read(entry)
+    image = codecs.probe(data)
+    fields = {image.kind: data}
+    if entry.label is not None:
+        fields["cls"] = b"%d" % entry.label
+    fields["json"] = describe(entry, task.classes)
+    return Sample(sample_key(position), fields), image
+
+
+def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:
+    if shard.index is None:
+        return ShardReport(number, None, {}, None, skipped)
+    return ShardReport(number, shard.entry, count_fields(shard.index), image_stats(shard.index), skipped)
+
+
+def run_tasks(
+    tasks: Iterator[ShardTask], *, processes: int, advance: Advance
+) -> Generator[ShardReport, None, None]:
+    """Pack shards, several at a time; yields their reports as they come. Close it to stop the workers.
+
+    Args:
+        tasks: What to do.
+        processes: At most so many at a time; 1 works in this process.
+        advance: Called in this process.
+
+    Raises:
+        DestinationError: A shard cannot be written.
+        WorkerError: A worker process died.
+    """
+    if processes <= 1 or not _main_can_be_imported():
+        return (pack_shard(task, advance) for task in tasks)
+    return _run_pool(tasks, processes, advance)
+
+
+def _run_pool(
+    tasks: Iterator[ShardTask], processes: int, advance: Advance
+) -> Generator[ShardReport, None, None]:
+    # Forked workers would inherit the locks of our threads; those of a fork server do not.
+    context = multiprocessing.get_context("forkserver")
+    done, stop = context.Array("q", 2), context.Value("b", 0, lock=False)
+    with ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_start_worker, initargs=(done, stop)
+    ) as pool:
+        try:
+            yield from _collect(pool, tasks, processes, _Poll(done, advance))
+        except BrokenProcessPool as error:
+            raise WorkerError(
+                "a packing process died, killed from outside or for want of memory: "
+                "finished shards are kept, run the same command again to go on (with fewer workers)"
+            ) from error
+        finally:
+            stop.value = 1
+            pool.shutdown(cancel_futures=True)
+
+
+def _collect(
+    pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], processes: int, poll: _Poll
+) -> Iterator[ShardReport]:
+    running: set[Future[ShardReport]] = set()
+    while True:
+        # One task in hand for each worker: tasks hold thousands of paths, so not all are made at once.
+        running |= {pool.submit(_run_task, task) for task in islice(tasks, 2 * processes - len(running))}
+        if not running:
+            return
+        finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+        poll.report()
+        for future in finished:
+            yield future.result()
+
+
+class _Poll:
+    """Reads the counters that all workers share."""
+
+    def __init__(self, done: Any, advance: Advance) -> None:
+        self._done = done
+        self._advance = advance
+        self._seen = (0, 0)
+
+    def report(self) -> None:
+        """Pass on what was done since the last call."""
+        with self._done.get_lock():
+            samples, size = self._done
+        self._advance(samples - self._seen[0], size - self._seen[1])
+        self._seen = (samples, size)
+
+
+class _StopError(Exception):
+    """The main process wants no more."""
+
+
+_shared: tuple[Any, Any] | None = None  # of a worker process: (counters, stop flag)
+
+
+def _start_worker(done: Any, stop: Any) -> None:
+    global _shared  # noqa: PLW0603 - shared memory reaches a pool's process only through its initializer
+    _shared = (done, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what Ctrl-C does
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """A pool's process would wait for ever for work from a main process that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run_task(task: ShardTask) -> ShardReport:
+    return pack_shard(task, _advance_shared)
+
+
+def _advance_shared(samples: int, size: int) -> None:
+    assert _shared is not None, "runs in a worker"
+    done, stop = _shared
+    if stop.value:
+        raise _StopError
+    with done.get_lock():
+        done[0] += samples
+        done[1] += size
+
+
+def _main_can_be_imported() -> bool:
+    """Workers import the main script; one that was typed or piped into Python has no file to import."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    return path is None or getattr(main, "__spec__", None) is not None or Path(path).exists()

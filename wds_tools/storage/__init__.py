@@ -1,0 +1,41 @@
+"""Where bytes live: a local folder, or any URL that fsspec knows. The only part of the package that knows URLs."""
+
+from __future__ import annotations
+
+from wds_tools.options import CacheOptions
+from wds_tools.storage.base import Range, Store
+from wds_tools.storage.local import LocalStore
+from wds_tools.storage.remote import RemoteStore
+
+__all__ = ["Range", "Store", "is_url", "join", "open_store", "split_folder"]
+
+
+def is_url(spec: str) -> bool:
+    """Tell a URL from a local path.
+
+    >>> is_url("s3://bucket/train"), is_url("shards/photos")
+    (True, False)
+    """
+    return "://" in spec
+
+
+def split_folder(spec: str) -> tuple[str, str]:
+    """Split a path or URL into its folder and its last component.
+
+    >>> split_folder("s3://bucket/train/a.tar"), split_folder("a.tar")
+    (('s3://bucket/train', 'a.tar'), ('.', 'a.tar'))
+    """
+    folder, slash, name = spec.rpartition("/")
+    return (folder or "/" if slash else "."), name
+
+
+def join(folder: str, name: str) -> str:
+    """Return the path or URL of a file in a folder."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def open_store(folder: str, *, cache: CacheOptions) -> Store:
+    """Open a folder, local or remote; nothing is read yet."""
+    if folder.startswith("file://"):
+        folder = folder.removeprefix("file://")
+    return RemoteStore(folder, cache=cache) if is_url(folder) else LocalStore(folder)

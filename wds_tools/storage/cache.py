@@ -1,0 +1,99 @@
+"""A folder of blocks fetched from elsewhere, bounded, shared by processes, and never poisoned.
+
+A block's file name is a hash of everything that identifies its bytes (URL, version, range), so that two shards
+of one name cannot meet. It is written under a unique temporary name, ends with its own checksum, and is renamed
+into place. Correctness needs no lock: a reader either has the whole file or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+import xxhash
+
+from wds_tools.errors import StoreError
+from wds_tools.options import CacheOptions
+
+_CHECKSUM_BYTES = 16
+_STALE_SECONDS = 3600.0
+
+
+class BlockCache:
+    """Blocks by name.
+
+    The limit is kept to within a sixteenth: each process looks at the whole folder again whenever it has added
+    that much.
+    """
+
+    def __init__(self, options: CacheOptions) -> None:
+        self.folder = options.folder
+        self.limit_bytes = options.limit_bytes
+        self._added_bytes = self.limit_bytes  # so that the first addition looks at what is there
+
+    def get(self, name: str) -> bytes | None:
+        """Return a block, or None if it is not there or no longer whole."""
+        path = self._path(name)
+        try:
+            stored = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read the cache at {path}: {error.strerror or error}") from error
+        block = stored[:-_CHECKSUM_BYTES]
+        if len(stored) < _CHECKSUM_BYTES or xxhash.xxh3_128_digest(block) != stored[-_CHECKSUM_BYTES:]:
+            self.drop(name)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # our own record of use: eviction takes the longest unused first
+        return block
+
+    def put(self, name: str, block: bytes) -> None:
+        """Keep a block, unless it alone is over the limit; a full disk costs the cache, not the run."""
+        if len(block) + _CHECKSUM_BYTES > self.limit_bytes // 2:
+            return
+        path = self._path(name)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                file.write(block)
+                file.write(xxhash.xxh3_128_digest(block))
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            return
+        self._added_bytes += len(block)
+        if self._added_bytes > self.limit_bytes // 16:
+            self._added_bytes = 0
+            self._evict()
+
+    def drop(self, name: str) -> None:
+        """Remove a block."""
+        with contextlib.suppress(OSError):
+            self._path(name).unlink()
+
+    def _path(self, name: str) -> Path:
+        digest = xxhash.xxh3_128_hexdigest(name.encode())
+        return self.folder / digest[:2] / digest
+
+    def _evict(self) -> None:
+        """Remove the longest unused blocks until an eighth of the limit is free, and what killed writers left."""
+        files = []
+        for path in self.folder.glob("??/*"):
+            with contextlib.suppress(OSError):  # another process may remove it first
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
+        newest = max((mtime for mtime, _, _ in files), default=0.0)
+        total = sum(size for _, size, _ in files)
+        for mtime, size, path in sorted(files):
+            if path.name.startswith("."):
+                if mtime < newest - _STALE_SECONDS:
+                    path.unlink(missing_ok=True)
+                continue
+            if total <= self.limit_bytes * 7 // 8:
+                continue
+            path.unlink(missing_ok=True)
+            total -= size

@@ -1,0 +1,101 @@
+"""Commit or nothing: a file appears under its name whole and on disk, or not at all.
+
+Temporary name in the same folder, fsync, rename, fsync of the folder. The temporary name starts with a dot, so
+that patterns such as ``*.tar`` never see a file that is still being written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+BUFFER_BYTES = 1 << 20  # headers, labels and small pictures are gathered; larger ones pass through unbuffered
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # some network and FUSE file systems cannot sync a folder
+
+
+class CommitFile:
+    """A file that is written under a temporary name and gets its own when the ``with`` block ends without error.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with CommitFile(folder / "a.txt") as file:
+    ...     _ = file.write(b"hello")
+    ...     (folder / "a.txt").exists()
+    False
+    >>> (folder / "a.txt").read_bytes()
+    b'hello'
+
+    Args:
+        path: Final name; a file of that name is replaced.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.tmp")
+
+    def __enter__(self) -> BinaryIO:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        self._file = open(os.open(self._temporary, flags, 0o666), "wb", buffering=BUFFER_BYTES)  # noqa: PTH123 - of a descriptor
+        return self._file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._discard()
+            return
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.replace(self.path)
+        except BaseException:
+            self._discard()
+            raise
+        sync_folder(self.path.parent)
+
+    def _discard(self) -> None:
+        # Closing writes what is still buffered, which fails again on a full disk.
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def commit_bytes(path: str | Path, data: bytes) -> None:
+    """Write a whole file at once, or nothing.
+
+    Raises:
+        OSError: The folder is not there or not writable, or the disk is full.
+    """
+    with CommitFile(path) as file:
+        file.write(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals in ``folder`` last through a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def final_name(name: str) -> str | None:
+    """Return the name that a temporary file would have got, or None if ``name`` is not a temporary one.
+
+    >>> final_name(".shard-000000.tar.0123456789abcdef.tmp"), final_name("shard-000000.tar")
+    ('shard-000000.tar', None)
+    """
+    match = _TEMPORARY.fullmatch(name)
+    return match[1] if match else None

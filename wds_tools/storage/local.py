@@ -1,0 +1,91 @@
+"""A local folder, memory-mapped: the page cache is shared by all workers, and the shuffle window costs no memory."""
+
+from __future__ import annotations
+
+import mmap
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wds_tools.errors import StoreError, TruncatedShardError
+from wds_tools.storage.base import Range
+
+MAX_OPEN_MAPS = (
+    512  # Linux allows 65,530 maps in a process; a window needs far fewer shards than this at a time
+)
+
+
+class LocalStore:
+    """Files of a local folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder}  # maps cannot travel to another process; it opens its own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["folder"])  # type: ignore[misc]
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file."""
+        try:
+            return (Path(self.folder) / name).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"cannot read {Path(self.folder) / name}: {error.strerror or error}") from error
+
+    def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
+        """Return views of the mapped file; no bytes are copied."""
+        view = memoryview(self._map(name, total_bytes))
+        return [view[start:stop] for start, stop in ranges]
+
+    def expect(self, name: str, ranges: Sequence[Range]) -> None:
+        """Ask the kernel to read these ranges into the page cache now."""
+        mapped = self._maps.get(name)
+        if mapped is None:
+            return  # fetch() opens it, and reports what is wrong with it
+        for start, stop in ranges:
+            page = start // mmap.PAGESIZE * mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_WILLNEED, page, stop - page)
+
+    def forget(self, name: str, ranges: Sequence[Range]) -> bool:  # noqa: ARG002 - the file itself is the only copy
+        """Do nothing: there is no other copy of a local file."""
+        return False
+
+    def list(self) -> list[str]:
+        """Return the names of the files in the folder."""
+        return sorted(path.name for path in Path(self.folder).iterdir() if path.is_file())
+
+    def _map(self, name: str, total_bytes: int) -> mmap.mmap:
+        mapped = self._maps.get(name)
+        if mapped is None:
+            mapped = self._open(name, total_bytes)
+            self._maps[name] = mapped
+            if len(self._maps) > MAX_OPEN_MAPS:
+                self._maps.popitem(last=False)  # closed when its last view is gone
+        self._maps.move_to_end(name)
+        return mapped
+
+    def _open(self, name: str, total_bytes: int) -> mmap.mmap:
+        path = Path(self.folder) / name
+        try:
+            with path.open("rb") as file:
+                length = file.seek(0, 2)
+                if length != total_bytes:
+                    raise TruncatedShardError(
+                        f"{path} has {length:,} bytes, its manifest says {total_bytes:,}: "
+                        "it was cut or replaced; copy or pack it again",
+                        shard=name,
+                        offset=min(length, total_bytes),
+                    )
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"{path} is missing, but its manifest names it: copy or pack it again"
+            ) from error
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
