@@ -48,9 +48,7 @@ def test_an_error_without_a_place_is_its_message(kind: type[WdsToolsError]) -> N
 
 
 @pytest.mark.parametrize(("name", "built_in"), BUILT_INS.items())
-def test_an_error_is_also_the_built_in_that_a_caller_would_catch(
-    name: str, built_in: type[Exception]
-) -> None:
+def test_an_error_is_also_the_built_in_that_a_caller_would_catch(name: str, built_in: type[Exception]) -> None:
     with pytest.raises(built_in, match="message"):
         raise getattr(errors, name)("message")
 

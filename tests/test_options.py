@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -56,20 +57,19 @@ def test_floats_and_exponents_are_sizes(value: float | str, size: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["", "GB", "-1", -1, 0, "0", "0.5", "1 XB", "1i", "1GBB", "1.GB", "1,000", "ten", True, None, float("nan"), float("inf"),
-     "1e999999999", "9" * 400, 2**63, "10000000TB"],
+    ["", "GB", "-1", -1, 0, "0", "0.5", "1 XB", "1i", "1GBB", "1.GB", "1,000", "ten", True, None, float("nan"),
+     float("inf"), "1e999999999", "9" * 400, 2**63, "10000000TB"],
 )  # fmt: skip
 def test_what_is_no_size_is_refused_with_examples(value: object) -> None:
     with pytest.raises(OptionError, match=r"shard_bytes=.* is no size; allowed are .*'4MB', '1GB'"):
         parse_bytes(value, what="shard_bytes")  # type: ignore[arg-type]
 
 
+@QUICK
 @given(st.text(max_size=12))
 def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
-    try:
+    with contextlib.suppress(OptionError):
         assert 1 <= parse_bytes(text) < 2**63
-    except OptionError as error:
-        assert "is no size" in str(error)  # noqa: PT017 - both outcomes are allowed
 
 
 def test_the_cores_are_those_that_this_process_may_use() -> None:
@@ -108,9 +108,7 @@ def test_the_cache_is_where_the_argument_then_the_variable_then_the_user_says(
     assert CacheOptions.of(tmp_path, "1MB") == CacheOptions(folder=tmp_path, limit_bytes=10**6)
 
 
-def test_the_cache_is_in_the_home_folder_when_nothing_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_cache_is_in_the_home_folder_when_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("WDS_TOOLS_CACHE_DIR", "WDS_TOOLS_CACHE_BYTES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -119,8 +117,6 @@ def test_the_cache_is_in_the_home_folder_when_nothing_is_said(
 
 
 @pytest.mark.parametrize("limit", [0, "0", "much"])
-def test_a_cache_of_no_size_is_refused_and_not_replaced_by_the_default(
-    tmp_path: Path, limit: int | str
-) -> None:
+def test_a_cache_of_no_size_is_refused_and_not_replaced_by_the_default(tmp_path: Path, limit: int | str) -> None:
     with pytest.raises(OptionError, match="cache_bytes="):
         CacheOptions.of(tmp_path, limit)

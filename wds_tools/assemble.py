@@ -100,8 +100,8 @@ class Assembler:
             out: [n, *layout.shape], where images go; without it they come back as a list.
 
         Returns:
-            One value per field: ``label`` int64 [n]; ``image`` a list of n tensors, or None when written to
-            ``out``; other fields lists of n values.
+            One value per field: ``image`` a list of n tensors, or None when written to ``out``; numbers an array
+            [n]; other fields lists of n values.
         """
         rows = self.reader.rows(ids)
         values: list[Any] = []
@@ -143,6 +143,11 @@ class Assembler:
         view = self.recipe.view
         assert view is not None
         width, height = rows.gather("width"), rows.gather("height")
+        unknown = np.flatnonzero((width < 1) | (height < 1))
+        if len(unknown):
+            raise _placed(
+                DecodeError("the image's header could not be read when it was indexed"), rows, int(unknown[0])
+            )
         least_h, least_w = view.least
         small = np.flatnonzero((height < least_h) | (width < least_w))
         if len(small):
@@ -172,9 +177,7 @@ class Assembler:
             return result
         if not isinstance(result, torch.Tensor) or result.shape != out.shape[1:] or result.dtype != out.dtype:
             shard, key = rows.where(i)
-            got = (
-                f"{tuple(result.shape)} {result.dtype}" if isinstance(result, torch.Tensor) else type(result)
-            )
+            got = f"{tuple(result.shape)} {result.dtype}" if isinstance(result, torch.Tensor) else type(result)
             raise OptionError(
                 f"transform= returned {got}; for the first sample it returned {tuple(out.shape[1:])} {out.dtype}: "
                 "it must return the same shape and dtype for every sample",
@@ -203,25 +206,25 @@ def _placed(error: DecodeError, rows: Rows, i: int) -> DecodeError:
     return DecodeError(str(error), shard=shard, key=key)
 
 
-def _labels(rows: Rows) -> torch.Tensor:
+def _labels(rows: Rows) -> NDArray[np.int64]:
     labels = rows.gather("label")
     missing = np.flatnonzero(labels == NO_LABEL)
     if len(missing):
         shard, key = rows.where(int(missing[0]))
         raise MissingFieldError("the sample has no class number in its field 'cls'", shard=shard, key=key)
-    return torch.from_numpy(labels)
+    return labels
 
 
 def _field(rows: Rows, name: str) -> Any:
-    """Decode another field: a tensor if its values are numbers, else a list."""
+    """Decode another field: an array if its values are numbers, else a list."""
     data = rows.field(name)
     if name.rpartition(".")[2] in IMAGE_FIELDS:
-        return [torch.from_numpy(np.ascontiguousarray(decode_stored(d).transpose(2, 0, 1))) for d in data]
+        return [np.ascontiguousarray(decode_stored(piece).transpose(2, 0, 1)) for piece in data]
     values = []
     for i, piece in enumerate(data):
         shard, key = rows.where(i)
         values.append(decode_field(name, bytes(piece), shard=shard, key=key))
-    return torch.tensor(values) if all(isinstance(value, int | float) for value in values) else values
+    return np.array(values) if all(isinstance(value, int | float) for value in values) else values
 
 
 def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:
@@ -245,9 +248,7 @@ def _seeded(seed: int) -> Iterator[None]:
     try:
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(
-            seed
-        )  # torch.manual_seed would seed CUDA too, which a fork may not
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed CUDA too, which a fork may not
         yield
     finally:
         random.setstate(states[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import tokenize
 import warnings
 import zlib
 from collections.abc import Callable
@@ -79,8 +80,7 @@ def probe(data: bytes | memoryview) -> ImageInfo:
         raise DecodeError(str(error)) from error
     if info.width * info.height > MAX_PIXELS:
         raise DecodeError(
-            f"is {info.width}x{info.height} = {info.width * info.height / 1e6:.0f} megapixels; "
-            f"allowed are {MAX_PIXELS / 1e6:.0f}"
+            f"is {info.width}x{info.height} = {info.width * info.height:,} pixels; allowed are {MAX_PIXELS:,}"
         )
     return info
 
@@ -89,9 +89,7 @@ def _probe_jpeg(data: bytes | memoryview) -> ImageInfo:
     header = jpeg.parse_header(data)
     mode = {1: "L", 3: "RGB", 4: "CMYK"}.get(header.components)
     if mode is None or header.bits != 8:
-        raise ValueError(
-            f"is a JPEG of {header.components} components at {header.bits} bits; allowed: 1, 3, 4 at 8"
-        )
+        raise ValueError(f"is a JPEG of {header.components} components at {header.bits} bits; allowed: 1, 3, 4 at 8")
     width, height = header.width, header.height
     if header.orientation >= 5:
         width, height = height, width
@@ -101,11 +99,9 @@ def _probe_jpeg(data: bytes | memoryview) -> ImageInfo:
 def _probe_pillow(data: bytes | memoryview, kind: str) -> ImageInfo:
     exif = _png_exif(data) if kind == "png" else b""
     if kind == "webp" and int.from_bytes(data[4:8], "little") + 8 > len(data):
-        raise ValueError(
-            f"WebP is cut: it has {len(data)} bytes and states {int.from_bytes(data[4:8], 'little') + 8}"
-        )
+        raise ValueError(f"WebP is cut: it has {len(data)} bytes and states {int.from_bytes(data[4:8], 'little') + 8}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit decides
+        warnings.simplefilter("ignore")  # our own pixel limit decides; and of damage in extra chunks it only warns
         with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS) as image:
             exif = exif or image.info.get("exif", b"")
             orientation = jpeg.exif_orientation(b"Exif\0\0" + exif.removeprefix(b"Exif\0\0")) or 1
@@ -121,13 +117,9 @@ def _png_exif(data: bytes | memoryview) -> bytes:
         stop = position + 12 + int.from_bytes(data[position : position + 4], "big")
         kind = bytes(data[position + 4 : position + 8])
         if stop > len(data):
-            raise ValueError(
-                f"PNG is cut: chunk {kind!r} at byte {position} ends at {stop:,} of {len(data):,}"
-            )
+            raise ValueError(f"PNG is cut: chunk {kind!r} at byte {position} ends at {stop:,} of {len(data):,}")
         if zlib.crc32(data[position + 4 : stop - 4]) != int.from_bytes(data[stop - 4 : stop], "big"):
-            raise ValueError(
-                f"PNG is damaged: chunk {kind!r} at byte {position} has another checksum than it states"
-            )
+            raise ValueError(f"PNG is damaged: chunk {kind!r} at byte {position} has another checksum than it states")
         if kind == b"IEND":
             return exif
         if kind == b"eXIf":
@@ -156,7 +148,10 @@ def _decode_npy(data: bytes) -> Any:
     version = np.lib.format.read_magic(stream)
     if version not in readers:
         raise ValueError(f"npy version {version}; allowed are 1.0 and 2.0")
-    shape, fortran, dtype = readers[version](stream)
+    try:
+        shape, fortran, dtype = readers[version](stream)
+    except (SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        raise ValueError(f"header: {error}") from error  # numpy gives it to Python's own parser
     start, count = stream.tell(), math.prod(shape)
     if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - start:
         raise ValueError(f"shape {shape} of {dtype} does not fit the {len(data) - start:,} bytes that follow")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -81,9 +82,7 @@ def _window(shuffle: bool | int, block: int, *, shuffled: bool) -> int:
     if isinstance(shuffle, bool):
         return default_window(block, shuffled=shuffled) if shuffle else 0
     if not isinstance(shuffle, int) or shuffle < 1:
-        raise OptionError(
-            f"shuffle={shuffle!r}; allowed are True, False, or a window in samples such as 20_000"
-        )
+        raise OptionError(f"shuffle={shuffle!r}; allowed are True, False, or a window in samples such as 20_000")
     return shuffle
 
 
@@ -201,7 +200,7 @@ class StreamingDataset(IterableDataset[Any]):
         check_plan(self._plan(0))
         # Shared with the workers: the next epoch, and by which round of the DataLoader it was last moved on.
         self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
-        self._lock = torch.multiprocessing.Lock()
+        self._lock = torch.multiprocessing.get_context("spawn").Lock()  # the one kind that any worker can share
         self._rounds = 0
         self._assembler: Assembler | None = None
 
@@ -239,7 +238,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _samples(self, values: list[Any]) -> Iterator[Any]:
         fields = self._opened.recipe.fields
-        columns = [v.tolist() if isinstance(v, torch.Tensor) and v.ndim == 1 else v for v in values]
+        columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
         for row in zip(*columns, strict=True):
             yield make_record(fields, row)
 

@@ -20,6 +20,9 @@ from wds_tools.codecs import MAX_PIXELS, PILLOW_FORMATS
 from wds_tools.errors import DecodeError
 from wds_tools.views import Regions
 
+_DAMAGE = ("remature end", "bad Huffman", "instead of RST", "orrupt JPEG data: bad")
+"""Words of libjpeg's warnings that mean lost pixels; others, such as stray bytes, do not."""
+
 Pixels = NDArray[np.uint8]
 
 
@@ -39,8 +42,10 @@ def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int) -> P
     if kind in ("jpg", "jpeg") and mode in ("RGB", "L"):
         try:
             pixels = simplejpeg.decode_jpeg(data, "RGB")
-        except ValueError:
-            pixels = None  # Pillow tolerates stray bytes between segments, which libjpeg warns of
+        except ValueError as error:
+            # Pillow would fill what is missing with grey, and say nothing.
+            if any(word in str(error) for word in _DAMAGE):
+                raise DecodeError(f"image cannot be decoded: {error}") from error
     if pixels is None:
         pixels = _pillow(data, rgb=True)
     return pixels if orientation == 1 else orient(pixels, orientation)

@@ -114,9 +114,7 @@ class IndexBuilder:
         fields = {}
         for name in names:
             offset, size, xxh3 = zip(*(row.get(name, nowhere) for row in self.places), strict=True)
-            fields[name] = FieldColumns(
-                np.array(offset, np.int64), np.array(size, np.int64), np.array(xxh3, np.uint64)
-            )
+            fields[name] = FieldColumns(np.array(offset, np.int64), np.array(size, np.int64), np.array(xxh3, np.uint64))
         return Index(
             shard=shard,
             shard_bytes=shard_bytes,
@@ -175,32 +173,49 @@ def from_bytes(data: bytes, *, name: str) -> Index:
     try:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
         about = json.loads(table.schema.metadata[_METADATA_KEY])
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        version = about["version"]
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ManifestError(
-            f"{name} is no index of wds_tools ({error}): make it again with `wds-tools index`"
+            f"{name} is no index of wds_tools ({_one_line(error)}): make it again with `wds-tools index`"
         ) from error
-    if about.get("version") != FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise ManifestError(
-            f"{name} is an index of version {about.get('version')!r}, this release reads {FORMAT_VERSION}: "
+            f"{name} is an index of version {version!r}, this release reads {FORMAT_VERSION}: "
             "make it again with `wds-tools index`"
         )
     try:
         index = _from_table(table, about)
-    except (KeyError, TypeError, pa.ArrowException) as error:
-        raise ManifestError(f"{name} lacks a column of the format: {error}") from error
+        _check_values(index)
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise ManifestError(
+            f"{name} breaks the format of an index ({type(error).__name__} {_one_line(error)}): "
+            "make it again with `wds-tools index`"
+        ) from error
     _check_places(index, name)
     return index
 
 
+def _one_line(error: BaseException) -> str:
+    """Arrow writes several lines."""
+    return " ".join(str(error).split())
+
+
 def _from_table(table: Any, about: dict[str, Any]) -> Index:
     def numbers(column: str, dtype: Any, absent: int = 0) -> NDArray[Any]:
-        return table.column(column).fill_null(absent).to_numpy().astype(dtype, copy=False)  # type: ignore[no-any-return]
+        # cast() refuses what does not fit, where numpy's astype would wrap it
+        whole = table.column(column).cast(pa.from_numpy_dtype(dtype)).fill_null(absent)
+        return whole.to_numpy()  # type: ignore[no-any-return]
+
+    def texts(column: str) -> list[str]:
+        if table.column(column).null_count:
+            raise ValueError(f"column {column!r} has rows without a value")
+        return table.column(column).cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
 
     return Index(
-        shard=str(about["shard"]),
-        shard_bytes=int(about["shard_bytes"]),
-        shard_xxh3=str(about["shard_xxh3"]),
-        keys=table.column("key").to_pylist(),
+        shard=about["shard"],
+        shard_bytes=about["shard_bytes"],
+        shard_xxh3=about["shard_xxh3"],
+        keys=texts("key"),
         fields={
             name: FieldColumns(
                 numbers(f"{name}.offset", np.int64, ABSENT),
@@ -212,9 +227,20 @@ def _from_table(table: Any, about: dict[str, Any]) -> Index:
         label=numbers("label", np.int64, NO_LABEL),
         width=numbers("width", np.int32),
         height=numbers("height", np.int32),
-        mode=table.column("mode").to_pylist(),
+        mode=texts("mode"),
         orientation=numbers("orientation", np.int8, 1),
     )
+
+
+def _check_values(index: Index) -> None:
+    if not isinstance(index.shard, str) or not isinstance(index.shard_xxh3, str):
+        raise TypeError(f"the shard is {index.shard!r} with checksum {index.shard_xxh3!r}")
+    if type(index.shard_bytes) is not int or not 0 <= index.shard_bytes < 2**63:
+        raise ValueError(f"shard_bytes is {index.shard_bytes!r}")
+    if np.any(index.width < 0) or np.any(index.height < 0):
+        raise ValueError("an image has a negative size")
+    if np.any(index.orientation < 1) or np.any(index.orientation > 8):
+        raise ValueError("an orientation is not 1 to 8")
 
 
 def _check_places(index: Index, name: str) -> None:

@@ -62,9 +62,7 @@ class ScanResult:
     broken: list[str]
 
 
-def index_shards(
-    patterns: Sequence[str], *, manifest: str | None = None, progress: bool | None = None
-) -> Manifest:
+def index_shards(patterns: Sequence[str], *, manifest: str | None = None, progress: bool | None = None) -> Manifest:
     """Write an index beside each shard, and then a manifest.
 
     Args:
@@ -97,9 +95,7 @@ def index_shards(
             bar.update(result.index.shard_bytes)
     made = Manifest(tuple(entries), dict(fields), images=merge_stats(images), source={"kind": SOURCE_KIND})
     if not made.samples:
-        raise ShardError(
-            f"{len(paths)} shards hold no sample: members need names such as 000001.jpg, 000001.cls"
-        )
+        raise ShardError(f"{len(paths)} shards hold no sample: members need names such as 000001.jpg, 000001.cls")
     _write(manifest_path, manifests.to_json(made).encode())
     return made
 
@@ -155,9 +151,7 @@ class _Scan:
         """Return the index of the whole shard."""
         self._end()
         self._digest_to(len(self.view))
-        index = self.rows.build(
-            shard=self.shard, shard_bytes=len(self.view), shard_xxh3=self._digest.hexdigest()
-        )
+        index = self.rows.build(shard=self.shard, shard_bytes=len(self.view), shard_xxh3=self._digest.hexdigest())
         return ScanResult(index, self.ignored, self.broken)
 
     def _begin(self, key: str, member: Member) -> None:
@@ -167,9 +161,7 @@ class _Scan:
         except UnicodeEncodeError as error:
             raise self._error("its name is no UTF-8, which an index cannot hold", member) from error
         if key in self._keys:
-            raise self._error(
-                "its sample began earlier, and others lie between: sort the members by name", member
-            )
+            raise self._error("its sample began earlier, and others lie between: sort the members by name", member)
         self._key = key
         self._keys.add(key)
 
@@ -233,9 +225,7 @@ def _find_shards(patterns: Sequence[str]) -> list[Path]:
         if not path.is_file():
             raise NotADatasetError(f"shard {path} is not there; check the path and the range of the pattern")
         if path.suffix != ".tar":
-            raise OptionError(
-                f"shard {path} does not end in .tar; indexed are plain tar files: unpack it first"
-            )
+            raise OptionError(f"shard {path} does not end in .tar; indexed are plain tar files: unpack it first")
     twice = [path.name for path, count in Counter(paths).items() if count > 1]
     if twice:
         raise OptionError(f"shard {twice[0]} is named {len(twice) + 1} times; name each shard once")
@@ -252,9 +242,7 @@ def _manifest_name(name: str | None) -> str:
     if name is None:
         return MANIFEST_NAME
     if "/" in name or not name.endswith(".json") or name.startswith("."):
-        raise OptionError(
-            f"manifest={name!r} is no file name ending in .json; it is written beside the shards"
-        )
+        raise OptionError(f"manifest={name!r} is no file name ending in .json; it is written beside the shards")
     return name
 
 
@@ -265,9 +253,7 @@ def _check_manifest(path: Path, shards: Sequence[Path]) -> None:
     except FileNotFoundError:
         return
     except (ManifestError, OSError) as error:
-        raise DestinationError(
-            f"{path} is there and is no manifest: {error}; remove it, or name another"
-        ) from error
+        raise DestinationError(f"{path} is there and is no manifest: {error}; remove it, or name another") from error
     before, now = [entry.name for entry in old.shards], [shard.name for shard in shards]
     if before != now:
         raise DestinationError(

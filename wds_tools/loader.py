@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from wds_tools import planner
@@ -55,14 +56,27 @@ class _Job:
     def run(self, task: _Task) -> list[Any]:
         """Make a batch: its images in the task's slot, the other fields as the result."""
         out = self._ring.images(task.slot) if self._ring and task.slot is not None else None
-        return self._ready().batch(
-            epoch=task.epoch, positions=task.step.positions, ids=task.step.ids, out=out
-        )
+        values = self._ready().batch(epoch=task.epoch, positions=task.step.positions, ids=task.step.ids, out=out)
+        return [_as_arrays(value) for value in values]
 
     def _ready(self) -> Assembler:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
         return self._assembler
+
+
+def _as_arrays(value: Any) -> Any:
+    """Turn tensors into arrays: torch would send each through a file descriptor of its own, which run out."""
+    if isinstance(value, list):
+        return [_as_arrays(item) for item in value]
+    return value.numpy() if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16 else value
+
+
+def _as_tensors(value: Any) -> Any:
+    """Undo `_as_arrays`."""
+    if isinstance(value, list):
+        return [_as_tensors(item) for item in value]
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 class _Inline:
@@ -249,7 +263,7 @@ class Loader:
                     self._sent.append((pool.submit(task), task))
                     steps += 1
                 ticket, task = self._sent[0]
-                values = pool.result(ticket)
+                values = [_as_tensors(value) for value in pool.result(ticket)]
                 self._sent.popleft()
                 if self._tail == "mask":
                     values.append(torch.from_numpy(task.step.valid))
@@ -284,12 +298,12 @@ class Loader:
     def _own(self, values: list[Any], slot: int | None) -> list[Any]:
         """Return the values with images that belong to the user.
 
-        The slot is lent, without a copy, while there are others left to work with; a user who keeps many batches
-        gets copies.
+        The slot is lent, without a copy; a user who keeps many batches gets copies.
         """
         if self._ring is None or slot is None:
             return values
-        if self._ring.free and self.device.type == "cpu":
+        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # neither free, nor in the making, nor this
+        if lent < _LENT_SLOTS and self.device.type == "cpu":
             return [self._ring.lend(slot) if value is None else value for value in values]
         owned = [self._ring.images(slot).clone() if value is None else value for value in values]
         self._ring.release(slot)

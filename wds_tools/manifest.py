@@ -6,6 +6,8 @@ A dataset is what its manifest says; a stray or half-written file is never read.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -97,7 +99,16 @@ def fingerprint(shards: Iterable[ShardEntry]) -> str:
 
 
 def to_json(manifest: Manifest) -> str:
-    """Write a manifest: one line per shard, so that it can be read and compared by people too."""
+    """Write a manifest: one line per shard, so that it can be read and compared by people too.
+
+    Raises:
+        ManifestError: A shard that `from_json` would refuse, such as one with a control character in its name.
+    """
+    try:
+        for shard in manifest.shards:
+            _check_entry(shard)
+    except ValueError as error:
+        raise ManifestError(f"cannot be written to a manifest: {error}; rename the file") from error
     head = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -110,11 +121,15 @@ def to_json(manifest: Manifest) -> str:
         "images": asdict(manifest.images) if manifest.images else None,
         "source": manifest.source,
     }
-    lines = [
-        f"  {json.dumps(word)}: {json.dumps(value, ensure_ascii=False)}," for word, value in head.items()
-    ]
-    shards = ",\n".join("    " + json.dumps(asdict(shard), ensure_ascii=False) for shard in manifest.shards)
+    lines = [f"  {json.dumps(word)}: {_readable(value)}," for word, value in head.items()]
+    shards = ",\n".join("    " + _readable(asdict(shard)) for shard in manifest.shards)
     return "{\n" + "\n".join(lines) + '\n  "shards": [\n' + shards + "\n  ]\n}\n"
+
+
+def _readable(value: Any) -> str:
+    """Write JSON with letters as they are; a class folder whose name is no UTF-8 needs them escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text) else json.dumps(value)
 
 
 def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
@@ -125,7 +140,7 @@ def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
     """
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"{name} is no JSON: {error}; pack again, or copy it again") from error
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise ManifestError(f'{name} is no manifest of wds_tools: it lacks "format": "{FORMAT}"')
@@ -153,23 +168,39 @@ def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
 def _from_dict(raw: dict[str, Any]) -> Manifest:
     shards = tuple(ShardEntry(**entry) for entry in raw["shards"])
     for shard in shards:
-        for file_name in (shard.name, shard.index):
-            if not isinstance(file_name, str) or not _is_plain_name(file_name):
-                raise ValueError(f"{file_name!r} is no file name beside the manifest")
-        if min(shard.samples, shard.bytes, shard.index_bytes) < 0:
-            raise ValueError(f"shard {shard.name!r} has a negative count")
-    return Manifest(
-        shards=shards,
-        fields={str(word): int(count) for word, count in raw["fields"].items()},
-        classes=tuple(str(word) for word in raw["classes"]),
-        shuffled=bool(raw["shuffled"]),
-        images=ImageStats(**raw["images"]) if raw.get("images") else None,
-        source=raw.get("source"),
-    )
+        _check_entry(shard)
+    names = [name for shard in shards for name in (shard.name, shard.index)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{Counter(names).most_common(1)[0][0]!r} is named twice")
+    fields, classes, source = raw["fields"], raw["classes"], raw.get("source")
+    if not isinstance(fields, dict) or not all(_is_count(count) for count in fields.values()):
+        raise TypeError(f"fields are {fields!r}; allowed is an object of counts")
+    if not isinstance(classes, list) or not all(isinstance(word, str) for word in classes):
+        raise TypeError(f"classes are {classes!r}; allowed is a list of names")
+    if not isinstance(raw["shuffled"], bool) or not isinstance(source, dict | None):
+        raise TypeError(f"shuffled is {raw['shuffled']!r} and source {source!r}; allowed are a boolean and an object")
+    images = ImageStats(**raw["images"]) if raw.get("images") is not None else None
+    if images is not None and not all(_is_count(size) for size in asdict(images).values()):
+        raise TypeError(f"images are {raw['images']!r}; allowed are whole numbers")
+    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source)
+
+
+def _check_entry(shard: ShardEntry) -> None:
+    for file_name in (shard.name, shard.index):
+        if not isinstance(file_name, str) or not _is_plain_name(file_name):
+            raise ValueError(f"{file_name!r} is no file name beside the manifest")
+    for count in (shard.samples, shard.bytes, shard.index_bytes):
+        if not _is_count(count):
+            raise ValueError(f"shard {shard.name!r} has a count of {count!r}; allowed are 0 to 2**63 - 1")
+    for checksum in (shard.xxh3, shard.index_xxh3):
+        if not isinstance(checksum, str) or not re.fullmatch("[0-9a-f]{32}", checksum):
+            raise ValueError(f"shard {shard.name!r} has checksum {checksum!r}; allowed are 32 hexadecimal digits")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 def _is_plain_name(name: str) -> bool:
-    """A manifest may name only files beside it: no folders, no parents, no absolute paths."""
-    return (
-        bool(name) and "/" not in name and "\\" not in name and "\0" not in name and name not in (".", "..")
-    )
+    """A manifest may name only files beside it: no folders, no parents, no absolute paths, nothing unprintable."""
+    return name.isprintable() and not re.search(r"[/\\]|::", name) and name not in ("", ".", "..")

@@ -37,9 +37,7 @@ def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
     # Decimal, because 2.01 * 10**9 as a float is a byte short
     number = Decimal(match[1]) * _UNITS.get(match[2], 0) if match else Decimal(0)
     if not 1 <= number < 2**63:
-        raise OptionError(
-            f"{what}={value!r} is no size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'"
-        )
+        raise OptionError(f"{what}={value!r} is no size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'")
     return int(number)
 
 
@@ -66,9 +64,7 @@ class PackOptions:
 
     def __post_init__(self) -> None:
         if self.shard_bytes < 10_240:
-            raise OptionError(
-                f"shard_bytes={self.shard_bytes} is too small; allowed are 10,240 bytes and more"
-            )
+            raise OptionError(f"shard_bytes={self.shard_bytes} is too small; allowed are 10,240 bytes and more")
         if not 0 <= self.seed < 2**63:
             raise OptionError(f"seed={self.seed} is out of range; allowed are 0 to 2**63 - 1")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):

@@ -18,7 +18,14 @@ from types import TracebackType
 from tqdm import tqdm
 
 from wds_tools import codecs
-from wds_tools.errors import DecodeError, DestinationError, OptionError, SourceError, WorkerError
+from wds_tools.errors import (
+    DecodeError,
+    DestinationError,
+    OptionError,
+    SourceError,
+    WdsToolsError,
+    WorkerError,
+)
 from wds_tools.manifest import Manifest
 from wds_tools.options import PackOptions, available_cores, parse_bytes
 from wds_tools.packplan import Plan, extension_kind, make_plan
@@ -112,25 +119,20 @@ def pack(
     listing = source.scan()
     if strict and listing.skipped:
         raise _strict_error(listing.skipped)
-    plan = make_plan(
-        listing, kind="folder", seed=seed, shard_bytes=options.shard_bytes, kind_of=_head_kind(source)
-    )
+    plan = make_plan(listing, kind="folder", seed=seed, shard_bytes=options.shard_bytes, kind_of=_head_kind(source))
     if not fresh and (done := _finished(dst, plan, strict=strict)) is not None:
         skipped = read_skipped(dst)
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
     with Destination(dst) as destination, _Bar(len(plan.inputs), progress) as bar:
-        destination.claim(plan.source, fresh=fresh)
         job = _Job(plan, source, destination, processes, bar)
-        manifest, skipped = job.run(listing.skipped, strict=strict)
+        manifest, skipped = job.run(listing.skipped, strict=strict, fresh=fresh)
     return PackReport(manifest, dst, manifest.samples, skipped, len(job.kept), time.monotonic() - started)
 
 
 class _Job:
     """One run of the packer over a plan."""
 
-    def __init__(
-        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar
-    ) -> None:
+    def __init__(self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar) -> None:
         self.plan = plan
         self.source = source
         self.destination = destination
@@ -139,9 +141,10 @@ class _Job:
         self.kept: dict[int, ShardReport] = {}
         self.made: list[ShardReport] = []
 
-    def run(self, skipped: Iterable[Skip], *, strict: bool) -> tuple[Manifest, tuple[Skip, ...]]:
+    def run(self, skipped: Iterable[Skip], *, strict: bool, fresh: bool) -> tuple[Manifest, tuple[Skip, ...]]:
         """Pack the shards that are missing and complete the dataset."""
         try:
+            self.destination.claim(self.plan.source, fresh=fresh)
             self._pack_missing()
             reports = sorted([*self.kept.values(), *self.made], key=lambda report: report.number)
             skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
@@ -150,9 +153,9 @@ class _Job:
                 self.destination.undo(self.made)
                 raise _strict_error(skipped)
             self.destination.commit(manifest, skipped)
-        except SourceError:
-            raise
         except OSError as error:
+            if isinstance(error, WdsToolsError) and error.shard is None:
+                raise
             raise self._explain(error) from error
         return manifest, tuple(skipped)
 
@@ -280,23 +283,18 @@ def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] 
             ) from error
         classes = [line for line in lines if line]
     if not classes:
-        raise OptionError(
-            "classes names no class; give at least one, or leave it out to take the class folders"
-        )
+        raise OptionError("classes names no class; give at least one, or leave it out to take the class folders")
     return tuple(classes)
 
 
 def _process_count(workers: int | None) -> int:
-    if workers is None:
-        return min(_MOST_WORKERS, available_cores())
-    if workers < 1:
+    processes = min(_MOST_WORKERS, available_cores()) if workers is None else workers
+    if processes < 1:
         raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    if processes > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         # A worker imports the main script and thereby runs it: without a guard it would pack again.
-        raise WorkerError(
-            "pack() runs when the script is imported; put the call below: if __name__ == '__main__':"
-        )
-    return workers
+        raise WorkerError("pack() runs when the script is imported; put the call below: if __name__ == '__main__':")
+    return processes
 
 
 def _refuse_inside(src: Path, dst: Path) -> None:

@@ -45,9 +45,7 @@ def describe(entry: Input, classes: Sequence[str]) -> bytes:
     >>> describe(Input("cat/1.jpg", 10, 0), ["cat"])
     b'{"path":"cat/1.jpg","class":"cat"}'
     """
-    facts = (
-        {"path": entry.path} if entry.label is None else {"path": entry.path, "class": classes[entry.label]}
-    )
+    facts = {"path": entry.path} if entry.label is None else {"path": entry.path, "class": classes[entry.label]}
     return _compact(facts).encode()
 
 
@@ -172,9 +170,7 @@ def digest(inputs: Sequence[Input], classes: Sequence[str]) -> str:
     hasher = xxhash.xxh3_128()
     hasher.update(_compact(list(classes)).encode())
     for entry in inputs:
-        hasher.update(
-            b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _number(entry))
-        )
+        hasher.update(b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _number(entry)))
     return hasher.hexdigest()
 
 

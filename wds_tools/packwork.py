@@ -101,9 +101,7 @@ def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardRe
     return ShardReport(number, shard.entry, count_fields(shard.index), image_stats(shard.index), skipped)
 
 
-def run_tasks(
-    tasks: Iterator[ShardTask], *, processes: int, advance: Advance
-) -> Generator[ShardReport, None, None]:
+def run_tasks(tasks: Iterator[ShardTask], *, processes: int, advance: Advance) -> Generator[ShardReport, None, None]:
     """Pack shards, several at a time; yields their reports as they come. Close it to stop the workers.
 
     Args:
@@ -120,15 +118,11 @@ def run_tasks(
     return _run_pool(tasks, processes, advance)
 
 
-def _run_pool(
-    tasks: Iterator[ShardTask], processes: int, advance: Advance
-) -> Generator[ShardReport, None, None]:
+def _run_pool(tasks: Iterator[ShardTask], processes: int, advance: Advance) -> Generator[ShardReport, None, None]:
     # Forked workers would inherit the locks of our threads; those of a fork server do not.
     context = multiprocessing.get_context("forkserver")
     done, stop = context.Array("q", 2), context.Value("b", 0, lock=False)
-    with ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_start_worker, initargs=(done, stop)
-    ) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(done, stop)) as pool:
         try:
             yield from _collect(pool, tasks, processes, _Poll(done, advance))
         except BrokenProcessPool as error:

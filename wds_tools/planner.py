@@ -29,9 +29,7 @@ Tail = Literal["drop", "pad", "mask"]
 STATE_VERSION = 1
 BLOCK_BYTES = 2 << 20
 SEGMENT_SAMPLES = 1 << 20
-PACKED_WINDOW = (
-    4096  # the packer has mixed the classes already; this only changes who meets whom in each epoch
-)
+PACKED_WINDOW = 4096  # the packer has mixed the classes already; this only changes who meets whom in each epoch
 MAX_WINDOW = 1 << 30  # the sort keys are 64-bit integers with 20 bits of fraction
 _WANTED_QUALITY = 0.9
 _USUAL_BATCH = 256
@@ -91,13 +89,9 @@ class Order:
         block: Samples of a block.
     """
 
-    def __init__(
-        self, *, fingerprint: str, shard_samples: Sequence[int], seed: int, window: int, block: int
-    ) -> None:
+    def __init__(self, *, fingerprint: str, shard_samples: Sequence[int], seed: int, window: int, block: int) -> None:
         if not 0 <= window <= MAX_WINDOW or block < 1:
-            raise OptionError(
-                f"window={window}, block={block}: allowed are 0 to {MAX_WINDOW:,}, and 1 and more"
-            )
+            raise OptionError(f"window={window}, block={block}: allowed are 0 to {MAX_WINDOW:,}, and 1 and more")
         if not 0 <= seed < 2**63:
             raise OptionError(f"seed={seed} is out of range; allowed are 0 to 2**63 - 1")
         self.fingerprint = fingerprint
@@ -172,9 +166,7 @@ class Order:
         if known is not None:
             return known
         epoch = self._epoch(epoch_number)
-        places = np.arange(
-            number * self._segment_blocks, min((number + 1) * self._segment_blocks, self._blocks)
-        )
+        places = np.arange(number * self._segment_blocks, min((number + 1) * self._segment_blocks, self._blocks))
         starts = self._starts(epoch, np.append(places, places[-1] + 1))  # [blocks of the segment + 1]
         counts = np.diff(starts)
         blocks = permute(epoch.key, self._blocks, places)
@@ -248,9 +240,7 @@ class EpochPlan:
         ids = self.order.ids(self.cursor.epoch, start, start + inside)
         if inside < self.batch_size:  # padding repeats the sequence from its start
             wrapped = positions[inside:] % self.order.samples
-            ids = np.concatenate(
-                [ids, [self.order.ids(self.cursor.epoch, p, p + 1)[0] for p in wrapped.tolist()]]
-            )
+            ids = np.concatenate([ids, [self.order.ids(self.cursor.epoch, p, p + 1)[0] for p in wrapped.tolist()]])
         return Step(positions, ids.astype(np.int64, copy=False), positions < self.order.samples)
 
     def cursor_after(self, number: int) -> Cursor:
@@ -285,9 +275,7 @@ def resume(state: dict[str, Any], order: Order) -> tuple[Order, Cursor]:
         ResumeError: It is no state, or of another version, dataset or seed, with both values named.
     """
     try:
-        numbers = {
-            word: int(state[word]) for word in ("epoch", "position", "lanes", "window", "block", "seed")
-        }
+        numbers = {word: int(state[word]) for word in ("epoch", "position", "lanes", "window", "block", "seed")}
         version, fingerprint = state["version"], state["fingerprint"]
     except (KeyError, TypeError, ValueError) as error:
         raise ResumeError(

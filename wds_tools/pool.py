@@ -78,7 +78,7 @@ class WorkerPool:
         self._next = 0
         self._finalizer = weakref.finalize(self, _end, self._workers, os.getpid())  # also at interpreter exit
         for number in range(num_workers):
-            self._workers.append(_start(job, number, context, [worker.pipe for worker in self._workers]))
+            self._workers.append(_start(job, number, context))
 
     def submit(self, task: Any) -> int:
         """Send a task to the least busy worker; return its number for `result`."""
@@ -144,19 +144,31 @@ class WorkerPool:
         )
 
 
-def _start(job: Job, number: int, context: BaseContext, others: Sequence[Connection]) -> _Worker:
+def _start(job: Job, number: int, context: BaseContext) -> _Worker:
     ours, theirs = context.Pipe(duplex=True)
     stack, stack_out = context.Pipe(duplex=False)
-    # A forked worker inherits the pipes of the workers before it; unless it closes them, they would not see the
-    # end of the main process. Other ways of starting inherit nothing.
-    inherited = [*others, ours, stack] if context.get_start_method() == "fork" else []
+    _our_ends.update((ours, stack))
     process = context.Process(  # type: ignore[attr-defined]
-        target=_work, args=(job, theirs, stack_out, inherited), name=f"wds-tools-worker-{number}", daemon=True
+        target=_work, args=(job, theirs, stack_out), name=f"wds-tools-worker-{number}", daemon=True
     )
     process.start()
     theirs.close()
     stack_out.close()
     return _Worker(process, ours, stack, deque())
+
+
+# A forked process inherits our ends of all pipes. Unless it closes them, workers would not see the end of the main
+# process, nor that their pool was closed.
+_our_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    for connection in _our_ends:
+        connection.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 def _end(workers: list[_Worker], owner: int) -> None:
@@ -205,10 +217,8 @@ def _as_exception(failure: _Failure) -> BaseException:
     return failure.error
 
 
-def _work(job: Job, pipe: Connection, stack: Connection, inherited: Sequence[Connection]) -> None:
+def _work(job: Job, pipe: Connection, stack: Connection) -> None:
     """Body of a worker process."""
-    for connection in inherited:
-        connection.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends us
     faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
     torch.set_num_threads(1)  # one worker, one core; OpenMP's threads do not survive a fork either

@@ -22,6 +22,7 @@ from wds_tools.shardset import ShardSet
 from wds_tools.storage import Range
 
 _MAX_SHARDS = 1024
+_MAX_EXPECTED = 8192  # a window of this many blocks is 16 GB; older ones may have left the page cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class Reader:
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shards: OrderedDict[int, _Shard] = OrderedDict()
+        self._expected: OrderedDict[tuple[int, int], None] = OrderedDict()  # blocks announced lately
 
     def rows(self, ids: NDArray[np.int64]) -> Rows:
         """Return the samples with these ids, int64 [n]; their bytes are read when they are asked for."""
@@ -153,10 +155,13 @@ class Reader:
     def expect(self, ids: NDArray[np.int64]) -> None:
         """Start reading the blocks of these samples, which will be asked for soon."""
         shards, rows = self.locate(ids)
-        for number in np.unique(shards).tolist():
-            blocks = np.unique(rows[shards == number] // self.block)
-            spans = self.shard(number).spans[blocks]
-            self.shards.expect(number, [(int(start), int(stop)) for start, stop in spans])
+        wanted = dict.fromkeys(zip(shards.tolist(), (rows // self.block).tolist(), strict=True))
+        for number, block in wanted.keys() - self._expected.keys():
+            self._expected[number, block] = None
+            start, stop = self.shard(number).spans[block].tolist()
+            self.shards.expect(number, [(start, stop)])
+        while len(self._expected) > _MAX_EXPECTED:
+            self._expected.popitem(last=False)
 
     def shard(self, number: int) -> _Shard:
         """Return what is known of a shard, its index read and verified when it is first needed."""
@@ -164,9 +169,7 @@ class Reader:
         if known is None:
             index = self.shards.index(number)
             image, kind = _image_columns(index)
-            known = _Shard(
-                self.shards.places[number].entry.name, index, image, kind, _spans(index, self.block)
-            )
+            known = _Shard(self.shards.places[number].entry.name, index, image, kind, _spans(index, self.block))
             self._shards[number] = known
             if len(self._shards) > _MAX_SHARDS:
                 self._shards.popitem(last=False)
@@ -184,9 +187,7 @@ class Reader:
         starts = columns.offset[rows] - shard.spans[of_row, 0]
         stops = starts + columns.size[rows]
         out = []
-        for row, block, start, stop in zip(
-            rows.tolist(), which.tolist(), starts.tolist(), stops.tolist(), strict=True
-        ):
+        for row, block, start, stop in zip(rows.tolist(), which.tolist(), starts.tolist(), stops.tolist(), strict=True):
             piece = data[block][start:stop]
             if xxhash.xxh3_64_intdigest(piece) != columns.xxh3[row]:
                 piece = self._read_again(shard, number, name, columns, row, spans[block])
@@ -214,9 +215,7 @@ class Reader:
 
 
 def _fields_of(index: Index, row: int) -> str:
-    return (
-        ", ".join(name for name, columns in index.fields.items() if columns.offset[row] != ABSENT) or "none"
-    )
+    return ", ".join(name for name, columns in index.fields.items() if columns.offset[row] != ABSENT) or "none"
 
 
 def _image_columns(index: Index) -> tuple[FieldColumns, NDArray[np.int8]]:

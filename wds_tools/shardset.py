@@ -79,7 +79,8 @@ class ShardSet:
 
     def expect(self, shard: int, ranges: Sequence[Range]) -> None:
         """Say that these ranges will be fetched soon."""
-        self.places[shard].store.expect(self.places[shard].entry.name, ranges)
+        place = self.places[shard]
+        place.store.expect(place.entry.name, ranges, total_bytes=place.entry.bytes)
 
     def forget(self, shard: int, ranges: Sequence[Range]) -> bool:
         """Drop cached copies of damaged ranges; return whether fetching again may help."""

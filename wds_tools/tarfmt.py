@@ -325,9 +325,7 @@ def _parse_pax(payload: bytes, shard: str, offset: int) -> dict[bytes, bytes]:
         if length <= len(digits) + 2 or len(record) < length or record[-1:] != b"\n" or not equals:
             raise ShardError("malformed pax record", shard=shard, offset=offset + position)
         if word.startswith(b"GNU.sparse"):
-            raise ShardError(
-                "sparse members are not supported: repack without --sparse", shard=shard, offset=offset
-            )
+            raise ShardError("sparse members are not supported: repack without --sparse", shard=shard, offset=offset)
         records[word] = value
         position += length
     return records

@@ -87,9 +87,7 @@ class RandomResizedCrop:
     def __post_init__(self) -> None:
         _pair(self.size, "size")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise OptionError(
-                f"scale={self.scale}; allowed are 0 < smallest <= largest <= 1: parts of the area"
-            )
+            raise OptionError(f"scale={self.scale}; allowed are 0 < smallest <= largest <= 1: parts of the area")
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise OptionError(f"ratio={self.ratio}; allowed are 0 < narrowest <= widest")
         if not 0 <= float(self.flip) <= 1:
@@ -113,9 +111,7 @@ class RandomResizedCrop:
     def regions(self, width: NDArray[np.int64], height: NDArray[np.int64], u: NDArray[np.float64]) -> Regions:
         """Return one random region per picture."""
         n = len(width)
-        area = (width * height)[:, None] * (
-            self.scale[0] + u[:, :_ATTEMPTS] * (self.scale[1] - self.scale[0])
-        )
+        area = (width * height)[:, None] * (self.scale[0] + u[:, :_ATTEMPTS] * (self.scale[1] - self.scale[0]))
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         aspect = np.exp(low + u[:, _ATTEMPTS : 2 * _ATTEMPTS] * (high - low))
         w = np.round(np.sqrt(area * aspect)).astype(np.int64)  # [n, attempts]
@@ -197,9 +193,7 @@ class CenterCrop:
     ) -> Regions:
         """Return the middle of each picture."""
         n = len(width)
-        resized = (
-            _short_side(width, height, self.resize) if self.resize else np.stack([height, width], axis=1)
-        )
+        resized = _short_side(width, height, self.resize) if self.resize else np.stack([height, width], axis=1)
         size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         corner = np.round((resized - size) / 2.0).astype(np.int64)
         return Regions(_whole(width, height), resized, corner, size, np.zeros(n, np.bool_))

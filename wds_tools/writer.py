@@ -123,9 +123,7 @@ class ShardFile:
 
     def _commit_index(self) -> None:
         length = self.bytes + len(END)
-        index = self._rows.build(
-            shard=self.path.name, shard_bytes=length, shard_xxh3=self._digest.hexdigest()
-        )
+        index = self._rows.build(shard=self.path.name, shard_bytes=length, shard_xxh3=self._digest.hexdigest())
         self.entry = commit_index(index, self.path.parent)
         self.index = index
 

@@ -17,6 +17,7 @@ from wds_tools.sources.base import Input, Listing, Skip
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 
 _Found = tuple[bytes, int]  # (relative path, size)
+_Identity = tuple[int, int]  # (device, inode)
 
 
 class FolderSource:
@@ -67,9 +68,7 @@ class FolderSource:
             raise SourceError(f"cannot be read: {error.strerror or error}") from error
         if len(data) != entry.size:
             more = "more than" if len(data) > entry.size else f"{len(data):,} of"
-            raise SourceError(
-                f"changed while it was packed: it has {more} the {entry.size:,} bytes that were listed"
-            )
+            raise SourceError(f"changed while it was packed: it has {more} the {entry.size:,} bytes that were listed")
         return data
 
     def _number(self, folders: list[bytes]) -> dict[str, int]:
@@ -107,14 +106,12 @@ def _root_bytes(root: Path) -> bytes:
 
 def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_Found]:
     """Yield every file with an image's extension; other files go to ``skipped``."""
-    folders: list[tuple[bytes, tuple[tuple[int, int], ...]]] = [
-        (b"", ())
-    ]  # path, identities of it and its parents
+    folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
     while folders:
         folder, parents = folders.pop()
         try:
+            identity = _identity(root + b"/" + folder)
             entries = list(os.scandir(root + b"/" + folder))
-            identity = _identity(os.stat(root + b"/" + folder))  # noqa: PTH116 - Path holds no bytes
         except OSError as error:
             if not folder:
                 raise SourceError(f"{os.fsdecode(root)} cannot be read: {error.strerror}") from error
@@ -124,13 +121,25 @@ def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_Found]:
             skipped.append(Skip(_text(folder), "is a link to a folder that holds it"))
             continue
         for entry in entries:
+            path = folder + b"/" + entry.name if folder else entry.name
             if entry.name.startswith(b"."):
                 continue
-            path = folder + b"/" + entry.name if folder else entry.name
-            if entry.is_dir():
+            if _is_folder(entry):
                 folders.append((path, (*parents, identity)))
             elif (size := _file_size(entry, path, skipped)) is not None:
                 yield path, size
+
+
+def _identity(folder: bytes) -> _Identity:
+    status = os.stat(folder)  # noqa: PTH116 - Path holds no bytes
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link to itself; reading it as a file says what is wrong
 
 
 def _file_size(entry: os.DirEntry[bytes], path: bytes, skipped: list[Skip]) -> int | None:
@@ -152,9 +161,7 @@ def _file_size(entry: os.DirEntry[bytes], path: bytes, skipped: list[Skip]) -> i
 
 def _read_all(path: bytes, size: int) -> bytes:
     """Read a file in one go; one byte more is asked for, so that a file that has grown is noticed."""
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    )  # a pipe in its place must not block
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place must not block
     try:
         data = os.read(descriptor, size + 1)
         if len(data) == size:
@@ -165,10 +172,6 @@ def _read_all(path: bytes, size: int) -> bytes:
         return b"".join(parts)
     finally:
         os.close(descriptor)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 def _text(path: bytes) -> str:

@@ -30,7 +30,7 @@ class Store(Protocol):
             StoreError: The storage does not answer, or the shard is not there.
         """
 
-    def expect(self, name: str, ranges: Sequence[Range]) -> None:
+    def expect(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> None:
         """Say that these ranges will be fetched soon, so that reading may start now."""
 
     def forget(self, name: str, ranges: Sequence[Range]) -> bool:

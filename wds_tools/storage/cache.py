@@ -14,7 +14,6 @@ from pathlib import Path
 
 import xxhash
 
-from wds_tools.errors import StoreError
 from wds_tools.options import CacheOptions
 
 _CHECKSUM_BYTES = 16
@@ -38,10 +37,8 @@ class BlockCache:
         path = self._path(name)
         try:
             stored = path.read_bytes()
-        except FileNotFoundError:
+        except OSError:
             return None
-        except OSError as error:
-            raise StoreError(f"cannot read the cache at {path}: {error.strerror or error}") from error
         block = stored[:-_CHECKSUM_BYTES]
         if len(stored) < _CHECKSUM_BYTES or xxhash.xxh3_128_digest(block) != stored[-_CHECKSUM_BYTES:]:
             self.drop(name)
@@ -63,7 +60,8 @@ class BlockCache:
                 file.write(xxhash.xxh3_128_digest(block))
             temporary.replace(path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             return
         self._added_bytes += len(block)
         if self._added_bytes > self.limit_bytes // 16:

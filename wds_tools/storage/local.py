@@ -11,9 +11,7 @@ from typing import Any
 from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.storage.base import Range
 
-MAX_OPEN_MAPS = (
-    512  # Linux allows 65,530 maps in a process; a window needs far fewer shards than this at a time
-)
+MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps in a process; a window needs far fewer shards than this at a time
 
 
 class LocalStore:
@@ -43,11 +41,9 @@ class LocalStore:
         view = memoryview(self._map(name, total_bytes))
         return [view[start:stop] for start, stop in ranges]
 
-    def expect(self, name: str, ranges: Sequence[Range]) -> None:
+    def expect(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> None:
         """Ask the kernel to read these ranges into the page cache now."""
-        mapped = self._maps.get(name)
-        if mapped is None:
-            return  # fetch() opens it, and reports what is wrong with it
+        mapped = self._map(name, total_bytes)
         for start, stop in ranges:
             page = start // mmap.PAGESIZE * mmap.PAGESIZE
             mapped.madvise(mmap.MADV_WILLNEED, page, stop - page)
@@ -84,8 +80,6 @@ class LocalStore:
                     )
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
-            raise StoreError(
-                f"{path} is missing, but its manifest names it: copy or pack it again"
-            ) from error
+            raise StoreError(f"{path} is missing, but its manifest names it: copy or pack it again") from error
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error

@@ -14,8 +14,9 @@ MAX_NAMES = 1_000_000
 """A pattern may expand to this many names: `braceexpand` builds all of them at once, so they are counted first."""
 
 _MAX_DEPTH = 16
-_INT_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
-_CHAR_RANGE = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?")
+_MAX_LENGTH = 4096  # of a path on Linux; also keeps the numbers in a range short enough to parse
+_INT_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
+_CHAR_RANGE = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -44,15 +45,15 @@ def expand_pattern(pattern: str) -> list[str]:
         return [pattern]
     names = [found for name in _expand_braces(pattern) for found in _expand_glob(name)]
     if not names:
-        raise NotADatasetError(
-            f"pattern {pattern!r} matches no file; check the path, and quote it in the shell"
-        )
+        raise NotADatasetError(f"pattern {pattern!r} matches no file; check the path, and quote it in the shell")
     return names
 
 
 def _expand_braces(pattern: str) -> list[str]:
     if "{" not in pattern:
         return [pattern]
+    if len(pattern) > _MAX_LENGTH:
+        raise OptionError(f"a pattern of {len(pattern):,} characters; allowed are {_MAX_LENGTH:,}")
     count = _count(pattern, 0)
     if count > MAX_NAMES:
         raise OptionError(
@@ -84,7 +85,7 @@ def _count(pattern: str, depth: int) -> int:
 
 def _count_group(group: str, depth: int) -> int:
     if match := _INT_RANGE.match(group):
-        start, stop, step = (int((word or "1")[:20]) for word in match.groups())
+        start, stop, step = (int(word or "1") for word in match.groups())
         return abs(stop - start) // max(1, step) + 1
     if _CHAR_RANGE.match(group):
         return 60  # at most: the letters from A to z, signs between them included

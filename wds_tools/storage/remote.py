@@ -13,9 +13,7 @@ from wds_tools.options import CacheOptions
 from wds_tools.storage.base import Range
 from wds_tools.storage.cache import BlockCache
 
-MAX_REQUEST_BYTES = (
-    16 << 20
-)  # neighbours are joined into requests of at most this; 8 to 16 MiB is AWS's advice
+MAX_REQUEST_BYTES = 16 << 20  # neighbours are joined into requests of at most this; 8 to 16 MiB is AWS's advice
 
 
 class RemoteStore:
@@ -54,7 +52,7 @@ class RemoteStore:
                 self._cache.put(self._block_name(name, version, part), block)
         return [memoryview(blocks[part] or b"") for part in ranges]
 
-    def expect(self, name: str, ranges: Sequence[Range]) -> None:
+    def expect(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> None:
         """Do nothing yet: reading ahead of object storage comes with the work on its speed."""
 
     def forget(self, name: str, ranges: Sequence[Range]) -> bool:

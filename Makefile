@@ -1,0 +1,58 @@
+# Each target sets up what it needs in .venv first; `make help` lists them.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Test processes at a time; more only helps with more cores, as many tests start workers themselves.
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format torture bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1@\2/p' Makefile | awk -F@ '{ printf "%-16s%s\n", $$1, $$2 }'
+
+demo: $(VENV)/installed ## pack the sample photographs, verify them, stream them and train on them: a minute at most
+	@$(BIN)/python examples/demo.py
+
+test: lint ## run the linters and the whole test suite
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(VENV)/installed-test ## run ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/installed-test ## rewrite the code the way lint wants it
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+torture: $(VENV)/installed-test ## run the long fault and fuzz tests
+	@$(BIN)/python -m pytest -m torture $(ARGS)
+
+bench: $(VENV)/installed ## measure the loader on the sample photographs
+	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB
+	@$(BIN)/wds-tools bench shards/bench $(ARGS)
+
+clean: ## remove what demo, bench and test have made, but not .venv
+	rm -rf build dist shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find wds_tools tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp per set of packages: they are installed again only when pyproject.toml has changed.
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/installed-test: pyproject.toml | $(BIN)/python
+	@echo "installing wds_tools, what it needs and what tests it into $(VENV) (torch is large: this takes minutes, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $(VENV)/installed $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "wds_tools needs Python 3.11 or newer, but $(PYTHON) is: $$($(PYTHON) --version 2>/dev/null || echo not there)"; \
+	  echo "name another one, such as: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.11"; exit 1; } >&2
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; \
+	  exit 1; } >&2

@@ -1,0 +1,48 @@
+"""Datasets for the tests: the sample photographs, packed once; and servers and folders that misbehave."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import pytest
+
+import wds_tools as wt
+
+SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
+
+
+@pytest.fixture(scope="session")
+def photos() -> Path:
+    """Return the folder of sample photographs, one folder a class."""
+    return SAMPLE
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """Return the sample photographs packed into several small shards. Not to be changed: see `packed_copy`."""
+    folder = tmp_path_factory.mktemp("packed") / "photos"
+    wt.pack(photos, folder, shard_bytes="1MB", workers=1)
+    return folder
+
+
+@pytest.fixture
+def packed_copy(packed: Path, tmp_path: Path) -> Path:
+    """Return a copy of `packed` that a test may damage."""
+    return Path(shutil.copytree(packed, tmp_path / "copy"))
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the user's cache out of the tests."""
+    monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def no_leftovers():
+    """Check that a test leaves no child process behind."""
+    yield
+    assert not multiprocessing.active_children()

@@ -1,0 +1,85 @@
+"""StreamingDataset in a plain DataLoader: the same samples in the same order."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+
+VIEW = wt.RandomResizedCrop(24, flip=True)
+FIELDS = ("__key__", "image", "label")
+
+
+def make(packed, **options):
+    return wt.StreamingDataset(packed, **{"view": VIEW, "fields": FIELDS, "shuffle": True, **options})
+
+
+def batches(packed, **options):
+    with wt.make_loader(packed, view=VIEW, fields=FIELDS, shuffle=True, **options) as loader:
+        return [(batch.key, batch.image.clone(), batch.label) for batch in loader]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_dataloader_gives_the_batches_of_make_loader(packed, num_workers):
+    expected = batches(packed, batch_size=30, num_workers=0)
+    loader = DataLoader(make(packed, batch_size=30), batch_size=30, num_workers=num_workers)
+    got = list(loader)
+    assert len(got) == len(expected) == len(loader)
+    for batch, (key, image, label) in zip(got, expected, strict=True):
+        assert list(batch.key) == list(key)
+        assert torch.equal(batch.image, image)
+        assert torch.equal(batch.label, label)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_without_a_batch_size_samples_come_one_by_one_in_order(packed, num_workers):
+    expected = [key for keys, _, _ in batches(packed, batch_size=100, num_workers=0) for key in keys]
+    loader = DataLoader(make(packed), batch_size=None, num_workers=num_workers)
+    assert [sample.key for sample in loader] == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+        {"num_workers": 2, "multiprocessing_context": "spawn"},
+    ],
+)
+def test_each_iteration_is_the_next_epoch_for_all_workers(packed, options):
+    with wt.make_loader(packed, batch_size=20, fields=("__key__",), shuffle=True, num_workers=0) as loader:
+        expected = [[key for batch in loader for key in batch.key] for _ in range(3)]
+    dataset = make(packed, batch_size=20, fields=("__key__",), view=None)
+    loader = DataLoader(dataset, batch_size=20, **options)
+    assert [[key for batch in loader for key in batch.key] for _ in range(2)] == expected[:2]
+    for _ in loader:
+        break  # leaving early
+    dataset.set_epoch(1)
+    assert [key for batch in loader for key in batch.key] == expected[1]
+    assert [key for batch in loader for key in batch.key] == expected[2]
+
+
+def test_ranks_get_equal_disjoint_parts(packed):
+    parts = [[sample.key for sample in make(packed, rank=rank, world_size=3)] for rank in range(3)]
+    assert {len(part) for part in parts} == {133}
+    assert len({key for part in parts for key in part}) == 399
+
+
+def test_len_is_this_ranks_samples(packed):
+    assert len(make(packed, batch_size=32)) == 384
+    assert len(make(packed, batch_size=32, tail="pad")) == 416
+    assert len(make(packed, batch_size=32, rank=0, world_size=2)) == 192
+
+
+def test_labels_are_plain_ints_and_images_tensors(packed):
+    sample = next(iter(make(packed)))
+    assert isinstance(sample.label, int)
+    assert sample.image.shape == (3, 24, 24)
+    assert sample.image.dtype == torch.uint8
+
+
+def test_mask_is_refused_and_says_where_it_is(packed):
+    with pytest.raises(OptionError, match="make_loader"):
+        make(packed, tail="mask")

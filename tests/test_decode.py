@@ -1,0 +1,179 @@
+"""Decoding: all kinds of images become the right RGB pixels, and views give torchvision's pixels."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from wds_tools.codecs import probe
+from wds_tools.decode import decode_rgb, decode_stored, orient, render
+from wds_tools.errors import DecodeError
+from wds_tools.prng import uniform
+from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
+
+
+def encode(image, kind, **options):
+    out = io.BytesIO()
+    image.save(out, {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}[kind], **options)
+    return out.getvalue()
+
+
+def decoded(data):
+    info = probe(data)
+    pixels = decode_rgb(memoryview(data), kind=info.kind, mode=info.mode, orientation=info.orientation)
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (info.height, info.width, 3)  # what the index says is what comes
+    return pixels
+
+
+@pytest.fixture(scope="module")
+def photo(photos):
+    """A colour photograph."""
+    return Image.open(sorted((photos / "coffee").glob("*.jpg"))[0]).convert("RGB")
+
+
+@pytest.fixture(scope="module")
+def sample_files(photos):
+    return sorted(path for path in photos.rglob("*") if path.suffix in (".jpg", ".png"))[::5]
+
+
+def test_every_sample_photograph_decodes_as_pillow_decodes_it(sample_files):
+    for path in sample_files:
+        expected = np.asarray(Image.open(path).convert("RGB")).astype(int)
+        assert abs(decoded(path.read_bytes()) - expected).mean() <= 2, path
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"subsampling": 1}])
+def test_jpegs_of_all_kinds_agree_with_pillow(photo, mode, options):
+    data = encode(photo.convert(mode), "jpg", quality=90, **options)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
+    assert abs(decoded(data) - expected).mean() <= 2
+
+
+def test_cmyk_red_is_red():
+    data = encode(Image.new("CMYK", (32, 32), (0, 255, 255, 0)), "jpg", quality=95)
+    assert abs(decoded(data).mean(axis=(0, 1)) - [255, 0, 0]).max() < 8
+
+
+def test_sixteen_bit_grey_is_scaled_and_not_clipped():
+    levels = np.linspace(0, 65_535, 256).astype(np.uint16)
+    data = encode(Image.fromarray(np.tile(levels, (8, 1))), "png")
+    expected = np.round(levels / 257)
+    assert abs(decoded(data)[0, :, 0] - expected).max() <= 1
+
+
+def test_palette_colours_are_applied_and_not_their_numbers(photo):
+    palette = photo.quantize(16)
+    assert (decoded(encode(palette, "png")) == np.asarray(palette.convert("RGB"))).all()
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "RGB"])
+def test_png_modes_agree_with_pillow_alpha_dropped(photo, mode):
+    image = photo.convert(mode)
+    assert (decoded(encode(image, "png")) == np.asarray(image.convert("RGB"))).all()
+
+
+@pytest.mark.parametrize("options", [{"lossless": True}, {"quality": 80}])
+def test_webp_agrees_with_pillow(photo, options):
+    data = encode(photo, "webp", **options)
+    assert (decoded(data) == np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))).all()
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied_as_pillow_applies_it(photo, kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(photo.crop((0, 0, 60, 40)), kind, exif=exif)
+    from PIL import ImageOps
+
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")).astype(int)
+    assert abs(decoded(data) - expected).mean() <= 2
+
+
+def test_orient_returns_memory_that_torch_takes():
+    for orientation in range(2, 9):
+        torch.from_numpy(orient(np.zeros((4, 6, 3), np.uint8), orientation))
+
+
+def test_a_jpeg_with_stray_bytes_between_segments_is_decoded_by_pillow(photo):
+    data = encode(photo, "jpg", quality=90)
+    sos = data.index(b"\xff\xda")
+    odd = data[:sos] + b"\x00\x00\x00" + data[sos:]
+    pixels = decode_rgb(memoryview(odd), kind="jpg", mode="RGB", orientation=1)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
+    assert abs(pixels - expected).mean() <= 2
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
+def test_a_cut_image_is_an_error_and_never_grey_filler(photo, kind):
+    data = encode(photo, kind)
+    for part in (0.1, 0.5, 0.9):
+        with pytest.raises(DecodeError):
+            decode_rgb(memoryview(data[: int(len(data) * part)]), kind=kind, mode="RGB", orientation=1)
+
+
+def test_a_mask_keeps_its_class_numbers(photo):
+    mask = photo.quantize(7)
+    assert (decode_stored(memoryview(encode(mask, "png")))[:, :, 0] == np.asarray(mask)).all()
+    grey = photo.convert("L")
+    assert (decode_stored(memoryview(encode(grey, "png")))[:, :, 0] == np.asarray(grey)).all()
+    assert decode_stored(memoryview(encode(photo, "png"))).shape[2] == 3
+
+
+def shown(pixels, view, position=0):
+    u = uniform(4, np.array([position]), view.draws)
+    regions = view.regions(np.array([pixels.shape[1]]), np.array([pixels.shape[0]]), u)
+    return regions, render(pixels, regions, 0)
+
+
+def mean_difference(ours, theirs):
+    return abs(ours.astype(int) - theirs.numpy().astype(int)).mean()
+
+
+def test_random_resized_crop_gives_torchvisions_pixels(sample_files):
+    view = RandomResizedCrop(96, flip=True)
+    flips = 0
+    for position, path in enumerate(sample_files):
+        pixels = decoded(path.read_bytes())
+        regions, ours = shown(pixels, view, position)
+        left, top, w, h = regions.box[0].tolist()
+        image = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        theirs = v2.functional.resized_crop(image, top, left, h, w, [96, 96], antialias=True)
+        if regions.flip[0]:
+            flips += 1
+            theirs = v2.functional.horizontal_flip(theirs)
+        assert mean_difference(ours, theirs) <= 2, path
+    assert 0 < flips < len(sample_files)
+
+
+@pytest.mark.parametrize(
+    ("view", "theirs"),
+    [
+        (CenterCrop(112, resize=128), v2.Compose([v2.Resize(128, antialias=True), v2.CenterCrop(112)])),
+        (CenterCrop(112), v2.CenterCrop(112)),
+        (CenterCrop((100, 140), resize=150), v2.Compose([v2.Resize(150, antialias=True), v2.CenterCrop((100, 140))])),
+        (Resize((120, 90)), v2.Resize((120, 90), antialias=True)),
+        (Resize(100), v2.Resize(100, antialias=True)),
+    ],
+)
+def test_fixed_views_give_torchvisions_pixels(sample_files, view, theirs):
+    for path in sample_files[::4]:
+        pixels = decoded(path.read_bytes())
+        _, ours = shown(pixels, view)
+        expected = theirs(torch.from_numpy(pixels.copy()).permute(2, 0, 1))
+        assert ours.shape == tuple(expected.shape)
+        assert mean_difference(ours, expected) <= 2, path
+
+
+def test_render_writes_into_the_place_it_is_given(photo):
+    pixels = np.asarray(photo)
+    regions, expected = shown(pixels, RandomResizedCrop(32))
+    batch = np.zeros((2, 3, 32, 32), np.uint8)
+    render(pixels, regions, 0, batch[1])
+    assert (batch[1] == expected).all()
+    assert not batch[0].any()

@@ -1,0 +1,197 @@
+"""The plan: exact sizes, boundaries that are never exceeded, and an order that depends on the inputs alone."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wds_tools.packplan import (
+    HEAD,
+    describe,
+    differences,
+    digest,
+    extension_kind,
+    make_plan,
+    plan_boundaries,
+    sample_bytes,
+    sample_key,
+    shard_name,
+    shuffled,
+    unify_head,
+)
+from wds_tools.sample import Sample
+from wds_tools.sources.base import Input, Listing
+from wds_tools.tarfmt import END, MAX_OCTAL_SIZE, build_header
+from wds_tools.writer import ShardFile
+
+CLASSES = ("cat", 'dog "x"', "caf\udce9", "日本")
+
+any_inputs = st.lists(
+    st.builds(
+        Input,
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=120).map(
+            lambda name: f"c/{name}.jpg"
+        ),
+        st.integers(1, 5000),
+        st.integers(0, len(CLASSES) - 1),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def pictures(count: int, kind: str = "jpg") -> list[Input]:
+    return [Input(f"{number:03d}.{kind}", 100 + number, None) for number in range(count)]
+
+
+def no_probe(entry: Input) -> str:
+    return extension_kind(entry.path)
+
+
+@given(any_inputs)
+def test_a_shard_has_exactly_the_planned_length(tmp_path_factory: pytest.TempPathFactory, inputs: list[Input]) -> None:
+    path = tmp_path_factory.mktemp("any") / "shard-000000.tar"
+    with ShardFile(path) as shard:
+        for position, entry in enumerate(inputs):
+            fields = {"jpg": bytes(entry.size), "cls": b"%d" % entry.label, "json": describe(entry, CLASSES)}
+            shard.write(Sample(sample_key(position), fields))
+    planned = sum(sample_bytes(entry, CLASSES) for entry in inputs) + len(END)
+    assert path.stat().st_size == planned
+    with tarfile.open(path) as archive:
+        assert len(archive.getmembers()) == 3 * len(inputs)
+
+
+def test_a_member_that_needs_a_pax_header_is_planned_with_it() -> None:
+    small, large = Input("a.jpg", MAX_OCTAL_SIZE, None), Input("a.jpg", MAX_OCTAL_SIZE + 1, None)
+    header = len(build_header("000000000.jpg", large.size))
+    assert header > 512
+    assert sample_bytes(large, ()) - sample_bytes(small, ()) == header - 512
+
+
+@given(st.lists(st.integers(1, 60).map(lambda blocks: blocks * 512), min_size=1, max_size=60), st.integers(20, 80))
+def test_no_shard_is_longer_than_the_limit_unless_it_holds_one_sample(sizes: list[int], blocks: int) -> None:
+    limit = blocks * 512
+    boundaries = plan_boundaries(np.array(sizes, np.int64), limit)
+    for start, stop in pairwise(boundaries):
+        assert stop - start == 1 or sum(sizes[start:stop]) + len(END) <= limit
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=60), st.integers(10_240, 10**12))
+def test_every_sample_is_in_just_one_shard(sizes: list[int], limit: int) -> None:
+    boundaries = plan_boundaries(np.array(sizes, np.int64), limit)
+    assert boundaries[0] == 0
+    assert boundaries[-1] == len(sizes)
+    assert all(start < stop for start, stop in pairwise(boundaries))
+
+
+@given(st.lists(st.integers(1, 60).map(lambda blocks: blocks * 512), min_size=1, max_size=60), st.integers(20, 80))
+def test_a_shard_ends_only_where_the_next_sample_does_not_fit(sizes: list[int], blocks: int) -> None:
+    limit = blocks * 512
+    boundaries = plan_boundaries(np.array(sizes, np.int64), limit)
+    for start, stop in pairwise(boundaries[:-1]):
+        assert sum(sizes[start : stop + 1]) + len(END) > limit
+
+
+def test_a_shard_may_be_as_long_as_the_limit() -> None:
+    assert plan_boundaries(np.array([512] * 4, np.int64), 2 * 512 + len(END)) == [0, 2, 4]
+    assert plan_boundaries(np.array([512] * 4, np.int64), 2 * 512 + len(END) - 1) == [0, 1, 2, 3, 4]
+
+
+def test_the_shuffle_keeps_every_input_once() -> None:
+    inputs = pictures(1000)
+    assert sorted(shuffled(inputs, 0)) == inputs
+    assert shuffled(inputs, 0) != inputs
+
+
+def test_the_seed_alone_decides_the_order() -> None:
+    inputs = pictures(100)
+    assert shuffled(inputs, 7) == shuffled(inputs, 7)
+    assert shuffled(inputs, 7) != shuffled(inputs, 8)
+
+
+def test_the_order_of_a_seed_never_changes_between_releases() -> None:
+    order = [int(entry.path[:3]) for entry in shuffled(pictures(8), 0)]
+    assert order == [1, 3, 7, 6, 0, 4, 2, 5]
+
+
+def test_a_sorted_input_is_spread_evenly() -> None:
+    inputs = [Input(f"{number:05d}.jpg", 1, number * 10 // 10_000) for number in range(10_000)]
+    first = shuffled(inputs, 0)[:1000]
+    counts = np.bincount([entry.label for entry in first], minlength=10)
+    assert counts.min() > 60  # 100 each on average; 4 standard deviations below
+
+
+@given(st.lists(st.sampled_from(["jpg", "JPEG", "png", "webp"]), min_size=1, max_size=40))
+def test_the_first_samples_are_of_the_most_common_type_as_far_as_there_are(kinds: list[str]) -> None:
+    inputs = [Input(f"{number}.{kind}", 1, None) for number, kind in enumerate(kinds)]
+    unified = list(inputs)
+    unify_head(unified, no_probe)
+    names = [extension_kind(entry.path) for entry in unified]
+    most = max(names.count(name) for name in names)
+    assert names.count(names[0]) == most
+    assert set(names[: min(HEAD, most)]) == {names[0]}
+    assert sorted(unified) == sorted(inputs)
+
+
+def test_samples_keep_their_order_but_for_those_that_are_swapped() -> None:
+    inputs = [Input(name, 1, None) for name in ("a.jpg", "b.png", "c.jpg", "d.jpg", "e.jpg", "f.jpg", "g.jpg")]
+    unify_head(inputs, no_probe)
+    assert [entry.path[0] for entry in inputs] == ["a", "c", "d", "e", "f", "b", "g"]
+
+
+def test_a_picture_of_another_true_type_or_a_bad_one_does_not_come_first() -> None:
+    inputs = pictures(10)
+    truth = {"000.jpg": "png", "002.jpg": None}
+    unify_head(inputs, lambda entry: truth.get(entry.path, "jpg"))
+    assert [entry.path for entry in inputs[:HEAD]] == ["001.jpg", "003.jpg", "004.jpg", "005.jpg", "006.jpg"]
+
+
+def test_a_plan_depends_on_what_is_listed_only() -> None:
+    listing = Listing(pictures(50), [], ())
+    plans = [make_plan(listing, kind="folder", seed=3, shard_bytes=20_000, kind_of=no_probe) for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert plans[0].shards > 1
+
+
+def test_the_digest_tells_paths_sizes_labels_order_and_classes_apart() -> None:
+    inputs = [Input("a", 1, 0), Input("b", 2, 1)]
+    others = [
+        digest([Input("c", 1, 0), Input("b", 2, 1)], ("x", "y")),
+        digest([Input("a", 3, 0), Input("b", 2, 1)], ("x", "y")),
+        digest([Input("a", 1, None), Input("b", 2, 1)], ("x", "y")),
+        digest(inputs[::-1], ("x", "y")),
+        digest(inputs, ("x", "z")),
+    ]
+    assert len({digest(inputs, ("x", "y")), *others}) == 6
+
+
+def test_the_json_field_holds_path_and_class_also_when_they_are_no_utf8() -> None:
+    field = describe(Input("caf\udce9/\udcff é\n.jpg", 1, 2), CLASSES)
+    assert field.isascii()
+    assert json.loads(field) == {"path": "caf\udce9/\udcff é\n.jpg", "class": "caf\udce9"}
+
+
+def test_a_sample_without_a_label_has_no_class_in_its_json() -> None:
+    assert json.loads(describe(Input("a.jpg", 1, None), ())) == {"path": "a.jpg"}
+
+
+def test_keys_are_unique_and_sort_like_their_positions() -> None:
+    keys = [sample_key(position) for position in (0, 9, 10, 999_999_999)]
+    assert keys == sorted(keys)
+    assert sample_key(42) == "000000042"
+    assert len(sample_key(10**9)) == 10
+    assert shard_name(1_000_000) == "shard-1000000.tar"
+
+
+def test_what_differs_is_named() -> None:
+    old = {"kind": "folder", "seed": 0, "shard_bytes": 1, "files": 3, "digest": "a"}
+    assert differences(old, {**old, "seed": 1}) == "seed was 0 and is 1"
+    assert "shard_bytes was 1 and is 2" in differences(old, {**old, "shard_bytes": 2, "files": 4})
+    assert "files was 3 and is 4" in differences(old, {**old, "shard_bytes": 2, "files": 4})
+    assert differences(old, {**old, "digest": "b"}) == "paths, sizes or classes of the input files are others"

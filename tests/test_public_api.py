@@ -1,0 +1,33 @@
+"""The public names, pinned."""
+
+import inspect
+
+import pytest
+
+import wds_tools
+
+NAMES = """CenterCrop Manifest RandomResizedCrop Resize StreamingDataset WdsToolsError __version__ describe
+index_shards make_loader pack verify""".split()
+
+
+def test_the_public_names_are_these():
+    assert wds_tools.__all__ == NAMES == sorted(NAMES)
+    assert dir(wds_tools) == NAMES
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
+def test_every_public_name_is_there_and_described(name):
+    assert inspect.getdoc(getattr(wds_tools, name))
+
+
+@pytest.mark.parametrize("name", ["StreamingDataset", "describe", "index_shards", "make_loader", "pack", "verify"])
+def test_options_are_keywords_and_nothing_swallows_a_misspelt_one(name):
+    parameters = list(inspect.signature(getattr(wds_tools, name)).parameters.values())
+    assert not any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
+    positional = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+    assert len(positional) <= 2
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nonsense"):
+        wds_tools.nonsense  # noqa: B018

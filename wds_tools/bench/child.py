@@ -1,0 +1,123 @@
+"""The process of one contender: ``python -m wds_tools.bench.child FD NAME FOLDER``.
+
+Commands come over a pipe as JSON, replies go back the same way: only plain values travel, so that a contender can
+run in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from wds_tools.bench import procfs
+from wds_tools.bench.works import CONTENDERS, Runner, Setup
+
+_ENDING_SECONDS = 10.0
+
+
+class _Child:
+    """Does what is asked of one contender."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._runner: Runner
+
+    def load(self) -> dict[str, str]:
+        """Import the contender; return the versions of what it needs."""
+        contender = CONTENDERS[self._name]
+        self._runner = importlib.import_module(f"wds_tools.bench.{contender.module}")
+        return {package: importlib.metadata.version(package) for package in contender.needs}
+
+    def pictures(self, setup: dict[str, Any], file: str) -> bool:
+        """Write the probes to a file: uint8 [n, 3, height, width]; return whether there is such a thing."""
+        pictures = self._runner.pictures(Setup.from_json(setup))
+        if pictures is not None:
+            np.save(file, np.stack([np.asarray(picture) for picture in pictures]), allow_pickle=False)
+        return pictures is not None
+
+    def round(self, setup: dict[str, Any], seed: int, seconds: float) -> dict[str, float]:
+        """Start the contender, warm it up, and measure it between two batches at least ``seconds`` apart."""
+        made = Setup.from_json(setup)
+        started = time.perf_counter()
+        with closing(self._runner.batches(made, seed)) as batches:
+            next(batches)
+            first = time.perf_counter() - started
+            for _ in range(2 * made.workers):
+                next(batches)
+            measured = _measure(batches, seconds, made.workers)
+        _wait_for_workers()
+        return {**measured, "first_batch_seconds": first}
+
+
+def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str, float]:
+    """Count images, time, CPU time and memory.
+
+    Workers in step deliver in bursts of one batch each; so the count ends at a whole number of bursts.
+    """
+    images = count = 0
+    cpu = procfs.cpu_seconds(os.getpid())
+    begun = time.perf_counter()
+    while (elapsed := time.perf_counter() - begun) < seconds or count % workers:
+        images += next(batches)
+        count += 1
+    return {
+        "images": images,
+        "seconds": elapsed,
+        "cpu_seconds": procfs.cpu_seconds(os.getpid()) - cpu,
+        "memory_bytes": procfs.memory_bytes(os.getpid()),
+    }
+
+
+def _wait_for_workers() -> None:
+    """Return when all workers have ended, so that they take nothing from the next contender."""
+    gc.collect()  # a DataLoader ends its workers when its iterator goes
+    patience = time.monotonic() + _ENDING_SECONDS
+    while len(procfs.family(os.getpid())) > 1:
+        if time.monotonic() > patience:
+            raise RuntimeError(f"worker processes were still there {_ENDING_SECONDS:.0f} s after the round")
+        time.sleep(0.02)
+
+
+def _attempt(job: Callable[[], Any]) -> dict[str, Any]:
+    """Return what a job returns, or what went wrong."""
+    try:
+        return {"reply": job()}
+    except ModuleNotFoundError as error:
+        return {"missing": error.name}
+    except Exception as error:  # whatever a peer raises is for the report
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def serve(pipe: Connection, name: str, folder: str) -> None:
+    """Load a contender and do what is asked of it until the pipe is closed.
+
+    Then the temporary folder is removed from here too, in case the main process was killed.
+    """
+    child = _Child(name)
+    try:
+        pipe.send_bytes(json.dumps(_attempt(child.load)).encode())
+        while True:
+            command = json.loads(pipe.recv_bytes())
+            job = partial(getattr(child, command.pop("do")), **command)
+            pipe.send_bytes(json.dumps(_attempt(job)).encode())
+    except (EOFError, OSError):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3])
