@@ -698,7 +698,7 @@ def few(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out fsync, which is about power and not about kills: thousands of them take minutes."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(os, "fsync", os.fstat)
 
 
 def test_a_kill_before_any_change_to_the_disk_is_mended_by_a_rerun(few: Path, tmp_path: Path, no_sync: None) -> None:
@@ -784,20 +784,22 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 @needs_proc
 def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
     randomness = random.Random(20261121)
+    began = time.monotonic()
+    assert start(photos, tmp_path / "undisturbed", "1MB", "").wait() == 0
+    undisturbed_seconds = time.monotonic() - began
     landed = 0
     for chain in range(4):
         dst, mark = tmp_path / f"{chain}" / "dst", uuid.uuid4().hex
         dst.parent.mkdir()
         for _ in range(2):
             process = start(photos, dst, "1MB", mark)
-            wait_for((dst / ".packing" / "plan.json").exists)
-            time.sleep(randomness.random() * 0.7)
+            time.sleep((0.3 + 0.7 * randomness.random()) * undisturbed_seconds)
             process.kill()
             landed += process.wait() == -signal.SIGKILL
             assert no_one_left(mark)
         pack(photos, dst, shard_bytes="1MB", workers=1)
         assert contents(dst) == contents(packed)
-    assert landed >= 4
+    assert landed >= 2
 
 
 def test_a_rerun_keeps_the_shards_that_were_finished(small: Path, tmp_path: Path) -> None:
@@ -937,13 +939,13 @@ def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(
 @needs_proc
 def test_ctrl_c_stops_the_workers_and_keeps_what_is_finished(photos: Path, packed: Path, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
-    process = start(photos, tmp_path / "dst", "100kB", mark)
+    process = start(photos, tmp_path / "dst", "300kB", mark)
     assert wait_for(lambda: any((tmp_path / "dst" / ".packing").glob("shard-*.json")))
     process.send_signal(signal.SIGINT)
     assert process.wait(20) in (-signal.SIGINT, 130, 1)
     assert no_one_left(mark)
     assert not list((tmp_path / "dst").glob(".shard-*"))
-    assert pack(photos, tmp_path / "dst", shard_bytes="100kB", workers=1).kept > 0
+    assert pack(photos, tmp_path / "dst", shard_bytes="300kB", workers=1).kept > 0
 
 
 def test_a_script_without_a_guard_is_told_so(photos: Path, tmp_path: Path) -> None:
@@ -964,7 +966,8 @@ def test_a_script_without_a_guard_is_told_so(photos: Path, tmp_path: Path) -> No
 
 
 def test_a_program_piped_into_python_packs_too(small: Path, tmp_path: Path) -> None:
-    program = f"from wds_tools.packer import pack\npack({str(small)!r}, {str(tmp_path / 'dst')!r}, shard_bytes=12_000, workers=2)"
+    arguments = f"{str(small)!r}, {str(tmp_path / 'dst')!r}, shard_bytes=12_000, workers=2"
+    program = f"from wds_tools.packer import pack\npack({arguments})"
     subprocess.run(
         [sys.executable, "-"],
         input=program,
@@ -986,7 +989,8 @@ def test_a_full_disk_says_what_is_kept_and_a_rerun_goes_on(photos: Path, packed:
     )
     shell = (
         "mount -t tmpfs -o size=2700k tmpfs {disk} && {python} -c {script} {photos} {dst} && ls -A {dst} && "
-        "mount -o remount,size=30m {disk} && {python} -c {script} {photos} {dst} && cp -r {dst} {copy} && umount {disk}"
+        "mount -o remount,size=30m {disk} && {python} -c {script} {photos} {dst} && "
+        "cp -r {dst} {copy} && umount {disk}"
     )
     words = {
         "disk": dst.parent,

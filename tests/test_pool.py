@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,9 @@ class Work:
 
     def big(self, size):
         return bytes(size)
+
+    def length(self, value):
+        return value
 
     def fail(self, word):
         if word == "ours":
@@ -87,7 +91,7 @@ def test_tasks_go_to_all_workers(pool):
 def test_large_tasks_and_results_do_not_block_each_other(pool):
     tickets = [pool.submit(("big", 5_000_000)) for _ in range(4)]
     tickets += [pool.submit(("square", 2**4_000_000)) for _ in range(0)]
-    assert [len(pool.result(ticket)) for ticket in tickets] == [5_000_000] * 4
+    assert [len(pool.result(ticket)) for ticket in tickets] == [5_000_000] * 4 + [1_000_000] * 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
@@ -172,7 +176,7 @@ print(*pids, flush=True)
     ["os.kill(os.getpid(), 9)", "sys.exit(0)", "raise RuntimeError", "os.kill(os.getpid(), 2); time.sleep(60)"],
 )
 def test_workers_end_with_the_main_process_however_it_ends(ending):
-    script = SCRIPT.format(tests=os.path.dirname(__file__), ending=ending)
+    script = SCRIPT.format(tests=str(Path(__file__).parent), ending=ending)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2, done.stderr
@@ -184,7 +188,6 @@ def test_workers_end_with_the_main_process_however_it_ends(ending):
 
 def _runs(pid):
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

@@ -2,7 +2,7 @@
 
 import gc
 import multiprocessing
-import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +11,10 @@ from wds_tools.assemble import Layout
 from wds_tools.ring import Ring
 
 IMAGES = Layout((3, 4, 5), torch.uint8)
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def fill(ring, slot, value):
@@ -61,11 +65,10 @@ def test_slots_hold_any_dtype(dtype):
 
 
 def test_a_ring_has_no_name_in_dev_shm_and_closes_its_descriptor():
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     ring = Ring(slots=2, rows=2, layout=IMAGES)
-    assert len(os.listdir("/proc/self/fd")) > before
-    with open("/proc/self/maps") as maps:
-        assert [line for line in maps if "wds_tools" in line and "memfd" in line]
+    assert descriptors() > before
+    assert "/memfd:wds_tools" in Path("/proc/self/maps").read_text()
     del ring
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

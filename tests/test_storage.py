@@ -5,6 +5,7 @@ import http.server
 import os
 import pickle
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import fsspec
@@ -162,16 +163,12 @@ def test_a_server_that_ignores_ranges_gives_an_error_and_no_wrong_bytes(tmp_path
     url, server = serve(tmp_path)
     server.ignore_ranges = True
     store = open_store(url, cache=cache)
-    try:
-        found = bytes(store.fetch("a.tar", [(500, 600)], total_bytes=len(CONTENT))[0])
-    except StoreError as error:
-        assert "range" in str(error)
-    else:
-        assert found == CONTENT[500:600]
+    with pytest.raises(StoreError, match="range requests"):
+        store.fetch("a.tar", [(500, 600)], total_bytes=len(CONTENT))
 
 
 def test_an_unknown_scheme_says_what_to_install(cache):
-    with pytest.raises(StoreError, match="Protocol not known|not installed"):
+    with pytest.raises(StoreError, match=r"Protocol not known|not installed"):
         open_store("nonsense://bucket/x", cache=cache).read("manifest.json")
 
 
@@ -190,7 +187,7 @@ def test_joined_requests_cover_each_block_once_in_order(sizes, gaps):
         position += size
     joined = list(_join_neighbours(ranges))
     assert [part for request in joined for part in request] == ranges
-    assert all(a[1] == b[0] for request in joined for a, b in zip(request, request[1:], strict=False))
+    assert all(a[1] == b[0] for request in joined for a, b in pairwise(request))
 
 
 def test_the_cache_returns_what_was_put(cache):

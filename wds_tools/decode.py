@@ -2,8 +2,8 @@
 
 JPEG goes through simplejpeg (libjpeg-turbo, the GIL released), everything else and whatever it refuses through
 Pillow. All images become RGB: grey is repeated, palettes are applied, CMYK is converted, 16 bits are scaled to 8,
-alpha is dropped, EXIF orientation is applied. Resizing is torch's, bilinear with antialiasing, on uint8: 0.25 ms
-for a 224-pixel crop of the test photographs where Pillow took 2.5.
+alpha is dropped, EXIF orientation is applied. Resizing is torch's, bilinear with antialiasing, on uint8: 0.4 ms
+for crops of ImageNet photographs to 224 pixels where Pillow took 1.0, in the same run.
 """
 
 from __future__ import annotations

@@ -26,9 +26,10 @@ from wds_tools.errors import (
     OptionError,
     ShardError,
     TruncatedShardError,
+    WdsToolsError,
 )
 from wds_tools.index import NO_LABEL, Index, IndexBuilder, index_name
-from wds_tools.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from wds_tools.manifest import MANIFEST_NAME, Manifest
 from wds_tools.sample import IMAGE_FIELDS, split_name
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
@@ -83,21 +84,33 @@ def index_shards(patterns: Sequence[str], *, manifest: str | None = None, progre
     folder = paths[0].parent
     manifest_path = folder / _manifest_name(manifest)
     _check_manifest(manifest_path, paths)
-    _check_indexes(paths)
+    new = _check_indexes(paths)
+    try:
+        made = _index_all(paths, progress)
+        commit_bytes(manifest_path, manifests.to_json(made).encode())
+    except BaseException as error:
+        for path in new:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
+            raise _not_writable(folder, error) from error
+        raise
+    return made
+
+
+def _index_all(paths: Sequence[Path], progress: bool | None) -> Manifest:
+    """Write every index; return the manifest of them."""
     entries, fields, images = [], Counter[str](), []
     with _bar(paths, progress) as bar:
         for path in paths:
             result = scan_shard(path)
-            entries.append(_commit(result.index, folder))
+            entries.append(commit_index(result.index, path.parent))
             fields.update(count_fields(result.index))
             images.append(image_stats(result.index))
             _warn(result)
             bar.update(result.index.shard_bytes)
-    made = Manifest(tuple(entries), dict(fields), images=merge_stats(images), source={"kind": SOURCE_KIND})
-    if not made.samples:
+    if not any(entry.samples for entry in entries):
         raise ShardError(f"{len(paths)} shards hold no sample: members need names such as 000001.jpg, 000001.cls")
-    _write(manifest_path, manifests.to_json(made).encode())
-    return made
+    return Manifest(tuple(entries), dict(fields), images=merge_stats(images), source={"kind": SOURCE_KIND})
 
 
 def scan_shard(path: Path) -> ScanResult:
@@ -262,26 +275,16 @@ def _check_manifest(path: Path, shards: Sequence[Path]) -> None:
         )
 
 
-def _check_indexes(shards: Sequence[Path]) -> None:
-    """A file of an index's name that is none was put there by someone else; a damaged index is replaced."""
-    for shard in shards:
-        path = shard.with_name(index_name(shard.name))
+def _check_indexes(shards: Sequence[Path]) -> list[Path]:
+    """Return the indexes that are not there yet.
+
+    A file of an index's name that is none was put there by someone else; a damaged index is replaced.
+    """
+    paths = [shard.with_name(index_name(shard.name)) for shard in shards]
+    for path in paths:
         if path.exists() and INDEX_MARK not in path.read_bytes():
             raise DestinationError(f"{path} is there and is no index of wds_tools: move it away first")
-
-
-def _commit(index: Index, folder: Path) -> ShardEntry:
-    try:
-        return commit_index(index, folder)
-    except OSError as error:
-        raise _not_writable(folder, error) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        commit_bytes(path, data)
-    except OSError as error:
-        raise _not_writable(path.parent, error) from error
+    return [path for path in paths if not path.exists()]
 
 
 def _not_writable(folder: Path, error: OSError) -> DestinationError:

@@ -134,6 +134,8 @@ class Destination:
         if fresh:
             _refuse_foreign(self.folder, old)
             self._remove_earlier()
+        elif old is not None and old.source == source:
+            raise DestinationError(f"another packer has just completed {self.folder}: there is nothing left to do")
         elif old is not None:
             raise DestinationError(
                 f"{self.folder} holds another dataset ({differences(old.source or {}, source)}): "

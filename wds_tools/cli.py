@@ -1,0 +1,288 @@
+"""The command line. A command imports its work when it runs, so that ``wds-tools --help`` needs nothing but click.
+
+Exit codes: 0 done, 1 failed (``verify``: damage), 2 wrong arguments or no dataset there (``verify``: could not
+check), 70 a defect of ours, 130 interrupted, 141 the reader of our output is gone.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import select
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from wds_tools import __version__
+from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+
+if TYPE_CHECKING:
+    from wds_tools.packer import PackReport
+    from wds_tools.verify import VerifyReport
+
+MAX_NAMED = 5  # files or shards that a summary names before it counts
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the program: what its end depends on.
+
+    Attributes:
+        debug: Show tracebacks.
+        failure_code: Exit code of an error that is not about the arguments.
+        after_interrupt: What to tell who pressed Ctrl-C.
+    """
+
+    debug: bool = False
+    failure_code: int = 1
+    after_interrupt: str = ""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
+@click.version_option(__version__, prog_name="wds-tools", message="%(prog)s %(version)s")
+@click.pass_obj
+def cli(run: Run, debug: bool) -> None:
+    """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows.
+
+    \b
+    Start with a folder of pictures, one folder a class:
+      wds-tools pack photos/ shards/photos
+      wds-tools info shards/photos
+    """
+    run.debug = debug
+
+
+@cli.command()
+@click.argument("src", type=click.Path(path_type=Path))
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
+@click.option("--seed", default=0, show_default=True, help="Of the random order that the samples are put in, once.")
+@click.option("--workers", type=int, help="Processes; the cores there are, 8 at most, if not given.")
+@click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
+@click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
+@click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
+@click.pass_obj
+def pack(
+    run: Run,
+    src: Path,
+    dst: Path,
+    shard_bytes: str,
+    seed: int,
+    workers: int | None,
+    classes: Path | None,
+    strict: bool,
+    fresh: bool,
+) -> None:
+    """Pack the images of folder SRC into WebDataset shards in folder DST.
+
+    SRC holds a folder per class, or images alone, which then get no labels. Packed are .jpg, .jpeg, .png and .webp.
+    An interrupted pack goes on when it is run again; the bytes written do not depend on the number of workers.
+
+    \b
+    Example:
+      wds-tools pack photos/ shards/photos --shard-bytes 256MB
+    """
+    from wds_tools.packer import pack as pack_folder
+
+    run.after_interrupt = "finished shards are kept, run the same command again to go on"
+    report = pack_folder(
+        src, dst, shard_bytes=shard_bytes, seed=seed, workers=workers, classes=classes, strict=strict, fresh=fresh
+    )
+    click.echo(_pack_summary(report))
+
+
+def _pack_summary(report: PackReport) -> str:
+    from wds_tools.packstate import SKIPPED_NAME
+    from wds_tools.stats import human_bytes
+
+    manifest, made = report.manifest, len(report.manifest.shards) - report.kept
+    size = f"{report.packed:,} images in {len(manifest.shards):,} shards, {human_bytes(manifest.bytes)}"
+    of_classes = f", {len(manifest.classes):,} classes" if manifest.classes else ", no labels"
+    if made == 0:
+        lines = [f"{report.dst} was packed already: {size}{of_classes}"]
+    else:
+        speed = f" ({report.packed / max(report.seconds, 1e-9):,.0f} images/s)" if not report.kept else ""
+        kept = f"; {report.kept:,} shards of an earlier run were kept" if report.kept else ""
+        lines = [f"packed {size}{of_classes}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
+    if report.skipped:
+        lines.append(f"skipped {len(report.skipped):,} files: {report.dst / SKIPPED_NAME} says which and why")
+    return "\n".join([*lines, _next_steps(str(report.dst))])
+
+
+def _next_steps(dataset: str) -> str:
+    return (
+        f"next: wds-tools info {dataset}\n"
+        f'      loader = wds_tools.make_loader("{dataset}", batch_size=256,\n'
+        "                                     view=wds_tools.RandomResizedCrop(224, flip=True), shuffle=True)"
+    )
+
+
+@cli.command()
+@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
+@click.option("--manifest", metavar="NAME", help="File name of the manifest, manifest.json if not given.")
+@click.pass_obj
+def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
+    """Give tar shards that others made an index each, and a manifest.
+
+    Every shard is read once, strictly: damage is an error that names the byte. The shards are not changed; indexes and
+    manifest are written beside them.
+
+    \b
+    Example:
+      wds-tools index 'train-{000000..000009}.tar' --manifest train.json
+    """
+    from wds_tools.indexer import index_shards
+    from wds_tools.manifest import MANIFEST_NAME
+    from wds_tools.stats import human_bytes
+
+    run.after_interrupt = "run the same command again to start over"
+    made = index_shards(patterns, manifest=manifest)
+    folder = Path(patterns[0].partition("{")[0]).parent
+    dataset = folder if manifest is None else folder / manifest
+    click.echo(
+        f"indexed {len(made.shards):,} shards with {made.samples:,} samples, {human_bytes(made.bytes)}, "
+        f"fields {', '.join(made.fields)}, into {folder / (manifest or MANIFEST_NAME)}\n{_next_steps(str(dataset))}"
+    )
+
+
+@cli.command()
+@click.argument("dataset")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def info(dataset: str, as_json: bool) -> None:
+    """Describe a DATASET: counts, bytes, sizes of images, fields, classes with a histogram.
+
+    DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of shards that have an index. Only the
+    manifest and the indexes are read.
+
+    \b
+    Example:
+      wds-tools info shards/photos
+    """
+    from wds_tools.stats import describe, render
+
+    stats = describe(dataset)
+    click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else render(stats))
+
+
+@cli.command()
+@click.argument("dataset")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.pass_obj
+def verify(run: Run, dataset: str, as_json: bool) -> int:
+    """Check every checksum of a DATASET: indexes, shards, tar headers, fields.
+
+    All damage is listed, with shard, key, field and byte. The exit code is 0 if all is whole, 1 if there is damage, and 2
+    if something could not be checked.
+
+    \b
+    Example:
+      wds-tools verify shards/photos && python train.py
+    """
+    from wds_tools.verify import verify as verify_dataset
+
+    run.failure_code = 2
+    report = verify_dataset(dataset)
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
+    if report.damage_count:
+        return 1
+    return 2 if report.unchecked else 0
+
+
+def _verify_text(report: VerifyReport) -> str:
+    from wds_tools.stats import human_bytes
+
+    lines = [f"damage: {_one_line(damage)}" for damage in report.damages]
+    if report.damage_count > len(report.damages):
+        lines.append(f"... and {report.damage_count - len(report.damages):,} more damages")
+    lines += [f"not checked: shard {shard}: {_one_line(reason)}" for shard, reason in report.unchecked.items()]
+    if report.strangers:
+        lines.append(f"not part of the dataset, so never read: {_named(report.strangers)}")
+    checked = f"{report.samples:,} samples in {report.shards:,} shards, {human_bytes(report.bytes)}"
+    if report.damage_count:
+        lines.append(
+            f"{report.dataset} is damaged: {report.damage_count:,} damages in {_named(report.damaged_shards)}; "
+            f"copy those again, or pack again (checked: {checked})"
+        )
+    elif report.unchecked:
+        lines.append(f"{report.dataset} could not be checked whole; no damage in {checked}")
+    else:
+        lines.append(f"{report.dataset} is whole: {checked}, checked in {report.seconds:.1f} s")
+    return "\n".join(lines)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and exit.
+
+    Args:
+        arguments: Of the command line; None takes those of the process.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names need not be text, nor terminals know all of it
+    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
+    run = Run()
+    try:
+        # Not cli.main(), which exits with 1, our code for damage, when the reader of the output has gone.
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        with cli.make_context("wds-tools", words, obj=run) as context:
+            code = cli.invoke(context) or 0
+        sys.stdout.flush()
+    except BaseException as error:
+        code = _end_with(error, run)
+    sys.exit(code)
+
+
+def _end_with(error: BaseException, run: Run) -> int:
+    """Say in one line what went wrong; return the exit code."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, BrokenPipeError) and _reader_is_gone():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        return 141
+    if run.debug:
+        traceback.print_exception(error)
+    message, code = _explain(error, run)
+    click.echo(f"error: {_one_line(message)}", err=True)
+    return code
+
+
+def _explain(error: BaseException, run: Run) -> tuple[str, int]:
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "; ".join(filter(None, ("interrupted", run.after_interrupt))), 130
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "wds-tools"
+        return f"{error.format_message()} See `{path} --help`.", 2
+    if isinstance(error, (OptionError, NotADatasetError)):
+        return str(error), 2
+    if isinstance(error, WdsToolsError):
+        return str(error), run.failure_code
+    hint = "" if run.debug else "; run `wds-tools --debug ...` for the traceback"
+    return f"unexpected {type(error).__name__}: {error}{hint}", 70
+
+
+def _reader_is_gone() -> bool:
+    """A broken pipe may also be one to a worker, which is no reason to end in silence."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+if __name__ == "__main__":
+    main()
