@@ -1,8 +1,10 @@
-# Each target sets up what it needs in .venv first; `make help` lists them.
+# Each target sets up what it needs in .venv first; `make help` lists them. ARGS adds to the command that is run:
+# make test ARGS='-x tests/test_loader.py'
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+CODE   := wds_tools tests examples
 # Test processes at a time; more only helps with more cores, as many tests start workers themselves.
 JOBS   ?= 2
 
@@ -19,18 +21,18 @@ test: lint ## run the linters and the whole test suite
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 lint: $(VENV)/installed-test ## run ruff and mypy
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy
 
 format: $(VENV)/installed-test ## rewrite the code the way lint wants it
-	@$(BIN)/ruff check --fix .
-	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
 
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)
 
-bench: $(VENV)/installed ## measure the loader on the sample photographs
+bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
 	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB
 	@$(BIN)/wds-tools bench shards/bench $(ARGS)
 
@@ -41,12 +43,12 @@ clean: ## remove what demo, bench and test have made, but not .venv
 # A stamp per set of packages: they are installed again only when pyproject.toml has changed.
 $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml | $(BIN)/python
 	@echo "installing wds_tools, what it needs and what tests it into $(VENV) (torch is large: this takes minutes, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
 	@touch $(VENV)/installed $@
 
 $(BIN)/python:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -206,6 +209,16 @@ def test_a_column_that_cannot_be_is_refused(columns: dict[str, Any]) -> None:
 @pytest.mark.parametrize("columns", [{"width": pa.array([7, 8, 9], pa.int64())}, {"extra": pa.array([1.0, 2.0, 3.0])}])
 def test_a_column_of_another_width_or_one_more_is_read(columns: dict[str, Any]) -> None:
     assert len(from_bytes(rewritten(columns), name="s.parquet")) == 3
+
+
+def test_reading_an_index_starts_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "s.parquet").write_bytes(to_bytes(small()))
+    code = (
+        "import os, sys\nfrom wds_tools.index import from_bytes\ncount = lambda: len(os.listdir('/proc/self/task'))\n"
+        "before = count()\nfrom_bytes(open(sys.argv[1], 'rb').read(), name='s')\nprint(count() - before)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "s.parquet")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"
 
 
 def parquet_with(metadata: dict[str, str] | None) -> bytes:

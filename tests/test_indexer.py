@@ -336,6 +336,19 @@ def test_indexing_again_gives_the_same_bytes(theirs: Path) -> None:
     assert {path.name: path.read_bytes() for path in theirs.iterdir()} == before
 
 
+def test_indexing_a_packed_dataset_again_keeps_classes_and_source(packed_copy: Path, packed: Path) -> None:
+    for path in packed_copy.glob("*.parquet"):
+        path.unlink()
+    index_shards([f"{packed_copy}/*.tar"])
+    assert (packed_copy / "manifest.json").read_bytes() == (packed / "manifest.json").read_bytes()
+
+
+def test_shards_that_were_replaced_do_not_keep_the_old_classes(packed_copy: Path) -> None:
+    shutil.copy(packed_copy / "shard-000000.tar", packed_copy / "shard-000001.tar")
+    manifest = index_shards([f"{packed_copy}/*.tar"])
+    assert (manifest.classes, manifest.source) == ((), {"kind": "shards"})
+
+
 def test_a_manifest_of_other_shards_is_refused_and_untouched(theirs: Path) -> None:
     index_shards([f"{theirs}/train-00000[01].tar"])
     before = (theirs / "manifest.json").read_bytes()

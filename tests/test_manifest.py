@@ -208,6 +208,10 @@ def test_a_missing_statement_is_refused(word: str) -> None:
         from_json(json.dumps(raw))
 
 
+def test_a_word_that_is_not_known_is_ignored() -> None:
+    assert from_json(edited(later=1)) == small()
+
+
 @pytest.mark.parametrize("text", ["", "{", "PAR1", b"\xff\xfe\x00", "[" * 100_000, "9" * 10_000])
 def test_what_is_no_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(ManifestError, match=r"m\.json is no JSON"):

@@ -734,6 +734,9 @@ def test_a_kill_while_an_earlier_pack_is_replaced_is_mended_by_a_rerun(
     assert done.returncode == 0, done.stderr
     assert 30 < int(done.stdout) <= 60
     for number in range(1, int(done.stdout)):
+        if (killed / str(number) / "manifest.json").exists():
+            manifest = manifest_of(killed / str(number))
+            assert all((killed / str(number) / entry.name).exists() for entry in manifest.shards)
         pack(few, killed / str(number), workers=1, shard_bytes=12_000, fresh=True)
         assert contents(killed / str(number)) == contents(whole), f"after a kill before change {number}"
 
@@ -845,6 +848,43 @@ def interrupted(src: Path, dst: Path, **options: object) -> None:
     assert not (dst / "manifest.json").exists()
 
 
+@pytest.mark.parametrize("lost", ["shard-000001.tar", "shard-000000.parquet"])
+def test_a_rerun_packs_a_finished_shard_again_that_is_gone(small: Path, tmp_path: Path, lost: str) -> None:
+    interrupted(small, tmp_path / "dst")
+    (tmp_path / "dst" / lost).unlink()
+    assert pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1).kept == 1
+    pack(small, tmp_path / "whole", shard_bytes=12_000, workers=1)
+    assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
+
+
+def test_a_shard_whose_pictures_have_all_gone_bad_since_does_not_stay(tmp_path: Path) -> None:
+    src = fill(tmp_path / "src", {f"{number}.png": picture("PNG") + bytes(11_000) for number in range(3)})
+    done = run(
+        f"""
+        import os
+        from wds_tools import packer, packwork
+        save = packwork.save_report
+        packwork.save_report = lambda folder, report: report.number and os.kill(os.getpid(), 9) or save(folder, report)
+        packer.pack({str(src)!r}, {str(tmp_path / "dst")!r}, shard_bytes=12_000, workers=1)
+        """
+    )
+    assert done.returncode == -signal.SIGKILL
+    unreported = json.loads(samples(tmp_path / "dst")[1]["json"])["path"]
+    (src / unreported).write_bytes(bytes((src / unreported).stat().st_size))
+    report = pack(src, tmp_path / "dst", shard_bytes=12_000, workers=1)
+    assert [skip.path for skip in report.skipped] == [unreported]
+    assert [entry.name for entry in report.manifest.shards] == ["shard-000000.tar", "shard-000002.tar"]
+    assert not (tmp_path / "dst" / "shard-000001.tar").exists()
+    assert not (tmp_path / "dst" / "shard-000001.parquet").exists()
+
+
+def test_a_list_of_skipped_files_of_an_earlier_run_does_not_stay(small: Path, tmp_path: Path) -> None:
+    interrupted(small, tmp_path / "dst")
+    fill(tmp_path / "dst", {"skipped.jsonl": b'{"path": "a/gone.txt", "reason": "is no image"}\n'})
+    pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
+    assert not (tmp_path / "dst" / "skipped.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "difference"), [({"seed": 1}, "seed was 0 and is 1"), ({"shard_bytes": "1MB"}, "shard_bytes was 12000")]
 )
@@ -937,22 +977,43 @@ def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(
 
 
 @needs_proc
-def test_ctrl_c_stops_the_workers_and_keeps_what_is_finished(photos: Path, packed: Path, tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
-    process = start(photos, tmp_path / "dst", "300kB", mark)
-    assert wait_for(lambda: any((tmp_path / "dst" / ".packing").glob("shard-*.json")))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) in (-signal.SIGINT, 130, 1)
+def test_ctrl_c_stops_within_a_shard_and_keeps_what_is_finished(photos: Path, packed: Path, tmp_path: Path) -> None:
+    dst, mark = tmp_path / "dst", uuid.uuid4().hex
+    script = (
+        "import sys, time\nfrom wds_tools import packwork, packer\n"
+        "make_sample = packwork.make_sample\n"
+        "def slow(task, position, entry):\n"
+        "    time.sleep(0.2 * (task.number >= 2))\n"  # a shard of sixty pictures then takes twelve seconds
+        "    return make_sample(task, position, entry)\n"
+        "packwork.make_sample = slow\n"
+        "if __name__ == '__main__': packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2)\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PACK_MARK": mark}
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py", photos, dst],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert wait_for(lambda: len(list((dst / ".packing").glob("shard-*.json"))) == 2)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
+    error = process.communicate(timeout=60)[1]
+    assert time.monotonic() - began < 5
+    assert process.returncode in (-signal.SIGINT, 130, 1)
+    assert error.count("Traceback") == error.count("KeyboardInterrupt") == 1  # of the main process only
     assert no_one_left(mark)
-    assert not list((tmp_path / "dst").glob(".shard-*"))
-    assert pack(photos, tmp_path / "dst", shard_bytes="300kB", workers=1).kept > 0
+    assert not list(dst.glob(".shard-*"))
+    assert pack(photos, dst, shard_bytes="1MB", workers=1).kept == 2
+    assert contents(dst) == contents(packed)
 
 
 def test_a_script_without_a_guard_is_told_so(photos: Path, tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
-    script.write_text(
-        f"from wds_tools.packer import pack\npack({str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2)"
-    )
+    arguments = f"{str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2"
+    script.write_text(f"from wds_tools.packer import pack\npack({arguments})")
     done = subprocess.run(
         [sys.executable, script],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},

@@ -106,7 +106,7 @@ def test_every_command_that_is_named_exists() -> None:
     from wds_tools import cli
 
     named = set(re.findall(r"wds-tools ([a-z]+)", README.read_text()))
-    assert named == set(cli.main.commands)
+    assert named == set(cli.cli.commands)
 
 
 def test_the_page_stays_short() -> None:

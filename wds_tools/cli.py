@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wds_tools.packer import PackReport
     from wds_tools.verify import VerifyReport
 
+STDOUT = 1
 MAX_NAMED = 5  # files or shards that a summary names before it counts
 
 
@@ -45,22 +46,32 @@ class Run:
     after_interrupt: str = ""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _InOrder(click.Group):
+    """Commands are listed in the order of the work, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+def _example(*lines: str) -> str:
+    """Return the end of a help text; click would join the lines without the mark."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@click.group(
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos"),
+)
 @click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
 @click.version_option(__version__, prog_name="wds-tools", message="%(prog)s %(version)s")
 @click.pass_obj
 def cli(run: Run, debug: bool) -> None:
-    """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows.
-
-    \b
-    Start with a folder of pictures, one folder a class:
-      wds-tools pack photos/ shards/photos
-      wds-tools info shards/photos
-    """
+    """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
     run.debug = debug
 
 
-@cli.command()
+@cli.command(epilog=_example("wds-tools pack photos/ shards/photos --shard-bytes 256MB"))
 @click.argument("src", type=click.Path(path_type=Path))
 @click.argument("dst", type=click.Path(path_type=Path))
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
@@ -81,14 +92,11 @@ def pack(
     strict: bool,
     fresh: bool,
 ) -> None:
-    """Pack the images of folder SRC into WebDataset shards in folder DST.
+    """Pack a folder of images into WebDataset shards.
 
     SRC holds a folder per class, or images alone, which then get no labels. Packed are .jpg, .jpeg, .png and .webp.
-    An interrupted pack goes on when it is run again; the bytes written do not depend on the number of workers.
-
-    \b
-    Example:
-      wds-tools pack photos/ shards/photos --shard-bytes 256MB
+    DST becomes a dataset: shards, an index beside each, and manifest.json, written last. An interrupted pack goes on
+    when it is run again; the bytes written do not depend on the number of workers.
     """
     from wds_tools.packer import pack as pack_folder
 
@@ -101,19 +109,19 @@ def pack(
 
 def _pack_summary(report: PackReport) -> str:
     from wds_tools.packstate import SKIPPED_NAME
-    from wds_tools.stats import human_bytes
+    from wds_tools.stats import counted
 
     manifest, made = report.manifest, len(report.manifest.shards) - report.kept
-    size = f"{report.packed:,} images in {len(manifest.shards):,} shards, {human_bytes(manifest.bytes)}"
-    of_classes = f", {len(manifest.classes):,} classes" if manifest.classes else ", no labels"
+    classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else "no labels"
+    size = f"{_amount(report.packed, len(manifest.shards), manifest.bytes, word='image')}, {classes}"
     if made == 0:
-        lines = [f"{report.dst} was packed already: {size}{of_classes}"]
+        lines = [f"{report.dst} was packed already: {size}"]
     else:
         speed = f" ({report.packed / max(report.seconds, 1e-9):,.0f} images/s)" if not report.kept else ""
-        kept = f"; {report.kept:,} shards of an earlier run were kept" if report.kept else ""
-        lines = [f"packed {size}{of_classes}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
+        kept = f"; kept {counted(report.kept, 'shard')} of an earlier run" if report.kept else ""
+        lines = [f"packed {size}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
     if report.skipped:
-        lines.append(f"skipped {len(report.skipped):,} files: {report.dst / SKIPPED_NAME} says which and why")
+        lines.append(f"skipped {counted(len(report.skipped), 'file')}: {report.dst / SKIPPED_NAME} says which and why")
     return "\n".join([*lines, _next_steps(str(report.dst))])
 
 
@@ -125,46 +133,38 @@ def _next_steps(dataset: str) -> str:
     )
 
 
-@cli.command()
+@cli.command(epilog=_example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
 @click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
 @click.option("--manifest", metavar="NAME", help="File name of the manifest, manifest.json if not given.")
 @click.pass_obj
 def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
-    """Give tar shards that others made an index each, and a manifest.
+    """Give tar shards that others made indexes and a manifest.
 
     Every shard is read once, strictly: damage is an error that names the byte. The shards are not changed; indexes and
     manifest are written beside them.
-
-    \b
-    Example:
-      wds-tools index 'train-{000000..000009}.tar' --manifest train.json
     """
     from wds_tools.indexer import index_shards
     from wds_tools.manifest import MANIFEST_NAME
-    from wds_tools.stats import human_bytes
+    from wds_tools.storage.patterns import expand_pattern
 
     run.after_interrupt = "run the same command again to start over"
     made = index_shards(patterns, manifest=manifest)
-    folder = Path(patterns[0].partition("{")[0]).parent
+    folder = Path(expand_pattern(patterns[0])[0]).parent
     dataset = folder if manifest is None else folder / manifest
     click.echo(
-        f"indexed {len(made.shards):,} shards with {made.samples:,} samples, {human_bytes(made.bytes)}, "
-        f"fields {', '.join(made.fields)}, into {folder / (manifest or MANIFEST_NAME)}\n{_next_steps(str(dataset))}"
+        f"indexed {_amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
+        f"into {folder / (manifest or MANIFEST_NAME)}\n{_next_steps(str(dataset))}"
     )
 
 
-@cli.command()
+@cli.command(epilog=_example("wds-tools info shards/photos"))
 @click.argument("dataset")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def info(dataset: str, as_json: bool) -> None:
-    """Describe a DATASET: counts, bytes, sizes of images, fields, classes with a histogram.
+    """Describe a dataset: counts, bytes, sizes, fields, classes.
 
     DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of shards that have an index. Only the
     manifest and the indexes are read.
-
-    \b
-    Example:
-      wds-tools info shards/photos
     """
     from wds_tools.stats import describe, render
 
@@ -172,19 +172,15 @@ def info(dataset: str, as_json: bool) -> None:
     click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else render(stats))
 
 
-@cli.command()
+@cli.command(epilog=_example("wds-tools verify shards/photos && python train.py"))
 @click.argument("dataset")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def verify(run: Run, dataset: str, as_json: bool) -> int:
-    """Check every checksum of a DATASET: indexes, shards, tar headers, fields.
+    """Check every byte of a dataset against its checksums.
 
-    All damage is listed, with shard, key, field and byte. The exit code is 0 if all is whole, 1 if there is damage, and 2
-    if something could not be checked.
-
-    \b
-    Example:
-      wds-tools verify shards/photos && python train.py
+    Checked are indexes, shards, tar headers and fields of DATASET; all damage is listed, with shard, key, field and
+    byte. The exit code is 0 if all is whole, 1 if there is damage, and 2 if something could not be checked.
     """
     from wds_tools.verify import verify as verify_dataset
 
@@ -197,25 +193,31 @@ def verify(run: Run, dataset: str, as_json: bool) -> int:
 
 
 def _verify_text(report: VerifyReport) -> str:
-    from wds_tools.stats import human_bytes
+    from wds_tools.stats import counted
 
     lines = [f"damage: {_one_line(damage)}" for damage in report.damages]
     if report.damage_count > len(report.damages):
-        lines.append(f"... and {report.damage_count - len(report.damages):,} more damages")
+        lines.append(f"... and {counted(report.damage_count - len(report.damages), 'more damage')}")
     lines += [f"not checked: shard {shard}: {_one_line(reason)}" for shard, reason in report.unchecked.items()]
     if report.strangers:
         lines.append(f"not part of the dataset, so never read: {_named(report.strangers)}")
-    checked = f"{report.samples:,} samples in {report.shards:,} shards, {human_bytes(report.bytes)}"
+    checked = _amount(report.samples, report.shards, report.bytes)
     if report.damage_count:
+        count, where = counted(report.damage_count, "damage"), _named(report.damaged_shards)
         lines.append(
-            f"{report.dataset} is damaged: {report.damage_count:,} damages in {_named(report.damaged_shards)}; "
-            f"copy those again, or pack again (checked: {checked})"
+            f"{report.dataset} is damaged: {count} in {where}; copy those again, or pack again (checked: {checked})"
         )
     elif report.unchecked:
         lines.append(f"{report.dataset} could not be checked whole; no damage in {checked}")
     else:
         lines.append(f"{report.dataset} is whole: {checked}, checked in {report.seconds:.1f} s")
     return "\n".join(lines)
+
+
+def _amount(samples: int, shards: int, size: int, *, word: str = "sample") -> str:
+    from wds_tools.stats import counted, human_bytes
+
+    return f"{counted(samples, word)} in {counted(shards, 'shard')}, {human_bytes(size)}"
 
 
 def _named(names: Sequence[str]) -> str:
@@ -250,8 +252,11 @@ def _end_with(error: BaseException, run: Run) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, BrokenPipeError) and _reader_is_gone():
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # or Python complains when it flushes at exit
         return 141
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return 2
     if run.debug:
         traceback.print_exception(error)
     message, code = _explain(error, run)
@@ -276,7 +281,7 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
 def _reader_is_gone() -> bool:
     """A broken pipe may also be one to a worker, which is no reason to end in silence."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
+    poll.register(STDOUT, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 

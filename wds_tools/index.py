@@ -171,7 +171,8 @@ def from_bytes(data: bytes, *, name: str) -> Index:
         ManifestError: Not an index, of another version, or with places outside the shard.
     """
     try:
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        # Not pq.read_table(): that starts threads, which a fork would lose, and takes four times as long
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         about = json.loads(table.schema.metadata[_METADATA_KEY])
         version = about["version"]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:

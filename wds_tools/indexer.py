@@ -8,7 +8,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +84,15 @@ def index_shards(patterns: Sequence[str], *, manifest: str | None = None, progre
     paths = _find_shards(patterns)
     folder = paths[0].parent
     manifest_path = folder / _manifest_name(manifest)
-    _check_manifest(manifest_path, paths)
+    old = _old_manifest(manifest_path, paths)
     new = _check_indexes(paths)
     try:
         made = _index_all(paths, progress)
+        if old is not None and old.fingerprint == made.fingerprint:  # the same bytes: what was known still holds
+            made = replace(made, classes=old.classes, shuffled=old.shuffled, source=old.source)
         commit_bytes(manifest_path, manifests.to_json(made).encode())
     except BaseException as error:
-        for path in new:
-            path.unlink(missing_ok=True)
+        _remove(new)
         if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
             raise _not_writable(folder, error) from error
         raise
@@ -259,12 +261,12 @@ def _manifest_name(name: str | None) -> str:
     return name
 
 
-def _check_manifest(path: Path, shards: Sequence[Path]) -> None:
-    """An existing manifest is replaced only if it lists the same shards."""
+def _old_manifest(path: Path, shards: Sequence[Path]) -> Manifest | None:
+    """Return the manifest that is there; it is replaced only if it lists the same shards."""
     try:
         old = manifests.from_json(path.read_bytes(), name=str(path))
     except FileNotFoundError:
-        return
+        return None
     except (ManifestError, OSError) as error:
         raise DestinationError(f"{path} is there and is no manifest: {error}; remove it, or name another") from error
     before, now = [entry.name for entry in old.shards], [shard.name for shard in shards]
@@ -273,6 +275,7 @@ def _check_manifest(path: Path, shards: Sequence[Path]) -> None:
             f"{path} lists other shards ({len(before)}, from {before[:1]}; given are {len(now)}, from {now[:1]}): "
             "give --manifest another name, or remove that file"
         )
+    return old
 
 
 def _check_indexes(shards: Sequence[Path]) -> list[Path]:
@@ -285,6 +288,12 @@ def _check_indexes(shards: Sequence[Path]) -> list[Path]:
         if path.exists() and INDEX_MARK not in path.read_bytes():
             raise DestinationError(f"{path} is there and is no index of wds_tools: move it away first")
     return [path for path in paths if not path.exists()]
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):  # the folder may be read-only; the first error is the one to report
+            path.unlink(missing_ok=True)
 
 
 def _not_writable(folder: Path, error: OSError) -> DestinationError:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -86,11 +87,11 @@ class Destination:
         self.work = folder / WORK_NAME
         self._made_folder = False
         self._plan_is_new = False
+        self._released = False  # the work area is gone; one that is there now is another packer's
 
     def __enter__(self) -> Destination:
         self._made_folder = not self.folder.exists()
         try:
-            self.work.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.work / "lock")
         except BlockingIOError as error:
             raise DestinationError(
@@ -105,12 +106,13 @@ class Destination:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.work.exists():
+        if not self._released:
             self.remove_temporary()
             if not (self.work / "plan.json").exists():
                 self._remove_work()
-        if self._made_folder and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        if self._made_folder:
+            with suppress(OSError):  # it holds something
+                self.folder.rmdir()
         os.close(self._lock)
 
     @classmethod
@@ -217,9 +219,11 @@ class Destination:
 
     def _remove_work(self) -> None:
         """The lock goes last; who waits for it notices that it is another file by now."""
+        self._released = True
         for path in sorted(self.work.iterdir(), key=lambda path: path.name == "lock"):
             path.unlink(missing_ok=True)
-        self.work.rmdir()
+        with suppress(OSError):  # the next packer may have come in already
+            self.work.rmdir()
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -282,7 +286,11 @@ def _is_ours(name: str) -> bool:
 def _lock(path: Path) -> int:
     """Open and lock a file; the one locked must still be the one of that name."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            continue  # a packer that has just ended took its work area away
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same_file(descriptor, path):

@@ -172,7 +172,7 @@ def render(stats: DatasetStats) -> str:
     """Write statistics as plain text, classes as a histogram."""
     lines = [
         f"{stats.dataset}",
-        f"  samples      {stats.samples:,} in {_counted(stats.shards, 'shard')}, {human_bytes(stats.bytes)}",
+        f"  samples      {stats.samples:,} in {counted(stats.shards, 'shard')}, {human_bytes(stats.bytes)}",
         f"  sample       {human_bytes(stats.mean_sample_bytes)} on average, headers and padding counted",
         f"  order        {'shuffled when packed' if stats.shuffled else 'as it came: not known to be shuffled'}",
         f"  fingerprint  {stats.fingerprint}",
@@ -214,7 +214,7 @@ def _class_lines(stats: DatasetStats) -> list[str]:
     width = max(map(len, names))
     digits = max(len(f"{one.samples:,}") for one in shown)
     most = max(1, shown[0].samples)
-    lines = ["", f"  {_counted(len(stats.classes), 'class', 'classes')}"]
+    lines = ["", f"  {counted(len(stats.classes), 'class', 'classes')}"]
     lines += [
         f"  {one.label:>5}  {name:{width}}  {one.samples:>{digits},}  {bar(one.samples / most)}".rstrip()
         for one, name in zip(shown, names, strict=True)
@@ -222,9 +222,9 @@ def _class_lines(stats: DatasetStats) -> list[str]:
     hidden = len(stats.classes) - len(shown)
     if hidden:
         rest = sum(one.samples for one in stats.classes) - sum(one.samples for one in shown)
-        lines.append(f"         ... and {hidden:,} more with {_counted(rest, 'sample')}")
+        lines.append(f"         ... and {hidden:,} more with {counted(rest, 'sample')}")
     if stats.unlabelled:
-        lines.append(f"         {_counted(stats.unlabelled, 'sample')} without a label")
+        lines.append(f"         {counted(stats.unlabelled, 'sample')} without a label")
     return lines
 
 
@@ -257,5 +257,10 @@ def human_bytes(size: float) -> str:
     return f"{size:,.2f} TB"
 
 
-def _counted(count: int, word: str, plural: str | None = None) -> str:
+def counted(count: int, word: str, plural: str | None = None) -> str:
+    """Write a count with its noun.
+
+    >>> counted(1, "shard"), counted(2000, "class", "classes")
+    ('1 shard', '2,000 classes')
+    """
     return f"{count:,} {word if count == 1 else plural or word + 's'}"

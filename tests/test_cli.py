@@ -1,0 +1,534 @@
+"""The command line: what each command prints, and one line for everything that can be wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from wds_tools import __version__
+from wds_tools.cli import cli, main
+from wds_tools.tarfmt import END
+
+SHARD = "shard-000001.tar"
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return a function that runs the program in this process."""
+
+    def run(*words: str | Path) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        return Result(end.value.code, *capsys.readouterr())
+
+    return run
+
+
+def process(*words: str | Path, **options: object) -> Result:
+    """Run the program as a process of its own."""
+    command = [sys.executable, "-m", "wds_tools.cli", *map(str, words)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return Result(run.returncode, run.stdout, run.stderr)
+
+
+def assert_one_line_error(result: Result, code: int, *words: str) -> None:
+    assert result.code == code, result
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    assert "Traceback" not in result.err
+    for word in words:
+        assert word in result.err
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Return everything below a folder."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def few(photos: Path, tmp_path: Path) -> Path:
+    """Return a folder of two classes and six photographs."""
+    for name in ("cat", "fig"):
+        (tmp_path / "few" / name).mkdir(parents=True)
+        for path in sorted((photos / name).iterdir())[:3]:
+            shutil.copy(path, tmp_path / "few" / name)
+    return tmp_path / "few"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """Return a shard that somebody else made."""
+    path = tmp_path / "foreign" / "train-000000.tar"
+    path.parent.mkdir()
+    with tarfile.open(path, "w") as tar:
+        for name, data in {"a.txt": b"hello", "a.cls": b"1", "b.txt": b"x" * 3000, "b.cls": b"0"}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+# --- help ---
+
+
+def test_help_needs_nothing_but_click() -> None:
+    code = (
+        "import sys\nfrom wds_tools.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted(set(sys.modules) & {'torch', 'numpy', 'pyarrow', 'PIL', 'fsspec', 'tqdm', 'xxhash'}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+    assert "Commands:" in run.stdout
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_looking_at_a_dataset_needs_no_torch(packed: Path, command: str) -> None:
+    code = (
+        "import sys\nfrom wds_tools.cli import main\n"
+        f"try: main([{command!r}, {str(packed)!r}])\nexcept SystemExit as end: print(end.code)\n"
+        "print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-2:] == ["0", "False"]
+
+
+def test_every_command_has_help_with_an_example_in_a_line(call: Call) -> None:
+    assert {"pack", "index", "info", "verify"} <= set(cli.commands)
+    for name in cli.commands:
+        result = call(name, "--help")
+        assert result.code == 0
+        assert re.search(rf"^  Example:\n    wds-tools {name} ", result.out, re.MULTILINE), name
+
+
+def test_commands_are_listed_in_the_order_of_the_work_and_not_cut(call: Call) -> None:
+    listed = call("--help").out.partition("Commands:")[2].split("\n\n")[0]
+    assert [line.split()[0] for line in listed.split("\n") if line][:4] == ["pack", "index", "info", "verify"]
+    assert "..." not in listed
+
+
+def test_version_is_that_of_the_package(call: Call) -> None:
+    assert call("--version") == (0, f"wds-tools {__version__}\n", "")
+
+
+def test_no_command_shows_the_help_and_fails(call: Call) -> None:
+    result = call()
+    assert (result.code, result.out) == (2, "")
+    assert "Commands:" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bogus"], "No such command 'bogus'. See `wds-tools --help`."),
+        (["--bogus"], "No such option"),
+        (["pack"], "Missing argument 'SRC'. See `wds-tools pack --help`."),
+        (["pack", "a", "b", "--shard-byte", "1"], "No such option"),
+        (["pack", "a", "b", "--seed", "x"], "'x' is not a valid integer"),
+        (["index"], "Missing argument 'PATTERN...'"),
+        (["info", "a", "b"], "unexpected extra argument (b)"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_code_2(call: Call, words: list[str], said: str) -> None:
+    assert_one_line_error(call(*words), 2, said)
+
+
+# --- pack ---
+
+
+def test_pack_ends_with_a_summary_and_what_to_do_next(few: Path, tmp_path: Path) -> None:
+    result = process("pack", few, "out", "--workers", "1", cwd=tmp_path)
+    assert (result.code, result.err) == (0, "")  # no bar where there is no terminal
+    assert re.match(
+        r"packed 6 images in 1 shard, [\d.]+ kB, 2 classes, into out in [\d.]+ s \([\d,]+ images/s\)\n", result.out
+    )
+    assert "next: wds-tools info out" in result.out
+    assert "skipped" not in result.out
+    assert process("info", "out", cwd=tmp_path).code == 0
+    code = result.out.partition("loader = ")[2]
+    assert 'wds_tools.make_loader("out", batch_size=256,' in code
+
+
+def test_pack_again_says_that_it_is_done(call: Call, few: Path, tmp_path: Path) -> None:
+    call("pack", few, tmp_path / "out", "--workers", "1")
+    before = tree(tmp_path / "out")
+    result = call("pack", few, tmp_path / "out", "--workers", "1")
+    assert result.code == 0
+    assert result.out.startswith(f"{tmp_path / 'out'} was packed already: 6 images in 1 shard, ")
+    assert tree(tmp_path / "out") == before
+
+
+def test_pack_points_to_the_list_of_skipped_files(call: Call, few: Path, tmp_path: Path) -> None:
+    (few / "cat" / "broken.jpg").write_bytes(b"no picture")
+    result = call("pack", few, tmp_path / "out", "--workers", "1")
+    assert f"skipped 1 file: {tmp_path / 'out' / 'skipped.jsonl'} says which and why" in result.out
+    assert json.loads((tmp_path / "out" / "skipped.jsonl").read_text())["path"] == "cat/broken.jpg"
+
+
+def test_pack_of_a_flat_folder_has_no_labels(call: Call, few: Path, tmp_path: Path) -> None:
+    assert ", no labels, into" in call("pack", few / "cat", tmp_path / "out", "--workers", "1").out
+
+
+def test_every_option_of_pack_reaches_the_packer(call: Call, few: Path, tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("fig\ncat\n")
+    words = ["--shard-bytes", "40kB", "--seed", "5", "--workers", "1", "--classes", tmp_path / "names", "--strict"]
+    assert call("pack", few, tmp_path / "out", *words).code == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["classes"] == ["fig", "cat"]
+    assert (manifest["source"]["seed"], manifest["source"]["shard_bytes"]) == (5, 40_000)
+    assert call("pack", few, tmp_path / "out", "--workers", "1").code == 1
+    assert call("pack", few, tmp_path / "out", "--workers", "1", "--fresh").code == 0
+    (few / "cat" / "broken.jpg").write_bytes(b"no picture")
+    assert_one_line_error(call("pack", few, tmp_path / "new", "--workers", "1", "--strict"), 1, "'cat/broken.jpg'")
+
+
+def make_nothing(folder: Path) -> None:
+    """Leave the source missing."""
+
+
+def make_empty(folder: Path) -> None:
+    folder.mkdir()
+
+
+def make_text(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no picture")
+
+
+def make_broken(folder: Path) -> None:
+    (folder / "cat").mkdir(parents=True)
+    (folder / "cat" / "a.jpg").write_bytes(b"no picture")
+
+
+def make_file(folder: Path) -> None:
+    folder.write_text("no folder")
+
+
+@pytest.mark.parametrize("make", [make_nothing, make_empty, make_text, make_broken, make_file])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_source_without_images_is_one_line_and_leaves_nothing(
+    call: Call, tmp_path: Path, make: Callable[[Path], None], exists: bool
+) -> None:
+    make(tmp_path / "src")
+    if exists:
+        (tmp_path / "out").mkdir()
+    before = tree(tmp_path)
+    result = call("pack", tmp_path / "src", tmp_path / "out", "--workers", "1")
+    assert_one_line_error(result, 1, "src" if make is not make_broken else "cat/a.jpg")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--shard-bytes", "much"], "shard_bytes='much' is no size; allowed are"),
+        (["--shard-bytes", "1kB"], "shard_bytes=1000 is too small; allowed are 10,240"),
+        (["--seed", "-1"], "seed=-1 is out of range; allowed are 0 to"),
+        (["--workers", "0"], "workers=0 is out of range; allowed are 1"),
+        (["--classes", "/nowhere/names"], "/nowhere/names"),
+    ],
+)
+def test_a_wrong_option_of_pack_is_one_line_and_leaves_nothing(
+    call: Call, few: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
+    before = tree(tmp_path)
+    assert_one_line_error(call("pack", few, tmp_path / "out", *words), 2, said)
+    assert tree(tmp_path) == before
+
+
+def test_a_destination_that_holds_another_dataset_is_left_alone(call: Call, few: Path, packed_copy: Path) -> None:
+    before = tree(packed_copy)
+    result = call("pack", few, packed_copy, "--workers", "1")
+    assert_one_line_error(result, 1, str(packed_copy), "holds another dataset", "choose another folder", "--fresh")
+    assert tree(packed_copy) == before
+
+
+def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(call: Call, few: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    before = tree(tmp_path)
+    assert_one_line_error(call("pack", few, tmp_path / "file", "--workers", "1"), 1, str(tmp_path / "file"))
+    assert_one_line_error(call("pack", few, few / "out", "--workers", "1"), 1, "lies inside the source")
+    assert tree(tmp_path) == before
+
+
+def test_an_interrupted_pack_is_one_line_and_goes_on_when_it_is_run_again(photos: Path, tmp_path: Path) -> None:
+    for folder in photos.iterdir():
+        for number in range(6):
+            shutil.copytree(folder, tmp_path / "src" / folder.name / str(number))
+    words = ["pack", str(tmp_path / "src"), str(tmp_path / "out"), "--shard-bytes", "1MB", "--workers", "2"]
+    command = [sys.executable, "-m", "wds_tools.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        while not list((tmp_path / "out").glob("*.parquet")):
+            assert run.poll() is None
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        result = Result(run.wait(30), *run.communicate())
+    assert_one_line_error(result, 130, "interrupted; finished shards are kept, run the same command again")
+    assert not list((tmp_path / "out").glob("*.tmp"))
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    again = process(*words)
+    assert re.search(r"packed 2,400 images .*; kept \d+ shards? of an earlier run", again.out)
+    assert process("verify", tmp_path / "out").code == 0
+
+
+# --- index ---
+
+
+def test_index_makes_a_dataset_that_info_and_verify_read(call: Call, foreign: Path) -> None:
+    result = call("index", foreign)
+    assert result.code == 0
+    assert result.out.startswith("indexed 2 samples in 1 shard, 10.2 kB, fields txt, cls, into ")
+    assert f"next: wds-tools info {foreign.parent}\n" in result.out
+    assert "2 in 1 shard" in call("info", foreign.parent).out
+    assert "is whole: 2 samples in 1 shard" in call("verify", foreign).out
+
+
+def test_index_takes_braces_and_a_name_for_the_manifest(call: Call, foreign: Path) -> None:
+    shutil.copy(foreign, foreign.with_name("train-000001.tar"))
+    pattern = foreign.parent / "train-{000000..000001}.tar"
+    result = call("index", pattern, "--manifest", "train.json")
+    assert f"next: wds-tools info {foreign.parent / 'train.json'}\n" in result.out
+    assert not (foreign.parent / "manifest.json").exists()
+    assert "4 in 2 shards" in call("info", foreign.parent / "train.json").out
+
+
+def test_index_warns_of_what_it_leaves_out(foreign: Path) -> None:
+    with tarfile.open(foreign, "a") as tar:
+        tar.addfile(tarfile.TarInfo("README"))
+    result = process("index", foreign)
+    assert result.code == 0
+    assert result.err == "warning: train-000000.tar: 1 members are no sample's and are ignored\n"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code", "said"),
+    [
+        ("none-*.tar", 2, "matches no file"),
+        ("train-{000000..000001}.tar", 2, "train-000001.tar is not there"),
+        ("train-{000000", 2, "brace that is not closed"),
+        ("train-000000.tar.gz", 2, "train-000000.tar.gz"),
+    ],
+)
+def test_a_pattern_that_finds_nothing_is_one_line_and_leaves_nothing(
+    call: Call, foreign: Path, pattern: str, code: int, said: str
+) -> None:
+    before = tree(foreign.parent)
+    assert_one_line_error(call("index", foreign.parent / pattern), code, said)
+    assert tree(foreign.parent) == before
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def flip_header(path: Path) -> None:
+    flip(path, 1024)
+
+
+def append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def make_no_tar(path: Path) -> None:
+    path.write_bytes(b"hello" * 300)
+
+
+def make_no_samples(path: Path) -> None:
+    path.write_bytes(END)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut, "train-000000.tar, byte"),
+        (flip_header, "train-000000.tar, byte 1024: not a tar header"),
+        (append, "train-000000.tar, byte 10240: data behind the end"),
+        (make_no_tar, "train-000000.tar, byte 0: not a tar header"),
+        (make_no_samples, "hold no sample"),
+    ],
+)
+def test_a_damaged_shard_is_one_line_and_makes_no_dataset(
+    call: Call, foreign: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    damage(foreign)
+    assert_one_line_error(call("index", foreign), 1, said)
+    assert not (foreign.parent / "manifest.json").exists()
+
+
+# --- info ---
+
+
+def test_info_writes_text_or_json(call: Call, packed: Path) -> None:
+    text = call("info", packed)
+    assert (text.code, text.err) == (0, "")
+    assert "400 in 7 shards" in text.out
+    assert "█" in text.out
+    raw = json.loads(call("info", packed, "--json").out)
+    assert (raw["samples"], raw["shards"]) == (400, 7)
+
+
+def test_info_writes_to_a_terminal_that_does_not_know_its_bars(packed: Path) -> None:
+    result = process("info", packed, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
+    assert (result.code, result.err) == (0, "")
+    assert "\\u2588" in result.out
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_no_dataset_is_one_line_and_exit_code_2(call: Call, tmp_path: Path, foreign: Path, command: str) -> None:
+    (tmp_path / "empty").mkdir()
+    assert_one_line_error(call(command, tmp_path / "nowhere"), 2, "nowhere: no such folder; give the folder")
+    assert_one_line_error(call(command, tmp_path / "empty"), 2, "empty has no manifest.json", "wds-tools pack")
+    assert_one_line_error(call(command, foreign.parent), 2, "holds tar files but no manifest.json", "wds-tools index")
+    assert_one_line_error(call(command, tmp_path / "no-*.tar"), 2, "matches no file")
+    assert_one_line_error(call(command, foreign), 2, "no index beside it", "wds-tools index")
+
+
+def test_a_damaged_manifest_or_index_is_one_line_and_exit_code_1(call: Call, packed_copy: Path) -> None:
+    flip(packed_copy / "shard-000002.parquet", 100)
+    assert_one_line_error(call("info", packed_copy), 1, "shard-000002.tar", "is not the one that the manifest names")
+    (packed_copy / "manifest.json").write_text("{")
+    assert_one_line_error(call("info", packed_copy), 1, "manifest.json is no JSON")
+
+
+# --- verify ---
+
+
+def test_verify_says_what_is_whole(call: Call, packed: Path) -> None:
+    result = call("verify", packed)
+    assert (result.code, result.err) == (0, "")
+    assert re.fullmatch(rf"{packed} is whole: 400 samples in 7 shards, 6.37 MB, checked in [\d.]+ s\n", result.out)
+
+
+def test_verify_names_shard_key_field_and_byte_of_damage(packed_copy: Path) -> None:
+    flip(packed_copy / SHARD, 600)
+    result = process("verify", packed_copy)
+    assert (result.code, result.err) == (1, "")
+    first, last = result.out.splitlines()
+    assert re.match(
+        rf"damage: shard {SHARD}, key \d{{9}}, field jpg, byte 512: the XXH3-64 of its [\d,]+ bytes is", first
+    )
+    assert f"{packed_copy} is damaged: 1 damage in {SHARD}; copy those again, or pack again" in last
+
+
+def test_verify_lists_all_damage(call: Call, packed_copy: Path) -> None:
+    flip(packed_copy / "shard-000000.tar", 600)
+    cut(packed_copy / SHARD)
+    (packed_copy / "shard-000002.tar").unlink()
+    result = call("verify", packed_copy)
+    assert result.code == 1
+    assert [line.split(",")[0] for line in result.out.splitlines()[:2]] == [
+        f"damage: shard shard-00000{i}.tar" for i in (0, 1)
+    ]
+    assert "shard shard-000002.tar: " in result.out
+    assert "3 damages in shard-000000.tar, shard-000001.tar, shard-000002.tar;" in result.out
+
+
+def test_verify_of_a_damaged_manifest_is_damage(call: Call, packed_copy: Path) -> None:
+    (packed_copy / "manifest.json").write_text("{")
+    result = call("verify", packed_copy)
+    assert (result.code, result.err) == (1, "")
+    assert "damage: shard manifest.json: " in result.out
+
+
+def test_verify_mentions_files_that_are_no_part(call: Call, packed_copy: Path) -> None:
+    (packed_copy / "stray.tar").write_bytes(b"x")
+    result = call("verify", packed_copy)
+    assert result.code == 0
+    assert "not part of the dataset, so never read: stray.tar\n" in result.out
+
+
+def test_verify_that_cannot_read_exits_with_2(call: Call, packed_copy: Path) -> None:
+    (packed_copy / SHARD).unlink()
+    (packed_copy / SHARD).mkdir()
+    result = call("verify", packed_copy)
+    assert result.code == 2
+    assert f"not checked: shard {SHARD}: " in result.out
+    assert "could not be checked whole" in result.out
+    flip(packed_copy / "shard-000002.tar", 600)
+    assert call("verify", packed_copy).code == 1  # damage is certain, whatever else could not be read
+
+
+def test_verify_writes_json(call: Call, packed_copy: Path) -> None:
+    assert json.loads(call("verify", packed_copy, "--json").out)["ok"] is True
+    flip(packed_copy / SHARD, 600)
+    result = call("verify", packed_copy, "--json")
+    raw = json.loads(result.out)
+    assert result.code == 1
+    assert (raw["ok"], raw["damages"][0]["shard"], raw["damages"][0]["offset"]) == (False, SHARD, 512)
+
+
+# --- how it ends ---
+
+
+def test_debug_shows_the_traceback_and_the_same_line(call: Call, tmp_path: Path) -> None:
+    result = call("--debug", "info", tmp_path)
+    assert result.code == 2
+    assert result.err.startswith("Traceback (most recent call last)")
+    assert result.err.splitlines()[-1] == call("info", tmp_path).err.strip()
+
+
+def test_an_unexpected_error_is_one_line_with_its_type_and_exit_code_70(
+    call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a\ndefect")
+
+    monkeypatch.setattr("wds_tools.stats.describe", fail)
+    assert_one_line_error(call("info", packed), 70, "unexpected ZeroDivisionError: a defect; run `wds-tools --debug")
+    assert "Traceback" in call("--debug", "info", packed).err
+
+
+def test_an_interrupt_is_one_line_and_exit_code_130(call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wds_tools.stats.describe", interrupt)
+    assert call("info", packed) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["info"], ["verify", "--json"]])
+def test_a_reader_that_goes_away_ends_the_program_in_silence(packed: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "wds_tools.cli", *words, *([] if "--help" in words else [str(packed)])]
+    read, write = os.pipe()
+    os.close(read)
+    run = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (run.returncode, run.stderr) == (141, b"")
+
+
+def test_a_broken_pipe_elsewhere_is_an_error(call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError("to a worker")
+
+    monkeypatch.setattr("wds_tools.stats.describe", fail)
+    assert call("info", packed).code == 70
