@@ -37,7 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
     parser.add_argument("--size", type=int, default=96, help="pixels a side")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--checkpoint", type=Path, default=ROOT / "build/checkpoint.pt")
     parser.add_argument("--save-every", type=int, default=10, help="steps from one checkpoint to the next")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
@@ -89,7 +89,7 @@ def main() -> None:
     )
     torch.manual_seed(0)
     model = resnet18(weights=None, num_classes=len(loader.classes)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     step = 0
     if args.resume:
         saved = torch.load(args.checkpoint, map_location=device, weights_only=True)

@@ -532,3 +532,32 @@ def test_a_broken_pipe_elsewhere_is_an_error(call: Call, packed: Path, monkeypat
 
     monkeypatch.setattr("wds_tools.stats.describe", fail)
     assert call("info", packed).code == 70
+
+
+def test_sample_writes_a_contact_sheet(call: Call, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "grid.png"
+    result = call("sample", packed, "--out", out, "--count", "6", "--size", "32", "--view", "eval")
+    assert result.code == 0
+    assert "6 samples" in result.out
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_sample_of_what_cannot_be_shown_is_one_line(call: Call, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "grid.png"
+    assert_one_line_error(call("sample", tmp_path / "none", "--out", out), 2, "no such folder")
+    assert_one_line_error(call("sample", packed, "--out", out, "--view", "odd"), 2, "train, eval, whole")
+    assert_one_line_error(call("sample", packed, "--out", tmp_path / "no" / "grid.png"), 1, "cannot write")
+    assert not out.exists()
+
+
+def test_bench_prints_a_table_and_writes_json(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    words = ("bench", packed, "--against", "", "--rounds", "1", "--seconds", "0.2", "--workers", "1", "--json", out)
+    result = process(*words)
+    assert result.code == 0, result.err
+    assert "limit" in result.out
+    assert json.loads(out.read_text())
+
+
+def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
+    assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder")

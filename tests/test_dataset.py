@@ -45,7 +45,6 @@ def test_without_a_batch_size_samples_come_one_by_one_in_order(packed, num_worke
         {"num_workers": 0},
         {"num_workers": 2},
         {"num_workers": 2, "persistent_workers": True},
-        {"num_workers": 2, "multiprocessing_context": "spawn"},
     ],
 )
 def test_each_iteration_is_the_next_epoch_for_all_workers(packed, options):
@@ -59,6 +58,16 @@ def test_each_iteration_is_the_next_epoch_for_all_workers(packed, options):
     dataset.set_epoch(1)
     assert [key for batch in loader for key in batch.key] == expected[1]
     assert [key for batch in loader for key in batch.key] == expected[2]
+
+
+def test_spawned_workers_give_the_same_samples_as_forked_ones(packed):
+    dataset = make(packed, batch_size=100, fields=("__key__",), view=None)
+    epochs = []
+    for context in ("fork", "spawn"):
+        loader = DataLoader(dataset, batch_size=100, num_workers=2, multiprocessing_context=context)
+        dataset.set_epoch(5)
+        epochs.append([key for batch in loader for key in batch.key])
+    assert epochs[0] == epochs[1]
 
 
 def test_ranks_get_equal_disjoint_parts(packed):

@@ -123,6 +123,8 @@ def test_what_is_absent_is_null_on_disk_and_marked_in_memory() -> None:
     index = from_bytes(to_bytes(small()), name="s.parquet")
     assert index.fields["cls"].offset.tolist() == [1536, ABSENT, 4096]
     assert index.label.tolist() == [3, NO_LABEL, 0]
+    assert (index.width.tolist(), index.height.tolist()) == ([640, 0, 0], [480, 0, 0])
+    assert (index.mode, index.orientation.tolist()) == (["RGB", "", ""], [6, 1, 1])
 
 
 def test_a_checksum_of_64_bits_is_kept() -> None:

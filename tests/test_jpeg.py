@@ -88,6 +88,7 @@ def test_every_encoder_setting_reads_as_pillow_and_turbo_read_it(subsampling: st
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("before", [0, 1, 30])
 def test_orientation_reads_in_both_byte_orders(orientation: int, order: str, before: int) -> None:
+    assert exif_orientation(exif(orientation, order=order, before=before)) == orientation
     data = jpeg(exif=exif(orientation, order=order, before=before))
     assert parse_header(data).orientation == orientation
     assert_agrees_with_pillow(data)
@@ -101,6 +102,27 @@ def test_an_orientation_that_does_not_exist_is_none(orientation: int) -> None:
 
 def test_an_orientation_of_another_type_is_ignored() -> None:
     assert exif_orientation(exif(6, kind=7)) is None
+
+
+def test_a_tag_behind_the_last_one_that_is_counted_is_ignored() -> None:
+    payload = bytearray(exif(6, before=20))
+    payload[14:16] = struct.pack("<H", 20)  # there are 21
+    assert exif_orientation(payload) is None
+
+
+@pytest.mark.parametrize("marker", sorted({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}))
+def test_every_kind_of_frame_is_one(marker: int) -> None:
+    header = parse_header(jpeg().replace(b"\xff\xc0", bytes([0xFF, marker]), 1))
+    assert (header.width, header.height, header.components) == (37, 23, 3)
+    assert header.progressive == (marker in (0xC2, 0xC6, 0xCA, 0xCE))
+
+
+@pytest.mark.parametrize("marker", [0xC4, 0xC8, 0xCC, 0xFE, 0xEF])
+def test_other_segments_are_no_frame(marker: int) -> None:
+    data = jpeg()
+    place = data.index(b"\xff\xda")  # behind the frame, where a second one would win
+    other = segment(marker, struct.pack(">BHHB", 12, 1, 1, 1))
+    assert parse_header(data[:place] + other + data[place:]) == parse_header(data)
 
 
 def test_the_first_exif_counts_as_in_pillow() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.packplan import (
@@ -54,6 +54,7 @@ def no_probe(entry: Input) -> str:
     return extension_kind(entry.path)
 
 
+@settings(deadline=None)
 @given(any_inputs)
 def test_a_shard_has_exactly_the_planned_length(tmp_path_factory: pytest.TempPathFactory, inputs: list[Input]) -> None:
     path = tmp_path_factory.mktemp("any") / "shard-000000.tar"
@@ -74,6 +75,7 @@ def test_a_member_that_needs_a_pax_header_is_planned_with_it() -> None:
     assert sample_bytes(large, ()) - sample_bytes(small, ()) == header - 512
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 60).map(lambda blocks: blocks * 512), min_size=1, max_size=60), st.integers(20, 80))
 def test_no_shard_is_longer_than_the_limit_unless_it_holds_one_sample(sizes: list[int], blocks: int) -> None:
     limit = blocks * 512
@@ -82,6 +84,7 @@ def test_no_shard_is_longer_than_the_limit_unless_it_holds_one_sample(sizes: lis
         assert stop - start == 1 or sum(sizes[start:stop]) + len(END) <= limit
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=60), st.integers(10_240, 10**12))
 def test_every_sample_is_in_just_one_shard(sizes: list[int], limit: int) -> None:
     boundaries = plan_boundaries(np.array(sizes, np.int64), limit)
@@ -90,6 +93,7 @@ def test_every_sample_is_in_just_one_shard(sizes: list[int], limit: int) -> None
     assert all(start < stop for start, stop in pairwise(boundaries))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 60).map(lambda blocks: blocks * 512), min_size=1, max_size=60), st.integers(20, 80))
 def test_a_shard_ends_only_where_the_next_sample_does_not_fit(sizes: list[int], blocks: int) -> None:
     limit = blocks * 512
@@ -127,6 +131,7 @@ def test_a_sorted_input_is_spread_evenly() -> None:
     assert counts.min() > 60  # 100 each on average; 4 standard deviations below
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["jpg", "JPEG", "png", "webp"]), min_size=1, max_size=40))
 def test_the_first_samples_are_of_the_most_common_type_as_far_as_there_are(kinds: list[str]) -> None:
     inputs = [Input(f"{number}.{kind}", 1, None) for number, kind in enumerate(kinds)]
@@ -194,4 +199,7 @@ def test_what_differs_is_named() -> None:
     assert differences(old, {**old, "seed": 1}) == "seed was 0 and is 1"
     assert "shard_bytes was 1 and is 2" in differences(old, {**old, "shard_bytes": 2, "files": 4})
     assert "files was 3 and is 4" in differences(old, {**old, "shard_bytes": 2, "files": 4})
-    assert differences(old, {**old, "digest": "b"}) == "paths, sizes or classes of the input files are others"
+    assert (
+        differences(old, {**old, "digest": "b"})
+        == "paths, sizes, classes or the first pictures of the input are others"
+    )

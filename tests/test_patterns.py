@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from braceexpand import braceexpand
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import NotADatasetError, OptionError
@@ -93,7 +93,8 @@ def test_a_pattern_of_too_many_names_is_refused_at_once(pattern: str) -> None:
 
 
 def test_a_million_names_are_allowed() -> None:
-    assert len(expand_pattern(f"{{0..{MAX_NAMES - 1}}}.tar")) == MAX_NAMES
+    assert _count(f"{{0..{MAX_NAMES - 1}}}.tar", 0) == MAX_NAMES
+    assert len(expand_pattern("{0..9999}.tar")) == 10_000
 
 
 groups = st.recursive(
@@ -106,11 +107,14 @@ groups = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(groups, min_size=1, max_size=3).map(lambda parts: "-".join("{" + part + "}" for part in parts)))
 def test_the_count_is_never_less_than_what_the_pattern_expands_to(pattern: str) -> None:
+    assume(_count(pattern, 0) < 5000)
     assert len(list(braceexpand(pattern))) <= _count(pattern, 0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "{0..12}", "{x,y,z}", "{9..3}", "{a,{1..3}}"]), max_size=4).map("".join))
 def test_the_count_of_ranges_and_alternatives_is_exact(pattern: str) -> None:
     assert len(list(braceexpand(pattern))) == _count(pattern, 0)

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import SourceError
@@ -235,6 +235,7 @@ def test_a_source_travels_to_another_process_without_its_listing(tmp_path: Path)
     assert len(pickle.dumps(source)) < 1000
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.text("ab.é /~", min_size=1, max_size=6).filter(lambda name: not name.startswith(".") and "/" not in name),

@@ -6,6 +6,7 @@ import io
 import mmap
 import os
 import shutil
+import struct
 import subprocess
 import tarfile
 import time
@@ -283,9 +284,17 @@ def test_a_base_256_size_is_read() -> None:
 
 
 def test_a_checksum_of_signed_characters_is_read() -> None:
-    block = header("ä.jpg".encode())
-    signed = sum(byte - 256 * (byte > 127) for byte in block[:148] + block[156:]) + 8 * 32
-    assert members(block[:148] + b"%06o\0 " % signed + block[156:] + END)[0].name == "ä.jpg"
+    name = b"\x7f\x80\xff\xc3\xa4.jpg"
+    block = header(name)
+    signed = sum(struct.unpack("512b", block[:148] + b" " * 8 + block[156:]))
+    assert members(block[:148] + b"%06o\0 " % signed + block[156:] + END)[0].name == os.fsdecode(name)
+
+
+def test_the_largest_checksum_is_read() -> None:
+    block = bytearray(header(b"\xff" * 100))
+    block[157:257] = block[345:445] = b"\xff" * 100
+    assert sum(block) > 0o100000
+    assert members(reseal(bytes(block)) + END)[0].size == 0
 
 
 def test_a_name_with_a_prefix_is_joined() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools import tarfmt
@@ -224,6 +224,7 @@ text = st.text(st.characters(codec="utf-8", exclude_characters="\0./"), min_size
 words = st.text("abcdefghijklmnopqrstuvwxyz0123456789_", min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         text, st.dictionaries(words, st.binary(max_size=1500), min_size=1, max_size=3), min_size=1, max_size=6

@@ -214,6 +214,67 @@ def _verify_text(report: VerifyReport) -> str:
     return "\n".join(lines)
 
 
+@cli.command(epilog=_example("wds-tools sample shards/photos --out grid.png --view train"))
+@click.argument("dataset")
+@click.option("--out", type=click.Path(path_type=Path), default="sample.png", show_default=True, help="File to write.")
+@click.option("--view", default="train", show_default=True, help="train, eval, or whole: all of each picture.")
+@click.option("--size", default=128, show_default=True, help="Pixels of a tile.")
+@click.option("--count", default=48, show_default=True, help="How many samples, at most.")
+@click.option("--seed", default=0, show_default=True, help="Of order, crops and flips.")
+@click.option("--epoch", default=0, show_default=True, help="Which epoch.")
+def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int, epoch: int) -> None:
+    """Write a contact sheet of what the loader yields.
+
+    Shown are the first samples of an epoch of DATASET, in the order and with the crops that training would see.
+    """
+    from wds_tools.sheet import contact_sheet
+
+    shown = contact_sheet(dataset, out, view=view, size=size, count=count, seed=seed, epoch=epoch)
+    click.echo(f"{shown} samples of {dataset} as {view} shows them: {out}")
+
+
+@cli.command(epilog=_example("wds-tools bench shards/photos --workers 4"))
+@click.argument("dataset")
+@click.option("--view", default="train", show_default=True, help="train or eval.")
+@click.option("--against", default="imagefolder,webdataset", show_default=True, help="Peers, with commas.")
+@click.option("--workers", default=2, show_default=True, help="Processes that decode, of each contender.")
+@click.option("--batch-size", default=128, show_default=True, help="Images per batch.")
+@click.option("--rounds", default=5, show_default=True, help="How often each contender is measured, in turn.")
+@click.option("--seconds", default=5.0, show_default=True, help="Least duration of a round.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures to FILE.")
+def bench(
+    dataset: str,
+    view: str,
+    against: str,
+    workers: int,
+    batch_size: int,
+    rounds: int,
+    seconds: float,
+    json_file: Path | None,
+) -> None:
+    """Measure the loader on DATASET, beside its peers and the speed of decoding alone.
+
+    All get the same pictures, in processes of their own, in alternating rounds. A ratio is taken within a round; medians
+    are printed with their range.
+    """
+    from wds_tools.bench import bench as run_bench
+
+    peers = [name.strip() for name in against.split(",") if name.strip()]
+    report = run_bench(
+        dataset,
+        view=view,
+        against=peers,
+        workers=workers,
+        rounds=rounds,
+        seconds=seconds,
+        batch_size=batch_size,
+        progress=lambda line: click.echo(line, err=True),
+    )
+    if json_file:
+        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+    click.echo(report.render())
+
+
 def _amount(samples: int, shards: int, size: int, *, word: str = "sample") -> str:
     from wds_tools.stats import counted, human_bytes
 

@@ -42,6 +42,7 @@ from wds_tools.sources.folder import FolderSource
 from wds_tools.writer import merge_stats
 
 _MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
+_BYTES_PER_WORKER = 250_000_000  # what one process packs in the half second that another one takes to start
 _MOST_HEAD_READS = 64
 _NAMED_FILES = 3
 
@@ -90,7 +91,7 @@ def pack(
         shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
             that is larger alone.
         seed: Of the random order that the samples are put in.
-        workers: Processes; None takes the cores there are, 8 at most. 1 packs in this process.
+        workers: Processes; None takes as many as pay, up to the cores there are and to 8. 1 packs in this process.
         classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
         strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
@@ -112,7 +113,7 @@ def pack(
         classes=_class_names(classes),
         strict=strict,
     )
-    processes = _process_count(workers)
+    _check_workers(workers)
     src, dst = Path(src), Path(dst)
     _refuse_inside(src, dst)
     source = FolderSource(src, options.classes)
@@ -124,7 +125,7 @@ def pack(
         skipped = read_skipped(dst)
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
     with Destination(dst) as destination, _Bar(len(plan.inputs), progress) as bar:
-        job = _Job(plan, source, destination, processes, bar)
+        job = _Job(plan, source, destination, workers or _process_count(plan), bar)
         manifest, skipped = job.run(listing.skipped, strict=strict, fresh=fresh)
     return PackReport(manifest, dst, manifest.samples, skipped, len(job.kept), time.monotonic() - started)
 
@@ -287,14 +288,18 @@ def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] 
     return tuple(classes)
 
 
-def _process_count(workers: int | None) -> int:
-    processes = min(_MOST_WORKERS, available_cores()) if workers is None else workers
-    if processes < 1:
+def _check_workers(workers: int | None) -> None:
+    if workers is not None and workers < 1:
         raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
-    if processes > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
+    if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         # A worker imports the main script and thereby runs it: without a guard it would pack again.
         raise WorkerError("pack() runs when the script is imported; put the call below: if __name__ == '__main__':")
-    return processes
+
+
+def _process_count(plan: Plan) -> int:
+    """Return how many processes pay."""
+    size = sum(entry.size for entry in plan.inputs)
+    return min(_MOST_WORKERS, available_cores(), 1 + size // _BYTES_PER_WORKER)
 
 
 def _refuse_inside(src: Path, dst: Path) -> None:
@@ -308,8 +313,9 @@ def _refuse_inside(src: Path, dst: Path) -> None:
 def _strict_error(skipped: Sequence[Skip]) -> SourceError:
     named = "; ".join(f"{skip.path!r} {skip.reason}" for skip in skipped[:_NAMED_FILES])
     more = f"; and {len(skipped) - _NAMED_FILES:,} more" if len(skipped) > _NAMED_FILES else ""
+    files = "file" if len(skipped) == 1 else "files"
     return SourceError(
-        f"{len(skipped):,} files cannot be packed: {named}{more}. Mend or remove them, or pack without "
+        f"{len(skipped):,} {files} cannot be packed: {named}{more}. Mend or remove them, or pack without "
         "strict to leave them out"
     )
 

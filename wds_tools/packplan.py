@@ -186,4 +186,4 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
     """
     words = [word for word in ("kind", "seed", "shard_bytes", "files") if old.get(word) != new.get(word)]
     named = [f"{word} was {old.get(word)!r} and is {new.get(word)!r}" for word in words]
-    return ", ".join(named) or "paths, sizes or classes of the input files are others"
+    return ", ".join(named) or "paths, sizes, classes or the first pictures of the input are others"

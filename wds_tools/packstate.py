@@ -286,11 +286,13 @@ def _is_ours(name: str) -> bool:
 def _lock(path: Path) -> int:
     """Open and lock a file; the one locked must still be the one of that name."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:
-            continue  # a packer that has just ended took its work area away
+        except (FileNotFoundError, FileExistsError):
+            if path.parent.is_file():
+                raise
+            continue  # a packer that has just ended took its work area away meanwhile
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _same_file(descriptor, path):

@@ -74,10 +74,11 @@ def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str,
     while (elapsed := time.perf_counter() - begun) < seconds or count % workers:
         images += next(batches)
         count += 1
+    used = procfs.cpu_seconds(os.getpid()) - cpu
     return {
         "images": images,
         "seconds": elapsed,
-        "cpu_seconds": procfs.cpu_seconds(os.getpid()) - cpu,
+        "cpu_seconds": max(used, procfs.TICK_SECONDS),  # ratios need more than nothing
         "memory_bytes": procfs.memory_bytes(os.getpid()),
     }
 

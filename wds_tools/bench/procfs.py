@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 _PROC = Path("/proc")
-_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+"""CPU time is counted in these."""
 
 
 def available() -> bool:
@@ -31,7 +32,7 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a family has used, of members that have ended too."""
     # utime, stime, and those of children that were waited for; fields 14 to 17 of stat, 11 to 14 behind the name
     ticks = [sum(int(field) for field in fields[11:15]) for member in family(pid) if (fields := _stat(member))]
-    return sum(ticks) * _TICK_SECONDS
+    return sum(ticks) * TICK_SECONDS
 
 
 def memory_bytes(pid: int) -> int:
