@@ -625,6 +625,13 @@ def test_a_file_in_place_of_the_destination_is_an_error(small: Path, tmp_path: P
         pack(small, tmp_path / "file", workers=1)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no folder that refuses everyone")
+def test_a_folder_that_cannot_be_made_is_an_error(small: Path) -> None:
+    with pytest.raises(DestinationError, match="cannot write to /proc/none: No such file"):
+        pack(small, "/proc/none", workers=1)
+
+
 def test_a_missing_source_is_an_error_and_makes_no_destination(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="none cannot be read"):
         pack(tmp_path / "none", tmp_path / "dst")

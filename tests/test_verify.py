@@ -276,7 +276,8 @@ def foreign(tmp_path: Path) -> Path:
 
 def test_members_that_are_no_fields_are_no_damage(foreign: Path) -> None:
     assert verify(foreign).ok
-    assert verify(foreign / "f.tar").ok
+    (foreign / "stray").write_text("x")
+    assert (verify(foreign / "f.tar").ok, verify(foreign / "f.tar").strangers) == (True, [])
     assert verify(foreign / "manifest.json").ok
 
 
@@ -358,8 +359,18 @@ def test_a_report_lists_a_bounded_number_and_counts_all(packed_copy: Path, monke
     for offset in index.fields["cls"].offset:
         data[offset] ^= 1
     (packed_copy / SHARD).write_bytes(data)
+    flip(packed_copy / "shard-000000.tar", 600)
     report = verify(packed_copy)
-    assert (len(report.damages), report.damage_count) == (5, len(index))
+    assert (len(report.damages), report.damage_count) == (5, len(index) + 1)
+    assert [damage.shard for damage in report.damages] == ["shard-000000.tar", *[SHARD] * 4]
+
+
+def test_a_bar_is_shown_where_it_is_asked_for(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verify(packed)
+    verify(packed, progress=False)
+    assert capsys.readouterr().err == ""
+    verify(packed, progress=True)
+    assert "100%" in capsys.readouterr().err
 
 
 def test_a_report_is_json(packed_copy: Path) -> None:

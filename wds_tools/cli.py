@@ -252,10 +252,10 @@ def bench(
     seconds: float,
     json_file: Path | None,
 ) -> None:
-    """Measure the loader on DATASET, beside its peers and the speed of decoding alone.
+    """Measure the loader beside its peers, and decoding alone.
 
-    All get the same pictures, in processes of their own, in alternating rounds. A ratio is taken within a round; medians
-    are printed with their range.
+    All get the same pictures, those of DATASET, in processes of their own, in alternating rounds. A ratio is taken
+    within a round; medians are printed with their range.
     """
     from wds_tools.bench import bench as run_bench
 

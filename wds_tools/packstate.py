@@ -6,6 +6,7 @@ per finished shard. It goes away once the manifest, the last file of a dataset, 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +28,7 @@ from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 
 WORK_NAME = ".packing"
 SKIPPED_NAME = "skipped.jsonl"
+_LOCK_ATTEMPTS = 20  # each is lost only if another packer ends in that very moment
 _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
 
 
@@ -284,25 +286,29 @@ def _is_ours(name: str) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """Open and lock a file; the one locked must still be the one of that name."""
-    while True:
-        try:
+    """Return an open, locked file; its folder is made."""
+    for _ in range(_LOCK_ATTEMPTS):
+        with suppress(FileNotFoundError, FileExistsError):  # a packer that has just ended took its work area away
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except (FileNotFoundError, FileExistsError):
-            if path.parent.is_file():
-                raise
-            continue  # a packer that has just ended took its work area away meanwhile
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same_file(descriptor, path):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            raise
-        except OSError:
-            return descriptor  # a file system without locks: the lock is a courtesy, nothing depends on it
+            return _try_lock(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _try_lock(path)
+
+
+def _try_lock(path: Path) -> int:
+    """Open and lock a file; the one locked must still be the one of that name."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(descriptor)
+        raise
+    except OSError:
+        return descriptor  # a file system without locks: the lock is a courtesy, nothing depends on it
+    if not _same_file(descriptor, path):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return descriptor
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
