@@ -36,5 +36,5 @@ def main() -> None:
     print(f"{made} shards made, {report.kept} kept from an earlier run, in {report.seconds:.1f} s")
 
 
-if __name__ == "__main__":  # packing starts processes, which import this file
+if __name__ == "__main__":
     main()

@@ -814,16 +814,15 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 @needs_proc
 def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
     randomness = random.Random(20261121)
-    began = time.monotonic()
-    assert start(photos, tmp_path / "undisturbed", "1MB", "").wait() == 0
-    undisturbed_seconds = time.monotonic() - began
     landed = 0
     for chain in range(3):
         dst, mark = tmp_path / f"{chain}" / "dst", uuid.uuid4().hex
         dst.parent.mkdir()
-        for _ in range(2):
+        for kill in (1, 2):
             process = start(photos, dst, "1MB", mark)
-            time.sleep((0.3 + 0.7 * randomness.random()) * undisturbed_seconds)
+            goal = kill + randomness.randrange(2)  # shards finished by then; some time later it is killed
+            assert wait_for(lambda: process.poll() is not None or len(list(dst.glob(".packing/shard-*"))) >= goal)
+            time.sleep(0.03 * randomness.random())
             process.kill()
             landed += process.wait() == -signal.SIGKILL
             assert no_one_left(mark)
@@ -977,21 +976,22 @@ def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(
     photos: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = uuid.uuid4().hex
-    script = (
-        "import os, sys\nfrom wds_tools import packwork, packer\nfrom wds_tools.errors import WorkerError\n"
+    (tmp_path / "sitecustomize.py").write_text(  # which every Python process runs first, so the workers too
+        "import os\nfrom wds_tools import packwork\n"
         "make_sample = packwork.make_sample\n"
         "def die(task, position, entry):\n"
         "    if task.number == 2: os.kill(os.getpid(), 9)\n"
         "    return make_sample(task, position, entry)\n"
-        "packwork.make_sample = die\n"  # the workers import this script, so it holds there too
-        "if __name__ == '__main__':\n"
-        "    try: packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2)\n"
-        "    except WorkerError as error: sys.exit(f'WorkerError: {error}')\n"
+        "packwork.make_sample = die\n"
     )
-    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "script.py").write_text(
+        "import sys\nfrom wds_tools import packer\nfrom wds_tools.errors import WorkerError\n"
+        "try: packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2)\n"
+        "except WorkerError as error: sys.exit(f'WorkerError: {error}')\n"
+    )
     done = subprocess.run(
         [sys.executable, tmp_path / "script.py", photos, tmp_path / "dst"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PACK_MARK": mark},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PACK_MARK": mark},
         capture_output=True,
         text=True,
         check=False,
@@ -1008,17 +1008,19 @@ def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(
 @needs_proc
 def test_ctrl_c_stops_within_a_shard_and_keeps_what_is_finished(photos: Path, packed: Path, tmp_path: Path) -> None:
     dst, mark = tmp_path / "dst", uuid.uuid4().hex
-    script = (
-        "import sys, time\nfrom wds_tools import packwork, packer\n"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nfrom wds_tools import packwork\n"
         "make_sample = packwork.make_sample\n"
         "def slow(task, position, entry):\n"
         "    time.sleep(0.2 * (task.number >= 2))\n"  # a shard of sixty pictures then takes twelve seconds
         "    return make_sample(task, position, entry)\n"
         "packwork.make_sample = slow\n"
-        "if __name__ == '__main__': packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2)\n"
     )
-    (tmp_path / "script.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PACK_MARK": mark}
+    (tmp_path / "script.py").write_text(
+        "import sys\nfrom wds_tools import packer\n"
+        "packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PACK_MARK": mark}
     process = subprocess.Popen(
         [sys.executable, tmp_path / "script.py", photos, dst],
         env=environment,
@@ -1039,20 +1041,20 @@ def test_ctrl_c_stops_within_a_shard_and_keeps_what_is_finished(photos: Path, pa
     assert contents(dst) == contents(packed)
 
 
-def test_a_script_without_a_guard_is_told_so(photos: Path, tmp_path: Path) -> None:
+def test_a_script_without_a_guard_packs_once_and_its_processes_do_not_run_it(photos: Path, tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     arguments = f"{str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2"
-    script.write_text(f"from wds_tools.packer import pack\npack({arguments})")
+    script.write_text(f"print('run')\nfrom wds_tools.packer import pack\npack({arguments})")
     done = subprocess.run(
         [sys.executable, script],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
         timeout=60,
     )
-    assert done.returncode == 1
-    assert "put the call below: if __name__ == '__main__':" in done.stderr
+    assert done.stdout == "run\n"
+    assert manifest_of(tmp_path / "dst").samples == 400
 
 
 def test_a_program_piped_into_python_packs_too(small: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import multiprocessing
 import os
 import sys
 import time
@@ -24,7 +23,6 @@ from wds_tools.errors import (
     OptionError,
     SourceError,
     WdsToolsError,
-    WorkerError,
 )
 from wds_tools.manifest import Manifest
 from wds_tools.options import PackOptions, available_cores, parse_bytes
@@ -291,9 +289,6 @@ def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] 
 def _check_workers(workers: int | None) -> None:
     if workers is not None and workers < 1:
         raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
-    if workers != 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
-        # A worker imports the main script and thereby runs it: without a guard it would pack again.
-        raise WorkerError("pack() runs when the script is imported; put the call below: if __name__ == '__main__':")
 
 
 def _process_count(plan: Plan) -> int:

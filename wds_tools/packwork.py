@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from wds_tools import codecs
@@ -113,7 +115,7 @@ def run_tasks(tasks: Iterator[ShardTask], *, processes: int, advance: Advance) -
         DestinationError: A shard cannot be written.
         WorkerError: A worker process died.
     """
-    if processes <= 1 or not _main_can_be_imported():
+    if processes <= 1:
         return (pack_shard(task, advance) for task in tasks)
     return _run_pool(tasks, processes, advance)
 
@@ -141,7 +143,8 @@ def _collect(
     running: set[Future[ShardReport]] = set()
     while True:
         # One task in hand for each worker: tasks hold thousands of paths, so not all are made at once.
-        running |= {pool.submit(_run_task, task) for task in islice(tasks, 2 * processes - len(running))}
+        with _without_main():  # the first submission starts the processes
+            running |= {pool.submit(_run_task, task) for task in islice(tasks, 2 * processes - len(running))}
         if not running:
             return
         finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -202,8 +205,16 @@ def _advance_shared(samples: int, size: int) -> None:
         done[1] += size
 
 
-def _main_can_be_imported() -> bool:
-    """Workers import the main script; one that was typed or piped into Python has no file to import."""
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main script from processes that start now.
+
+    They would run it to learn of its classes, of which a task has none: a script that packs without a guard would pack
+    again, and one that imports torch would have each process import it too.
+    """
     main = sys.modules["__main__"]
-    path = getattr(main, "__file__", None)
-    return path is None or getattr(main, "__spec__", None) is not None or Path(path).exists()
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -29,6 +29,12 @@ _WITHOUT_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders,
 _EXTENDED = (b"x", b"g", b"L", b"K")
 _ZERO_BLOCK = bytes(BLOCK)
 
+_MODE_AND_OWNER = b"0000644\0" + b"0000000\0" * 2
+_MTIME = b"00000000000\0"
+_MAGIC_AND_REST = bytes(100) + b"ustar\0" + b"00" + bytes(BLOCK - 265)
+# The checksum counts its own eight bytes as spaces.
+_CONSTANT_SUM = sum(_MODE_AND_OWNER) + sum(_MTIME) + 8 * ord(" ") + sum(_MAGIC_AND_REST)
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -108,18 +114,12 @@ def _pax_record(word: bytes, value: bytes) -> bytes:
 
 
 def _ustar_block(name: bytes, size: int, kind: bytes) -> bytes:
-    block = bytearray(BLOCK)
-    block[0 : len(name)] = name
-    block[100:108] = b"0000644\0"
-    block[108:116] = b"0000000\0"
-    block[116:124] = b"0000000\0"
-    block[124:136] = b"%011o\0" % size
-    block[136:148] = b"00000000000\0"
-    block[148:156] = b" " * 8
-    block[156:157] = kind
-    block[257:265] = b"ustar\0" + b"00"
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
+    """Return a header block; joined from constants, because packing makes three for every sample."""
+    digits = b"%011o" % size
+    checksum = _CONSTANT_SUM + sum(name) + sum(digits) + kind[0]
+    return b"".join(
+        (name.ljust(100, b"\0"), _MODE_AND_OWNER, digits, b"\0", _MTIME, b"%06o\0 " % checksum, kind, _MAGIC_AND_REST)
+    )
 
 
 def walk(buffer: memoryview, *, shard: str, complete: bool = False) -> Iterator[Member]:
