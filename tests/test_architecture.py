@@ -13,7 +13,7 @@ PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs index manifest storage shardset
 sources writer packplan packstate packwork packer indexer
 planner views reader decode assemble ring pool dataset device loader
-verify stats sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
+verifier stats sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
 MAY_IMPORT_TORCH = {"decode", "assemble", "ring", "pool", "dataset", "device", "loader", "sheet", "bench"}
 MAX_LINES = 450
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -67,7 +67,7 @@ def test_the_format_modules_do_no_io():
     "statement",
     [
         "import wds_tools",
-        "import wds_tools.packer, wds_tools.indexer, wds_tools.verify, wds_tools.stats",
+        "import wds_tools.packer, wds_tools.indexer, wds_tools.verifier, wds_tools.stats",
         "import wds_tools.cli",
         "from wds_tools import pack, RandomResizedCrop",
     ],

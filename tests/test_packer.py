@@ -17,6 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -812,6 +813,10 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 @needs_proc
+def ended_or_finished(process: subprocess.Popen[bytes], dst: Path, shards: int) -> bool:
+    return process.poll() is not None or len(list(dst.glob(".packing/shard-*"))) >= shards
+
+
 def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
     randomness = random.Random(20261121)
     landed = 0
@@ -821,7 +826,7 @@ def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, pac
         for kill in (1, 2):
             process = start(photos, dst, "1MB", mark)
             goal = kill + randomness.randrange(2)  # shards finished by then; some time later it is killed
-            assert wait_for(lambda: process.poll() is not None or len(list(dst.glob(".packing/shard-*"))) >= goal)
+            assert wait_for(partial(ended_or_finished, process, dst, goal))
             time.sleep(0.03 * randomness.random())
             process.kill()
             landed += process.wait() == -signal.SIGKILL

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wds_tools.manifest import Manifest
     from wds_tools.packer import pack
     from wds_tools.stats import describe
-    from wds_tools.verify import verify
+    from wds_tools.verifier import verify
     from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
 
 __version__ = "0.1.0"
@@ -37,7 +37,7 @@ _HOMES = {
     "index_shards": "indexer",
     "make_loader": "loader",
     "pack": "packer",
-    "verify": "verify",
+    "verify": "verifier",
 }
 
 __all__ = [

@@ -25,7 +25,7 @@ from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
 if TYPE_CHECKING:
     from wds_tools.packer import PackReport
-    from wds_tools.verify import VerifyReport
+    from wds_tools.verifier import VerifyReport
 
 STDOUT = 1
 MAX_NAMED = 5  # files or shards that a summary names before it counts
@@ -182,7 +182,7 @@ def verify(run: Run, dataset: str, as_json: bool) -> int:
     Checked are indexes, shards, tar headers and fields of DATASET; all damage is listed, with shard, key, field and
     byte. The exit code is 0 if all is whole, 1 if there is damage, and 2 if something could not be checked.
     """
-    from wds_tools.verify import verify as verify_dataset
+    from wds_tools.verifier import verify as verify_dataset
 
     run.failure_code = 2
     report = verify_dataset(dataset)

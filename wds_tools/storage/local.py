@@ -71,7 +71,7 @@ class LocalStore:
         try:
             with path.open("rb") as file:
                 length = file.seek(0, 2)
-                if length != total_bytes:
+                if length != total_bytes or length == 0:  # nothing cannot be mapped, and is no shard
                     raise TruncatedShardError(
                         f"{path} has {length:,} bytes, its manifest says {total_bytes:,}: "
                         "it was cut or replaced; copy or pack it again",

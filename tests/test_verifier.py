@@ -21,7 +21,7 @@ from wds_tools.indexer import index_shards
 from wds_tools.manifest import from_json, to_json
 from wds_tools.storage.local import LocalStore
 from wds_tools.tarfmt import BLOCK, END, build_header, padded
-from wds_tools.verify import Damage, verify
+from wds_tools.verifier import Damage, verify
 
 SHARD = "shard-000001.tar"
 
