@@ -812,11 +812,11 @@ def no_one_left(mark: str) -> bool:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found through /proc")
 
 
-@needs_proc
 def ended_or_finished(process: subprocess.Popen[bytes], dst: Path, shards: int) -> bool:
     return process.poll() is not None or len(list(dst.glob(".packing/shard-*"))) >= shards
 
 
+@needs_proc
 def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
     randomness = random.Random(20261121)
     landed = 0
