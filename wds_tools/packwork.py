@@ -30,6 +30,7 @@ Advance = Callable[[int, int], None]
 """Told of every (samples, bytes) that are done; may raise to stop the work."""
 
 _POLL_SECONDS = 0.1
+_COUNTERS = 1024  # one for each process, by its number; a lock would stay shut when its holder is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def run_tasks(tasks: Iterator[ShardTask], *, processes: int, advance: Advance) -
 def _run_pool(tasks: Iterator[ShardTask], processes: int, advance: Advance) -> Generator[ShardReport, None, None]:
     # Forked workers would inherit the locks of our threads; those of a fork server do not.
     context = multiprocessing.get_context("forkserver")
-    done, stop = context.Array("q", 2), context.Value("b", 0, lock=False)
+    done, stop = context.RawArray("q", 2 * _COUNTERS), context.Value("b", 0, lock=False)
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(done, stop)) as pool:
         try:
             yield from _collect(pool, tasks, processes, _Poll(done, advance))
@@ -163,8 +164,7 @@ class _Poll:
 
     def report(self) -> None:
         """Pass on what was done since the last call."""
-        with self._done.get_lock():
-            samples, size = self._done
+        samples, size = sum(self._done[::2]), sum(self._done[1::2])
         self._advance(samples - self._seen[0], size - self._seen[1])
         self._seen = (samples, size)
 
@@ -200,9 +200,9 @@ def _advance_shared(samples: int, size: int) -> None:
     done, stop = _shared
     if stop.value:
         raise _StopError
-    with done.get_lock():
-        done[0] += samples
-        done[1] += size
+    counter = 2 * (os.getpid() % _COUNTERS)
+    done[counter] += samples
+    done[counter + 1] += size
 
 
 @contextmanager
