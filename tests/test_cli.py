@@ -561,3 +561,26 @@ def test_bench_prints_a_table_and_writes_json(packed: Path, tmp_path: Path) -> N
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
     assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder")
+
+
+def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> None:
+    told = call("plan", packed, "--batch-size", "32", "--world-size", "2", "--step-seconds", "0.1", "--size", "64")
+    assert told.code == 0
+    for words in ("400 samples in 7 shards", "6 of 64 samples", "16 samples left out", "1.00 of a full shuffle", "MB/s"):
+        assert words in told.out, words
+    as_json = json.loads(call("plan", packed, "--batch-size", "32", "--shuffle", "no", "--json").out)
+    assert (as_json["steps"], as_json["window_samples"]) == (12, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batch-size", "500"], "500 samples"),
+        (["--shuffle", "odd"], "allowed are yes, no"),
+        (["--shuffle", "1.5"], "allowed are True"),
+        (["--tail", "odd"], "drop"),
+        (["--world-size", "3", "--ranks-per-node", "2"], "equally many"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(call: Call, packed: Path, words: list[str], said: str) -> None:
+    assert_one_line_error(call("plan", packed, *words), 2, said)

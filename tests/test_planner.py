@@ -7,18 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wds_tools import planner
+from wds_tools import order as order_module
 from wds_tools.errors import OptionError, ResumeError
-from wds_tools.planner import (
-    Cursor,
-    EpochPlan,
-    Order,
-    World,
-    default_block,
-    default_window,
-    resume,
-    state_dict,
-)
+from wds_tools.order import Order, default_block
+from wds_tools.planner import Cursor, EpochPlan, World, resume, state_dict
 
 SHARDS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda counts: sum(counts) > 0)
 MANY = settings(max_examples=300, deadline=None)
@@ -32,12 +24,13 @@ def orders(draw):
         seed=draw(st.integers(0, 5)),
         window=draw(st.integers(0, 200)),
         block=draw(st.integers(1, 20)),
+        lanes=draw(st.integers(1, 5)),
     )
 
 
 @pytest.fixture(autouse=True, params=[7, 100, 1 << 20], ids=lambda n: f"segments-of-{n}")
 def segment_samples(request, monkeypatch):
-    monkeypatch.setattr(planner, "SEGMENT_SAMPLES", request.param)
+    monkeypatch.setattr(order_module, "SEGMENT_SAMPLES", request.param)
 
 
 @MANY
@@ -52,7 +45,7 @@ def test_any_part_of_the_sequence_is_the_same_however_it_is_asked_for(order, dat
     start = data.draw(st.integers(0, order.samples))
     stop = data.draw(st.integers(start, order.samples))
     whole = order.ids(1, 0, order.samples)
-    fresh = order.with_window(window=order.window, block=order.block)
+    fresh = order.like(window=order.window, block=order.block, lanes=order.lanes)
     assert (fresh.ids(1, start, stop) == whole[start:stop]).all()
 
 
@@ -64,6 +57,24 @@ def test_no_sample_moves_further_than_the_window_and_a_block_from_its_block(shar
     place = np.argsort(unshuffled.ids(0, 0, order.samples))  # where the permuted blocks alone would put each sample
     moved = np.argsort(order.ids(0, 0, order.samples)) - place
     assert abs(moved).max() <= window + block
+
+
+@MANY
+@given(SHARDS, st.integers(1, 12), st.integers(2, 4), st.integers(0, 60), st.integers(1, 8))
+def test_lanes_share_no_block_and_take_turns(shards, block, lanes, window, batch):
+    order = Order(fingerprint="x", shard_samples=shards, seed=0, window=window, block=block, lanes=lanes)
+    ids, lane = order.slice(0, 0, order.samples)
+    blocks = order.block_of(ids)[1]
+    owner = dict(zip(blocks.tolist(), lane.tolist(), strict=True))
+    assert [owner[b] for b in blocks.tolist()] == lane.tolist()
+    if order_module.SEGMENT_SAMPLES == 1 << 20:
+        shortest = np.bincount(lane, minlength=lanes).min()
+        assert lane[: shortest * lanes].tolist() == list(range(lanes)) * shortest  # while all lanes have samples
+        # One rank a lane: while all lanes have samples, each rank reads the blocks of its own lane only.
+        for rank in range(lanes):
+            plan = EpochPlan(order, Cursor(), World(rank, lanes), batch, "drop")
+            for number in range(min(len(plan), shortest // batch)):
+                assert {owner[b] for b in order.block_of(plan.step(number).ids)[1].tolist()} == {rank}
 
 
 def test_a_shuffled_epoch_differs_from_the_stored_order_and_by_epoch_and_seed_and_dataset():
@@ -79,7 +90,7 @@ def test_a_shuffled_epoch_differs_from_the_stored_order_and_by_epoch_and_seed_an
 
 def test_the_order_is_pinned_so_that_a_release_that_changes_it_must_say_so():
     order = Order(fingerprint="pinned", shard_samples=[6, 4, 5], seed=3, window=8, block=2)
-    if planner.SEGMENT_SAMPLES > 100:
+    if order_module.SEGMENT_SAMPLES > 100:
         assert order.ids(2, 0, 15).tolist() == PINNED
 
 
@@ -96,9 +107,8 @@ def test_the_union_over_ranks_of_each_step_does_not_depend_on_the_number_of_rank
     for number in range(len(one)):
         steps = [plan.step(number) for plan in many]
         whole = one.step(number)
-        assert (np.concatenate([step.ids for step in steps]) == whole.ids).all()
-        assert (np.concatenate([step.positions for step in steps]) == whole.positions).all()
-        assert (np.concatenate([step.valid for step in steps]) == whole.valid).all()
+        rows = [row for step in steps for row in zip(step.positions, step.ids, step.valid, strict=True)]
+        assert sorted(rows) == list(zip(whole.positions, whole.ids, whole.valid, strict=True))
 
 
 @MANY
@@ -122,7 +132,7 @@ def test_resuming_anywhere_on_any_topology_gives_the_rest_of_the_sequence(order,
     plan = EpochPlan(order, Cursor(2), World(0, world), batch, "mask")
     number = data.draw(st.integers(0, len(plan) - 1))
     state = json.loads(json.dumps(state_dict(order, plan.cursor_after(number))))
-    fresh = order.with_window(window=99 if order.window else 0, block=3)  # other defaults; the state's count
+    fresh = order.like(window=99 if order.window else 0, block=3, lanes=2)  # other defaults; the state's count
     order2, cursor = resume(state, fresh)
     if number == len(plan) - 1:
         assert cursor == Cursor(3, 0)
@@ -148,7 +158,6 @@ def test_a_state_is_a_few_hundred_bytes_of_json():
         ({"fingerprint": "other"}, ["other", "mine"]),
         ({"seed": 5}, ["5", "0"]),
         ({"version": 99}, ["99", "1"]),
-        ({"lanes": 4}, ["4", "1"]),
         ({"position": 10**9}, ["1,000,000,000"]),
         ({"position": -1}, ["-1"]),
         ({"epoch": "x"}, ["state"]),
@@ -176,7 +185,7 @@ def test_an_impossible_rank_is_refused(rank, world_size):
 
 
 def test_a_billion_samples_plan_and_resume_without_a_list_of_them(segment_samples):
-    if planner.SEGMENT_SAMPLES < 1 << 20:
+    if order_module.SEGMENT_SAMPLES < 1 << 20:
         pytest.skip("the real segment size")
     order = Order(fingerprint="x", shard_samples=[10_000] * 100_000, seed=0, window=50_000, block=19)
     ids = order.ids(3, 777_777_777, 777_778_277)
@@ -191,8 +200,3 @@ def test_default_block_is_about_two_mebibytes(samples, total):
     assert 1 <= block <= 65_536
     if 1 < block < 65_536:
         assert 0.5 < block * total / samples / (2 << 20) < 2
-
-
-def test_default_window_is_small_for_data_that_the_packer_shuffled_and_large_otherwise():
-    assert default_window(19, shuffled=True) == 4096
-    assert default_window(19, shuffled=False) == 43_605  # q = 0.9 at a batch of 256: 19 * 255 * 9

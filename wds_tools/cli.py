@@ -233,6 +233,54 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
     click.echo(f"{shown} samples of {dataset} as {view} shows them: {out}")
 
 
+@cli.command(epilog=_example("wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8"))
+@click.argument("dataset")
+@click.option("--batch-size", default=256, show_default=True, help="Samples per batch of a rank.")
+@click.option("--world-size", default=1, show_default=True, help="Number of ranks (GPUs).")
+@click.option("--ranks-per-node", type=int, help="Ranks of one machine; all of them, if not given.")
+@click.option("--num-workers", default=8, show_default=True, help="Workers of each rank.")
+@click.option("--shuffle", default="yes", show_default=True, help="yes, no, a window in samples, or a quality as 0.95.")
+@click.option("--seed", default=0, show_default=True, help="Of the order.")
+@click.option("--tail", default="drop", show_default=True, help="drop, pad or mask.")
+@click.option("--size", type=int, metavar="PIXELS", help="Side of the pictures in a batch: tells the memory of slots.")
+@click.option("--step-seconds", type=float, help="How long a training step takes: tells the read rate needed.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def plan(
+    dataset: str,
+    batch_size: int,
+    world_size: int,
+    ranks_per_node: int | None,
+    num_workers: int,
+    shuffle: str,
+    seed: int,
+    tail: str,
+    size: int | None,
+    step_seconds: float | None,
+    as_json: bool,
+) -> None:
+    """Tell what an epoch takes, before any training.
+
+    Printed are steps, samples left out, the quality of the shuffle, what each machine reads, and memory. Only the
+    manifest is read, and the labels in the indexes, if there are not too many.
+    """
+    from wds_tools.forecast import forecast, parse_shuffle, render
+    from wds_tools.shardset import open_shards
+
+    told = forecast(
+        open_shards(dataset),
+        batch_size=batch_size,
+        world_size=world_size,
+        ranks_per_node=ranks_per_node,
+        num_workers=num_workers,
+        shuffle=parse_shuffle(shuffle),
+        seed=seed,
+        tail=tail,  # type: ignore[arg-type]
+        image_bytes=3 * size * size if size else None,
+        step_seconds=step_seconds,
+    )
+    click.echo(json.dumps(told.to_dict(), indent=2) if as_json else render(told))
+
+
 @cli.command(epilog=_example("wds-tools bench shards/photos --workers 4"))
 @click.argument("dataset")
 @click.option("--view", default="train", show_default=True, help="train or eval.")

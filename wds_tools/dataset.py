@@ -17,7 +17,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from wds_tools.assemble import Assembler, Recipe, Transform
 from wds_tools.errors import OptionError
 from wds_tools.options import CacheOptions
-from wds_tools.planner import Cursor, EpochPlan, Order, Tail, World, default_block, default_window
+from wds_tools.order import Order, default_block
+from wds_tools.planner import Cursor, EpochPlan, Tail, World
+from wds_tools.quality import window_of
 from wds_tools.reader import check_fields
 from wds_tools.sample import make_record, record_type
 from wds_tools.shardset import ShardSet, open_shards
@@ -39,13 +41,15 @@ class Opened:
 def open_dataset(
     dataset: str | os.PathLike[str],
     *,
+    batch_size: int,
     view: View | None,
-    shuffle: bool | int,
+    shuffle: bool | int | float,
     seed: int,
     fields: Sequence[str],
     transform: Transform | None,
     rank: int | None,
     world_size: int | None,
+    lanes: int | None,
     cache_dir: str | os.PathLike[str] | None,
     cache_bytes: int | str | None,
 ) -> Opened:
@@ -66,24 +70,18 @@ def open_dataset(
     check_fields(names, manifest.fields)
     if view is not None:
         _check_view(view, shards)
+    world = find_world(rank, world_size)
     block = default_block(manifest.samples, manifest.bytes)
     order = Order(
         fingerprint=manifest.fingerprint,
         shard_samples=[entry.samples for entry in manifest.shards],
         seed=seed,
-        window=_window(shuffle, block, shuffled=manifest.shuffled),
+        window=window_of(shuffle, block=block, shuffled=manifest.shuffled, batch=batch_size * world.world_size),
         block=block,
+        lanes=lanes or default_lanes(world),
     )
     recipe = Recipe(shards=shards, block=block, seed=seed, fields=names, view=view, transform=transform)
-    return Opened(shards, order, find_world(rank, world_size), recipe)
-
-
-def _window(shuffle: bool | int, block: int, *, shuffled: bool) -> int:
-    if isinstance(shuffle, bool):
-        return default_window(block, shuffled=shuffled) if shuffle else 0
-    if not isinstance(shuffle, int) or shuffle < 1:
-        raise OptionError(f"shuffle={shuffle!r}; allowed are True, False, or a window in samples such as 20_000")
-    return shuffle
+    return Opened(shards, order, world, recipe)
 
 
 def _check_view(view: View, shards: ShardSet) -> None:
@@ -112,6 +110,12 @@ def find_world(rank: int | None, world_size: int | None) -> World:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     return World()
+
+
+def default_lanes(world: World) -> int:
+    """Return one lane per machine, as torchrun tells their number; one where it does not."""
+    ranks_per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or world.world_size
+    return world.world_size // ranks_per_node if world.world_size % ranks_per_node == 0 else 1
 
 
 def check_plan(plan: EpochPlan) -> None:
@@ -145,13 +149,14 @@ class StreamingDataset(IterableDataset[Any]):
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
         batch_size: The DataLoader's, so that each worker makes whole batches; 1 deals out single samples.
         view: What part of the picture, at what size; None keeps the whole picture.
-        shuffle: True, False, or a window in samples.
+        shuffle: True, False, a window in samples, or a quality such as 0.95.
         seed: Of the order, of crops and flips.
         fields: ``image``, ``label``, ``__key__``, or any stored field.
         transform: Function on a uint8 tensor [3, height, width], or an Albumentations transform.
         tail: Samples that do not fill a batch on every rank: ``drop`` them, or ``pad`` with others.
         rank: This process's data-parallel rank; found by itself under torchrun.
         world_size: Number of ranks.
+        lanes: Independent streams of blocks; by default one per machine.
         cache_dir: Where blocks of remote shards are kept.
         cache_bytes: About how much may be kept there.
 
@@ -171,13 +176,14 @@ class StreamingDataset(IterableDataset[Any]):
         *,
         batch_size: int = 1,
         view: View | None = None,
-        shuffle: bool | int = False,
+        shuffle: bool | int | float = False,
         seed: int = 0,
         fields: Sequence[str] = ("image", "label"),
         transform: Transform | None = None,
         tail: Tail = "drop",
         rank: int | None = None,
         world_size: int | None = None,
+        lanes: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
@@ -185,6 +191,7 @@ class StreamingDataset(IterableDataset[Any]):
             raise OptionError("tail='mask' is make_loader's: a sample has no place to say that it is padding")
         self._opened = open_dataset(
             dataset,
+            batch_size=batch_size,
             view=view,
             shuffle=shuffle,
             seed=seed,
@@ -192,6 +199,7 @@ class StreamingDataset(IterableDataset[Any]):
             transform=transform,
             rank=rank,
             world_size=world_size,
+            lanes=lanes,
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )

@@ -325,7 +325,7 @@ def make_loader(
     *,
     batch_size: int,
     view: View | None = None,
-    shuffle: bool | int = False,
+    shuffle: bool | int | float = False,
     seed: int = 0,
     num_workers: int | None = None,
     device: str | int | torch.device | None = None,
@@ -336,6 +336,7 @@ def make_loader(
     prefetch_factor: int = 2,
     rank: int | None = None,
     world_size: int | None = None,
+    lanes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
     multiprocessing_context: str | None = None,
@@ -352,7 +353,8 @@ def make_loader(
         batch_size: Samples per batch of this rank.
         view: What part of the picture, at what size: `RandomResizedCrop`, `CenterCrop`, `Resize`; None keeps the
             whole picture.
-        shuffle: True, False, or a window in samples, which other loaders call the shuffle buffer.
+        shuffle: True, False, a window in samples, which other loaders call the shuffle buffer, or a quality such as
+            0.95: 1 is a full shuffle.
         seed: Of the order, of crops, flips and transforms.
         num_workers: Processes that decode; 0 decodes here. By default one per core, shared among local ranks.
         device: Where image and label tensors go; None is memory.
@@ -365,6 +367,7 @@ def make_loader(
         prefetch_factor: Batches in the making per worker.
         rank: This process's data-parallel rank; by default torch.distributed or torchrun's environment tells.
         world_size: Number of ranks.
+        lanes: Independent streams of blocks, so that each machine reads its own; by default one per machine.
         cache_dir: Where blocks of remote shards are kept; ``WDS_TOOLS_CACHE_DIR`` or a cache folder by default.
         cache_bytes: About how much may be kept there, such as "20GB".
         multiprocessing_context: ``fork``, ``forkserver`` or ``spawn``; by default fork on Linux, else spawn.
@@ -389,6 +392,7 @@ def make_loader(
     found_device = find_device(device)
     opened = open_dataset(
         dataset,
+        batch_size=batch_size,
         view=view,
         shuffle=shuffle,
         seed=seed,
@@ -396,6 +400,7 @@ def make_loader(
         transform=transform,
         rank=rank,
         world_size=world_size,
+        lanes=lanes,
         cache_dir=cache_dir,
         cache_bytes=cache_bytes,
     )

@@ -17,8 +17,8 @@ import numpy as np
 
 from wds_tools.errors import DestinationError
 from wds_tools.index import NO_LABEL
+from wds_tools.order import default_block
 from wds_tools.packer import pack
-from wds_tools.planner import default_block
 from wds_tools.reader import Reader
 from wds_tools.shardset import ShardSet, open_shards
 

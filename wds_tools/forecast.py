@@ -1,0 +1,269 @@
+"""What training on a dataset will look like, before it starts: steps, quality, reads, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError
+from wds_tools.index import NO_LABEL
+from wds_tools.order import Order, default_block
+from wds_tools.planner import Cursor, EpochPlan, Tail, World
+from wds_tools.quality import WANTED_QUALITY, Measured, measure, predicted, window_for, window_of
+from wds_tools.shardset import ShardSet
+from wds_tools.stats import human_bytes
+
+_MEASURED_SAMPLES = 5_000_000  # above, labels are not read: it would take more than seconds
+_WATCHED_STEPS = 200  # for what each machine reads
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What an epoch takes.
+
+    Attributes:
+        samples: Of the dataset.
+        shards: Of the dataset.
+        bytes: Of the dataset.
+        global_batch: Samples of a step over all ranks.
+        steps: Of an epoch, the same on every rank.
+        dropped: Samples left out of an epoch (``tail="drop"``).
+        padded: Rows that repeat a sample (``tail="pad"``), or are marked as padding (``"mask"``).
+        lanes: Independent streams.
+        block_samples: Samples of a block, the unit of reading.
+        block_bytes: Bytes of a block.
+        window_samples: The shuffle window; 0 without a shuffle.
+        window_bytes: What the window takes of the page cache, over all machines.
+        quality: Expected quality of the shuffle: 1 is a full shuffle.
+        measured: Quality and spread on the labels of the dataset, None if they were not read.
+        window_for_wanted: Window that would give a quality of 0.9, if the expected one is below.
+        read_bytes_per_node: What one machine reads in an epoch.
+        read_twice: Part of the dataset that more than one machine reads: 0 where each has lanes of its own.
+        slots_bytes_per_rank: Memory of the batch slots of one rank, None if pictures differ in size.
+        needed_bytes_per_second: Read rate per machine for the given step time, None without one.
+    """
+
+    samples: int
+    shards: int
+    bytes: int
+    global_batch: int
+    steps: int
+    dropped: int
+    padded: int
+    lanes: int
+    block_samples: int
+    block_bytes: int
+    window_samples: int
+    window_bytes: int
+    quality: float
+    measured: Measured | None
+    window_for_wanted: int | None
+    read_bytes_per_node: int
+    read_twice: float
+    slots_bytes_per_rank: int | None
+    needed_bytes_per_second: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
+
+
+def forecast(
+    shards: ShardSet,
+    *,
+    batch_size: int,
+    world_size: int = 1,
+    ranks_per_node: int | None = None,
+    num_workers: int = 1,
+    prefetch_factor: int = 2,
+    shuffle: bool | int | float = True,
+    seed: int = 0,
+    tail: Tail = "drop",
+    image_bytes: int | None = None,
+    step_seconds: float | None = None,
+) -> Forecast:
+    """Plan an epoch.
+
+    Args:
+        shards: The dataset.
+        batch_size: Samples per batch of a rank.
+        world_size: Number of ranks.
+        ranks_per_node: Ranks of one machine; all of them if not given.
+        num_workers: Of each rank.
+        prefetch_factor: Batches in the making per worker.
+        shuffle: As for `make_loader`.
+        seed: Of the order.
+        tail: As for `make_loader`.
+        image_bytes: Bytes of one decoded image.
+        step_seconds: How long a training step takes.
+
+    Raises:
+        OptionError: An option that cannot be.
+    """
+    manifest = shards.manifest
+    per_node = ranks_per_node or world_size
+    if tail not in ("drop", "pad", "mask"):
+        raise OptionError(f"tail={tail!r}; allowed are 'drop', 'pad' and 'mask'")
+    if world_size % per_node or batch_size < 1 or world_size < 1:
+        raise OptionError(
+            f"batch_size={batch_size}, world_size={world_size}, ranks_per_node={per_node}: allowed are 1 and more, "
+            "and machines with equally many ranks"
+        )
+    nodes, global_batch = world_size // per_node, batch_size * world_size
+    block = default_block(manifest.samples, manifest.bytes)
+    window = window_of(shuffle, block=block, shuffled=manifest.shuffled, batch=global_batch)
+    order = Order(
+        fingerprint=manifest.fingerprint,
+        shard_samples=[entry.samples for entry in manifest.shards],
+        seed=seed,
+        window=window,
+        block=block,
+        lanes=nodes,
+    )
+    steps = len(EpochPlan(order, Cursor(), World(), global_batch, tail))
+    if not steps:
+        raise OptionError(
+            f"a step of {global_batch:,} samples is more than the dataset's {manifest.samples:,}: take a smaller "
+            "batch, or tail='pad'"
+        )
+    quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
+    mean_bytes = manifest.bytes / manifest.samples
+    share, twice = _reading(order, per_node=per_node, nodes=nodes, batch_size=batch_size, tail=tail)
+    slots = num_workers * prefetch_factor + 4
+    return Forecast(
+        samples=manifest.samples,
+        shards=len(manifest.shards),
+        bytes=manifest.bytes,
+        global_batch=global_batch,
+        steps=steps,
+        dropped=max(0, manifest.samples - steps * global_batch),
+        padded=max(0, steps * global_batch - manifest.samples),
+        lanes=order.lanes,
+        block_samples=block,
+        block_bytes=round(block * mean_bytes),
+        window_samples=window,
+        window_bytes=round(min(window, manifest.samples) * mean_bytes),
+        quality=quality,
+        measured=_measured(shards, order, global_batch),
+        window_for_wanted=(
+            window_for(WANTED_QUALITY, batch=global_batch, block=block) if window and quality < WANTED_QUALITY else None
+        ),
+        read_bytes_per_node=round(manifest.bytes * share),
+        read_twice=twice,
+        slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
+        needed_bytes_per_second=(batch_size * per_node * mean_bytes / step_seconds) if step_seconds else None,
+    )
+
+
+def _measured(shards: ShardSet, order: Order, global_batch: int) -> Measured | None:
+    """Measure on the labels, if there are any and few enough to read at once."""
+    if order.samples > _MEASURED_SAMPLES or "cls" not in shards.manifest.fields or global_batch > order.samples:
+        return None
+    labels = labels_of(shards)
+    return None if (labels == NO_LABEL).any() else measure(order, labels, batch=global_batch)
+
+
+def labels_of(shards: ShardSet) -> NDArray[np.int64]:
+    """Return the class number of every sample, from the indexes: int64 [samples]."""
+    return np.concatenate([shards.index(number).label for number in range(len(shards.places))])
+
+
+def _reading(order: Order, *, per_node: int, nodes: int, batch_size: int, tail: Tail) -> tuple[float, float]:
+    """Return what part of the dataset one machine reads, and what part more than one reads, over the first steps."""
+    if nodes == 1:
+        return 1.0, 0.0
+    plans = [
+        EpochPlan(order, Cursor(), World(rank, nodes * per_node), batch_size, tail) for rank in range(nodes * per_node)
+    ]
+    read: list[Sequence[int]] = []
+    for node in range(nodes):
+        ids = [
+            plan.step(number).ids
+            for plan in plans[node * per_node : (node + 1) * per_node]
+            for number in range(min(len(plan), _WATCHED_STEPS))
+        ]
+        read.append(np.unique(order.block_of(np.concatenate(ids))[1]).tolist())
+    blocks, times = np.unique(np.concatenate(read), return_counts=True)
+    return float(np.mean([len(part) for part in read]) / len(blocks)), float((times > 1).mean())
+
+
+def parse_shuffle(text: str) -> bool | int | float:
+    """Read a ``shuffle=`` from the command line.
+
+    >>> parse_shuffle("yes"), parse_shuffle("20_000"), parse_shuffle("0.95")
+    (True, 20000, 0.95)
+
+    Raises:
+        OptionError: It means nothing.
+    """
+    words: dict[str, bool] = {"yes": True, "true": True, "no": False, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise OptionError(
+        f"shuffle={text!r}; allowed are yes, no, a window in samples such as 20000, a quality such as 0.95"
+    )
+
+
+def render(told: Forecast) -> str:
+    """Return a forecast as text."""
+    rows = [
+        ("dataset", f"{told.samples:,} samples in {told.shards:,} shards, {human_bytes(told.bytes)}"),
+        ("steps", f"{told.steps:,} of {told.global_batch:,} samples, the same on every rank"),
+        ("tail", _tail_text(told)),
+        ("shuffle", _window_text(told)),
+        ("quality", _quality_text(told)),
+        ("reading", _reading_text(told)),
+    ]
+    if told.measured:
+        rows.insert(5, ("a batch", _spread_text(told.measured)))
+    if told.slots_bytes_per_rank is not None:
+        rows.append(("memory", f"{human_bytes(told.slots_bytes_per_rank)} of batch slots per rank"))
+    if told.needed_bytes_per_second is not None:
+        rows.append(("rate", f"{human_bytes(round(told.needed_bytes_per_second))}/s per machine to keep up"))
+    return "\n".join(f"{word:<9}{text}" for word, text in rows)
+
+
+def _tail_text(told: Forecast) -> str:
+    if told.padded:
+        return f"{told.padded:,} rows of padding in the last step"
+    return f"{told.dropped:,} samples left out of each epoch, others each time" if told.dropped else "nothing left over"
+
+
+def _window_text(told: Forecast) -> str:
+    blocks = f"blocks of {told.block_samples:,} samples ({human_bytes(told.block_bytes)})"
+    if not told.window_samples:
+        return f"none: stored order; {blocks}"
+    window = f"window of {told.window_samples:,} samples ({human_bytes(told.window_bytes)} of page cache)"
+    return f"{window}, {blocks}, {told.lanes} lane{'s' if told.lanes > 1 else ''}"
+
+
+def _quality_text(told: Forecast) -> str:
+    text = f"{told.quality:.2f} of a full shuffle expected"
+    if told.measured:
+        text += f", {told.measured.quality:.2f} measured on the labels"
+    if told.window_for_wanted:
+        text += f"; {WANTED_QUALITY} takes shuffle={told.window_for_wanted} (samples), or packing again"
+    return text
+
+
+def _spread_text(measured: Measured) -> str:
+    return (
+        f"comes from {measured.shards_per_batch:,.0f} shards and {measured.blocks_per_batch:,.0f} blocks "
+        f"(full shuffle: {measured.shards_full:,.0f} and {measured.blocks_full:,.0f})"
+    )
+
+
+def _reading_text(told: Forecast) -> str:
+    return (
+        f"{human_bytes(told.read_bytes_per_node)} per machine and epoch, "
+        f"{told.read_twice:.0%} of the dataset by more than one machine"
+    )

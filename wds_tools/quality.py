@@ -1,0 +1,154 @@
+"""How good a shuffle is: predicted before training, and measured on the labels.
+
+Samples of one block are neighbours of the input. If the input is sorted they are of one class, and then a batch
+holds fewer classes than it would after a full shuffle. For a batch of B, blocks of b samples and a window of W, the
+variance of a batch's class counts is ``1 + (B - 1) b / W`` times that of a full shuffle. Quality is the inverse of
+that factor: 1 is as good as a full shuffle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError
+from wds_tools.order import MAX_WINDOW, Order
+
+PACKED_WINDOW = 4096  # the packer has mixed the classes already; this only changes who meets whom in each epoch
+WANTED_QUALITY = 0.9
+USUAL_BATCH = 256
+
+
+def predicted(*, batch: int, block: int, window: int, shuffled: bool) -> float:
+    """Return the quality that a window gives: for input sorted by class, or 1.0 for input that was shuffled.
+
+    >>> round(predicted(batch=256, block=19, window=43_605, shuffled=False), 2)
+    0.9
+    """
+    if shuffled:
+        return 1.0
+    return 1 / (1 + (batch - 1) * block / window) if window else 0.0
+
+
+def window_for(quality: float, *, batch: int, block: int) -> int:
+    """Return the window, in samples, that gives a quality on input sorted by class.
+
+    Raises:
+        OptionError: No window gives that.
+    """
+    if not 0 < quality < 1:
+        raise OptionError(f"shuffle={quality}: a quality is above 0 and below 1; a window is a whole number of samples")
+    return min(MAX_WINDOW, max(1, round(block * (batch - 1) * quality / (1 - quality))))
+
+
+def window_of(shuffle: bool | int | float, *, block: int, shuffled: bool, batch: int = USUAL_BATCH) -> int:
+    """Return the window, in samples, that a ``shuffle=`` means.
+
+    Args:
+        shuffle: False; True; a window in samples; or a quality, a fraction such as 0.95.
+        block: Samples of a block.
+        shuffled: The dataset was shuffled when it was packed.
+        batch: Samples of a step over all ranks; only a quality depends on it.
+
+    Raises:
+        OptionError: It means nothing.
+
+    >>> window_of(True, block=19, shuffled=False), window_of(20_000, block=19, shuffled=True)
+    (43605, 20000)
+    """
+    if isinstance(shuffle, bool):
+        if not shuffle:
+            return 0
+        # The default does not depend on the batch, so that the order does not either.
+        wanted = window_for(WANTED_QUALITY, batch=USUAL_BATCH, block=block)
+        return PACKED_WINDOW if shuffled else max(PACKED_WINDOW, wanted)
+    if isinstance(shuffle, float) and shuffle < 1:
+        return PACKED_WINDOW if shuffled else window_for(shuffle, batch=batch, block=block)
+    if not isinstance(shuffle, int) or shuffle < 1:
+        raise OptionError(
+            f"shuffle={shuffle!r}; allowed are True, False, a window in samples such as 20_000, "
+            "or a quality such as 0.95"
+        )
+    return shuffle
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an order does to a dataset, against a full shuffle.
+
+    Attributes:
+        quality: Variance of class counts per batch of a full shuffle, by that of this order; about 1 is best.
+        shards_per_batch: Distinct shards in a batch, mean.
+        shards_full: The same after a full shuffle.
+        blocks_per_batch: Distinct blocks in a batch, mean.
+        blocks_full: The same after a full shuffle.
+        travel: Mean distance, in samples, between the places of two neighbours of the input.
+        travel_full: The same after a full shuffle: a third of the dataset.
+    """
+
+    quality: float
+    shards_per_batch: float
+    shards_full: float
+    blocks_per_batch: float
+    blocks_full: float
+    travel: float
+    travel_full: float
+
+
+def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epoch: int = 0) -> Measured:
+    """Measure an epoch of an order on the labels of its samples, beside a full shuffle of the same.
+
+    Args:
+        order: The order.
+        labels: int64 [samples], class number of each id.
+        batch: Samples of a step over all ranks.
+        epoch: Which epoch.
+
+    Raises:
+        OptionError: There is not a single whole batch.
+    """
+    if batch > order.samples:
+        raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")
+    ours = order.ids(epoch, 0, order.samples)
+    full = np.random.default_rng([order.seed, epoch]).permutation(order.samples)
+    spread, spread_full = (_class_variance(labels[ids], batch) for ids in (ours, full))
+    shards, blocks = _distinct(order, ours, batch)
+    shards_full, blocks_full = _distinct(order, full, batch)
+    return Measured(
+        quality=spread_full / spread if spread else 1.0,
+        shards_per_batch=shards,
+        shards_full=shards_full,
+        blocks_per_batch=blocks,
+        blocks_full=blocks_full,
+        travel=_travel(ours),
+        travel_full=_travel(full),
+    )
+
+
+def _class_variance(labels: NDArray[np.int64], batch: int) -> float:
+    """Return the variance of class counts over batches, summed over classes."""
+    steps = len(labels) // batch
+    classes, numbers = np.unique(labels[: steps * batch], return_inverse=True)
+    cells = np.repeat(np.arange(steps), batch) * len(classes) + numbers  # [samples], (step, class) as one number
+    kinds, counts = np.unique(cells, return_counts=True)
+    mean = np.bincount(numbers) / steps  # [classes]
+    # Sum over all (step, class) of (count - mean)^2; cells without samples have count 0.
+    squares = float((counts.astype(np.float64) ** 2).sum()) - steps * float((mean**2).sum())
+    assert len(kinds)
+    return squares / steps
+
+
+def _distinct(order: Order, ids: NDArray[np.int64], batch: int) -> tuple[float, float]:
+    steps = len(ids) // batch
+    step = np.repeat(np.arange(steps), batch)
+    shards, blocks = order.block_of(ids[: steps * batch])
+    return tuple(  # type: ignore[return-value]
+        len(np.unique(step * (int(which.max()) + 1) + which)) / steps for which in (shards, blocks)
+    )
+
+
+def _travel(ids: NDArray[np.int64]) -> float:
+    places = np.argsort(ids)
+    return float(np.abs(np.diff(places)).mean()) if len(ids) > 1 else 0.0
