@@ -7,8 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import wds_tools as wt
+
+settings.register_profile("default", deadline=None)  # time is no assertion, least of all on a busy machine
+settings.load_profile("default")
 
 SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
 

@@ -566,7 +566,13 @@ def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
 def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> None:
     told = call("plan", packed, "--batch-size", "32", "--world-size", "2", "--step-seconds", "0.1", "--size", "64")
     assert told.code == 0
-    for words in ("400 samples in 7 shards", "6 of 64 samples", "16 samples left out", "1.00 of a full shuffle", "MB/s"):
+    for words in (
+        "400 samples in 7 shards",
+        "6 of 64 samples",
+        "16 samples left out",
+        "1.00 of a full shuffle",
+        "MB/s",
+    ):
         assert words in told.out, words
     as_json = json.loads(call("plan", packed, "--batch-size", "32", "--shuffle", "no", "--json").out)
     assert (as_json["steps"], as_json["window_samples"]) == (12, 0)

@@ -1,0 +1,131 @@
+"""Long runs, behind `make torture`. Each case has a number; a failure names it, and it alone gives the case again."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wds_tools as wt
+from wds_tools.errors import WdsToolsError
+from wds_tools.order import Order
+from wds_tools.planner import Cursor, EpochPlan, World, resume, state_dict
+from wds_tools.reader import Reader
+from wds_tools.shardset import open_shards
+
+pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("chunk", range(20))
+def test_ten_thousand_changes_of_topology_lose_and_repeat_nothing(chunk):
+    for number in range(chunk * 10_000, (chunk + 1) * 10_000):
+        _change_topology(number)
+
+
+def _change_topology(number):
+    rng = random.Random(number)
+    order = Order(
+        fingerprint=str(number),
+        shard_samples=[rng.randrange(60) for _ in range(rng.randint(1, 8))] + [1],
+        seed=rng.randrange(100),
+        window=rng.choice([0, 1, 20, 300]),
+        block=rng.randint(1, 12),
+        lanes=rng.randint(1, 4),
+    )
+    expected = order.ids(0, 0, order.samples).tolist()
+    cursor, got = Cursor(), []
+    while cursor.epoch == 0:
+        world, batch = rng.randint(1, 6), rng.randint(1, 9)
+        plans = [EpochPlan(order, cursor, World(rank, world), batch, "mask") for rank in range(world)]
+        steps = rng.randint(1, len(plans[0]))
+        for step in range(steps):
+            rows = [row for plan in plans for row in zip(*_columns(plan.step(step)), strict=True)]
+            got += [sample for _, sample, valid in sorted(rows) if valid]
+        state = state_dict(order, plans[0].cursor_after(steps - 1))
+        order, cursor = resume(state, order.like(window=7 if order.window else 0, block=5, lanes=2))
+    assert got == expected, f"case {number}"
+
+
+def _columns(step):
+    return step.positions.tolist(), step.ids.tolist(), step.valid.tolist()
+
+
+MUTATORS = {
+    "flip": lambda data, rng: _put(
+        data, rng.randrange(len(data)), lambda byte: bytes([byte[0] ^ 1 << rng.randrange(8)])
+    ),
+    "cut": lambda data, rng: data[: rng.randrange(len(data))],
+    "lost block": lambda data, rng: _without(data, 512 * rng.randrange(len(data) // 512), 512),
+    "doubled block": lambda data, rng: _doubled(data, 512 * rng.randrange(len(data) // 512)),
+    "zeroed page": lambda data, rng: _put(data, 4096 * rng.randrange(len(data) // 4096), lambda _: bytes(4096)),
+    "garbage": lambda data, rng: _put(data, rng.randrange(len(data) - 8192), lambda _: rng.randbytes(8192)),
+}
+
+
+def _put(data, offset, change):
+    piece = change(data[offset : offset + 1])
+    return data[:offset] + piece + data[offset + len(piece) :]
+
+
+def _without(data, offset, size):
+    return data[:offset] + data[offset + size :]
+
+
+def _doubled(data, offset):
+    return data[: offset + 512] + data[offset:]
+
+
+@pytest.mark.parametrize("mutator", MUTATORS)
+def test_three_thousand_damaged_shards_never_give_a_wrong_byte(mutator, photos, tmp_path):
+    wt.pack(photos / "cat", tmp_path / "whole", shard_bytes="60kB", workers=1)
+    folder = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path) / f"torture-{os.getpid()}"
+    shutil.copytree(tmp_path / "whole", folder)
+    try:
+        _damage_and_read(mutator, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _damage_and_read(mutator, folder):
+    whole = open_shards(folder)
+    ids = np.arange(whole.manifest.shards[0].samples)
+    rows = Reader(whole, block=4).rows(ids)
+    expected = [bytes(part) for part in rows.images() + rows.field("json")]
+    shard = folder / "shard-000000.tar"
+    content = shard.read_bytes()
+    outcomes = Counter()
+    for number in range(3_000):
+        shard.write_bytes(MUTATORS[mutator](content, random.Random(number)))
+        try:
+            rows = Reader(open_shards(folder), block=4).rows(ids)
+            read = [bytes(part) for part in rows.images() + rows.field("json")]
+        except WdsToolsError as error:
+            outcomes["named" if "shard-000000.tar" in str(error) else f"not named: case {mutator} {number}"] += 1
+        else:
+            assert read == expected, f"case {mutator} {number}"  # the damage was in a header or in padding
+            outcomes["harmless"] += 1
+    assert outcomes["named"] > 1_000
+    assert outcomes["named"] + outcomes["harmless"] == 3_000, outcomes
+
+
+@pytest.mark.parametrize("chain", range(40))
+def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
+    rng = random.Random(chain)
+    script = (
+        f"import wds_tools as wt; wt.pack({str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2)"
+    )
+    for _ in range(rng.randint(1, 5)):
+        process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.2, 1.5))
+        process.kill()
+        process.wait()
+        time.sleep(0.2)  # its workers notice
+    wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1)
+    ours, theirs = ({p.name: p.read_bytes() for p in f.iterdir()} for f in (tmp_path / "dst", packed))
+    assert ours == theirs
