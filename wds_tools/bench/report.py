@@ -77,7 +77,7 @@ class BenchReport:
         missing: Contenders that did not take part or did not finish, with the reason.
         pixels: Difference to our pixels of a fixed part of the first pictures, in levels of 255: the mean over a
             picture, the median over pictures.
-        load: What the machine had to do before the first round, as ``os.getloadavg`` has it.
+        load: What the machine had to do before the start, as ``os.getloadavg`` has it.
         machine: Processor, cores and versions.
     """
 
@@ -111,7 +111,9 @@ class BenchReport:
         """Return the table, with its notes."""
         rows = [_HEAD, *(self._row(name) for name in self.rounds)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+        ]
         return "\n".join([*self._title(), "", *(line.rstrip() for line in lines), "", *self._notes()])
 
     def _summary(self, name: str) -> dict[str, Any]:
@@ -160,7 +162,7 @@ class BenchReport:
             if levels > _SAME_LEVELS
         ]
         if self.load > 1:
-            notes.append(f"the machine was busy before the first round: load {self.load:.1f}")
+            notes.append(f"the machine was busy before the start: load {self.load:.1f}")
         notes.append(
             "by CPU: as 'ours is', from CPU time, which other work on the machine disturbs less; memory: of all "
             "processes, without the page cache; pixels: mean difference to ours, of 255"
