@@ -77,24 +77,17 @@ def a_report(**changes) -> BenchReport:
     return BenchReport(**{**values, **changes})
 
 
-@pytest.mark.parametrize(
-    ("view", "peers"), [("train", ["imagefolder", "webdataset"]), ("eval", ["imagefolder-io"])]
-)
+@pytest.mark.parametrize(("view", "peers"), [("train", ["imagefolder", "webdataset"]), ("eval", ["imagefolder-io"])])
 def test_every_contender_is_measured_and_nothing_is_left(packed, temporary, view, peers):
     told = []
-    report = bench(
-        packed, view=view, against=peers, rounds=1, seconds=0.3, batch_size=32, progress=told.append
-    )
+    report = bench(packed, view=view, against=peers, rounds=1, seconds=0.3, batch_size=32, progress=told.append)
     everyone = ["limit", "ours", *peers]
     assert list(report.rounds) == everyone
     assert not report.missing
     for measured in (rounds[0] for rounds in report.rounds.values()):
         assert measured.images % 32 == 0
         assert measured.seconds >= 0.3
-        assert (
-            min(measured.images, measured.cpu_seconds, measured.memory_bytes, measured.first_batch_seconds)
-            > 0
-        )
+        assert min(measured.images, measured.cpu_seconds, measured.memory_bytes, measured.first_batch_seconds) > 0
     assert all(0 <= levels <= 2 for levels in report.pixels.values())
     assert list(report.pixels) == peers
     values = json.loads(json.dumps(report.to_dict()))
@@ -112,9 +105,7 @@ def test_a_peer_that_is_not_installed_is_reported_and_left_out(packed, temporary
     assert_nothing_left(temporary)
 
 
-@pytest.mark.parametrize(
-    ("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
-)
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_an_interrupt_leaves_nothing(packed, temporary, number, expected):
     with pytest.raises(expected):
         bench(packed, against=["imagefolder"], progress=lambda _: signal.raise_signal(number))
@@ -188,9 +179,7 @@ def test_cpu_time_and_memory_are_those_of_the_whole_family():
     family = procfs.family(os.getpid())
     before = procfs.cpu_seconds(os.getpid())
     held = procfs.memory_bytes(os.getpid())
-    with subprocess.Popen(
-        [sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
         assert set(procfs.family(os.getpid())) - set(family) == {child.pid}
         assert procfs.cpu_seconds(os.getpid()) - before >= 0.3

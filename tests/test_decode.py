@@ -9,7 +9,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from wds_tools.codecs import probe
-from wds_tools.decode import decode_rgb, decode_stored, orient, render
+from wds_tools.decode import decode_rgb, decode_stored, decode_top, orient, render
 from wds_tools.errors import DecodeError
 from wds_tools.prng import uniform
 from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
@@ -177,3 +177,50 @@ def test_render_writes_into_the_place_it_is_given(photo):
     render(pixels, regions, 0, batch[1])
     assert (batch[1] == expected).all()
     assert not batch[0].any()
+
+
+def same_top(data, rows):
+    """Decode the top of a JPEG, compare it with the whole, and return how many rows there are."""
+    top = decode_top(memoryview(data), rows)
+    if top is None:
+        return None
+    whole = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1)
+    assert len(top) >= rows
+    assert (top[:rows] == whole[:rows]).all()
+    return len(top)
+
+
+def test_the_top_of_every_sample_photograph_is_that_of_the_whole_to_the_bit(sample_files):
+    partial = 0
+    for number, path in enumerate(sample_files):
+        data = path.read_bytes()
+        if probe(data).kind == "jpg":
+            for rows in (1, 15, 16, 17, 40 + number, 100):
+                partial += same_top(data, rows) is not None
+    assert partial > 100
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"optimize": True}, {"restart_marker_blocks": 3}, {"restart_marker_rows": 1}])
+def test_the_top_of_baseline_jpegs_of_all_kinds_is_that_of_the_whole(photo, mode, subsampling, options):
+    data = encode(photo.convert(mode), "jpg", quality=92, subsampling=subsampling, **options)
+    heights = [same_top(data, rows) for rows in range(1, photo.height + 1, 5)]
+    if not any("restart" in word for word in options):
+        assert heights[0] <= 32  # it did save the rest
+        assert all(height is not None for height in heights[:5])
+
+
+def test_there_is_no_top_of_a_progressive_jpeg_or_of_what_is_none(photo):
+    assert decode_top(memoryview(encode(photo, "jpg", progressive=True)), 10) is None
+    assert decode_top(memoryview(encode(photo, "png")), 10) is None
+    for data in (b"", b"\xff\xd8", b"\xff\xd8\xff\xc0" + bytes(15), b"\xff\xd8\xff\xe0\x00\x00" + bytes(40)):
+        assert decode_top(memoryview(data), 10) is None
+
+
+def test_damage_in_the_rows_that_are_needed_is_an_error_and_never_other_pixels(photo):
+    data = encode(photo, "jpg", quality=92)
+    start = data.index(b"\xff\xda") + 14
+    cut = data[: start + 200] + b"\xff\xd9"
+    with pytest.raises(DecodeError):
+        decode_rgb(memoryview(cut), kind="jpg", mode="RGB", orientation=1, rows=photo.height - 40)

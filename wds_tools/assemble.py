@@ -125,10 +125,11 @@ class Assembler:
         turns = rows.gather("orientation").tolist()
         regions = self._regions(rows, epoch, positions) if view else None
         direct = out.numpy() if out is not None and transform is None else None
+        bottom = (regions.box[:, 1] + regions.box[:, 3]).tolist() if regions else [1 << 20] * len(rows)
         images = []
         for i in range(len(rows)):
             try:
-                pixels = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i])
+                pixels = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], rows=bottom[i])
                 image = _show(pixels, regions, i, direct[i] if direct is not None else None)
             except DecodeError as error:
                 raise _placed(error, rows, i) from error

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from wds_tools import jpeg
 from wds_tools.codecs import MAX_PIXELS, PILLOW_FORMATS
 from wds_tools.errors import DecodeError
 from wds_tools.views import Regions
@@ -26,12 +27,38 @@ _DAMAGE = ("remature end", "bad Huffman", "instead of RST", "orrupt JPEG data: b
 Pixels = NDArray[np.uint8]
 
 
-def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int) -> Pixels:
+def decode_top(data: memoryview, rows: int) -> Pixels | None:
+    """Decode the first rows of a JPEG: uint8 [at least rows, width, 3], or None where that saves nothing.
+
+    The height in the frame header is lowered, so that the decoder stops there. The pixels are those of a full decode,
+    because one more row than needed is there for the interpolation of chroma.
+    """
+    frame = jpeg.baseline_frame(data)
+    if frame is None:
+        return None
+    step = frame.mcu_height
+    rows = -(-(rows + (step > 8)) // step) * step
+    if rows >= frame.height:
+        return None
+    lowered = bytearray(data)
+    lowered[frame.height_at : frame.height_at + 2] = rows.to_bytes(2, "big")
+    pixels = np.empty((rows, frame.width, 3), np.uint8)
+    try:
+        simplejpeg.decode_jpeg(lowered, "RGB", buffer=pixels)
+    except ValueError as error:
+        # What is left of the scan always makes libjpeg warn, after the last row. It reports the first warning.
+        if "extraneous bytes before marker" not in str(error):
+            return None
+    return pixels
+
+
+def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int, rows: int = 1 << 20) -> Pixels:
     """Decode an image to RGB as it is meant to be shown: uint8 [height, width, 3].
 
     Args:
         data: The encoded file.
         kind: Its field: ``jpg``, ``png``, ``webp``.
+        rows: How many rows from the top are needed; more may come, up to all.
         mode: Its Pillow mode as the index has it; only RGB and L take the fast path.
         orientation: EXIF orientation, 1 to 8.
 
@@ -40,6 +67,8 @@ def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int) -> P
     """
     pixels: Pixels | None = None
     if kind in ("jpg", "jpeg") and mode in ("RGB", "L"):
+        if orientation == 1 and (pixels := decode_top(data, rows)) is not None:
+            return pixels
         try:
             pixels = simplejpeg.decode_jpeg(data, "RGB")
         except ValueError as error:

@@ -106,3 +106,31 @@ def exif_orientation(payload: bytes | memoryview) -> int | None:
         if tag == _ORIENTATION_TAG and kind == 3 and 1 <= value <= 8:
             return int(value)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a baseline JPEG states its height, and how high its MCUs are."""
+
+    height_at: int
+    height: int
+    width: int
+    mcu_height: int
+
+
+def baseline_frame(data: bytes | memoryview) -> Frame | None:
+    """Find the frame header of a Huffman-coded sequential JPEG of 8 bits in one interleaved scan, else None."""
+    position = 2
+    while position + 20 < len(data) and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker in (0xC0, 0xC1):
+            _length, bits, height, width, components = struct.unpack_from(">HBHHB", data, position + 2)
+            if bits != 8 or not height or components not in (1, 3):
+                return None
+            # An only component is coded block by block, whatever its sampling factors say (T.81, A.2.2).
+            most = 1 if components == 1 else max(data[position + 11 + 3 * i] & 15 for i in range(components))
+            return Frame(position + 5, height, width, 8 * most)
+        if marker in _FRAMES or marker == 0xDA:
+            return None
+        position += 2 + (data[position + 2] << 8 | data[position + 3])
+    return None

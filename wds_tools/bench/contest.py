@@ -81,9 +81,7 @@ class Contestant:
         patience = time.monotonic() + seconds
         while not self._pipe.poll(0.5):
             if self._process.poll() is not None:
-                raise WorkerError(
-                    f"its process ended with exit code {self._process.returncode}{self._last_words()}"
-                )
+                raise WorkerError(f"its process ended with exit code {self._process.returncode}{self._last_words()}")
             if time.monotonic() > patience:
                 raise WorkerError(f"no answer within {seconds:.0f} s{self._last_words()}")
         try:

@@ -31,9 +31,7 @@ def family(pid: int) -> list[int]:
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a family has used, of members that have ended too."""
     # utime, stime, and those of children that were waited for; fields 14 to 17 of stat, 11 to 14 behind the name
-    ticks = [
-        sum(int(field) for field in fields[11:15]) for member in family(pid) if (fields := _stat(member))
-    ]
+    ticks = [sum(int(field) for field in fields[11:15]) for member in family(pid) if (fields := _stat(member))]
     return sum(ticks) * TICK_SECONDS
 
 

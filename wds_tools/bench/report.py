@@ -111,9 +111,7 @@ class BenchReport:
         """Return the table, with its notes."""
         rows = [_HEAD, *(self._row(name) for name in self.rounds)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-        ]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*self._title(), "", *(line.rstrip() for line in lines), "", *self._notes()])
 
     def _summary(self, name: str) -> dict[str, Any]:

@@ -118,9 +118,7 @@ class _Contest:
     def round(self, number: int, rounds: int, seconds: float) -> None:
         """Measure each contender once."""
         values = {"setup": self._setup.to_json(), "seed": number, "seconds": seconds}
-        for contestant, found in self._each(
-            lambda c: c.ask("round", values, patience=_START_SECONDS + 3 * seconds)
-        ):
+        for contestant, found in self._each(lambda c: c.ask("round", values, patience=_START_SECONDS + 3 * seconds)):
             measured = Round(**found)
             self._rounds.setdefault(contestant.name, []).append(measured)
             self._tell(f"round {number + 1} of {rounds}: {contestant.name} {measured.speed:,.0f} images/s")
@@ -170,9 +168,7 @@ def _setup(folder: Path, material: Material, work: str, workers: int, batch_size
     )
 
 
-def _check(
-    view: str, against: Sequence[str], workers: int, rounds: int, seconds: float, batch_size: int
-) -> None:
+def _check(view: str, against: Sequence[str], workers: int, rounds: int, seconds: float, batch_size: int) -> None:
     if view not in WORKS:
         raise OptionError(f"view={view!r}; allowed are {', '.join(WORKS)}")
     unknown = [name for name in against if name not in PEERS]

@@ -33,7 +33,5 @@ def _steps(view: View) -> list[Any]:
 
 def _fixed_crop(image: torch.Tensor, view: FixedCrop) -> torch.Tensor:
     left, top, width, height = view.box(image.shape[-1], image.shape[-2])
-    cropped: torch.Tensor = functional.resized_crop(
-        image, top, left, height, width, list(view.shape), antialias=True
-    )
+    cropped: torch.Tensor = functional.resized_crop(image, top, left, height, width, list(view.shape), antialias=True)
     return cropped
