@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pickle
 import re
 import subprocess
@@ -19,7 +18,6 @@ from wds_tools.sample import (
     IMAGE_FIELDS,
     Sample,
     attribute_names,
-    iter_groups,
     make_record,
     record_type,
     split_name,
@@ -59,21 +57,6 @@ def test_every_name_splits_as_webdataset_splits_it(name: str) -> None:
         assert ours == (key, field.lower())
     elif key is not None:  # WebDataset makes a sample of these; nobody means one
         assert field == "" or key.endswith("/")
-
-
-@QUICK
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", "d/c"]), st.sampled_from(["jpg", "cls"])), max_size=12))
-def test_groups_are_runs_of_one_key_and_keep_every_member(parts: list[tuple[str, str]]) -> None:
-    names = [f"{key}.{field}" for key, field in parts]
-    groups = list(iter_groups(iter(names)))
-    assert [position for _, positions in groups for position in positions] == list(range(len(names)))
-    assert all(parts[position][0] == key for key, positions in groups for position in positions)
-    keys = [key for key, _ in groups]
-    assert all(first != second for first, second in itertools.pairwise(keys))
-
-
-def test_an_ignored_name_does_not_split_its_sample() -> None:
-    assert list(iter_groups(iter(["a.jpg", "README", "a.cls", "b.jpg"]))) == [("a", [0, 2]), ("b", [3])]
 
 
 def test_samples_do_not_share_their_fields() -> None:

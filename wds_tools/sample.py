@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import keyword
 from collections import namedtuple
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -90,20 +89,3 @@ def record_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
 def make_record(fields: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return ``values`` as the named tuple of ``fields``."""
     return record_type(fields)(*values)
-
-
-def iter_groups(names: Iterator[str]) -> Iterator[tuple[str, list[int]]]:
-    """Group neighbouring members of one key: yields (key, positions in ``names``); ignored names are left out."""
-    key: str | None = None
-    positions: list[int] = []
-    for position, name in enumerate(names):
-        parts = split_name(name)
-        if parts is None:
-            continue
-        if key is not None and parts[0] != key:
-            yield key, positions
-            positions = []
-        key = parts[0]
-        positions.append(position)
-    if key is not None:
-        yield key, positions
