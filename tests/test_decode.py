@@ -224,3 +224,17 @@ def test_damage_in_the_rows_that_are_needed_is_an_error_and_never_other_pixels(p
     cut = data[: start + 200] + b"\xff\xd9"
     with pytest.raises(DecodeError):
         decode_rgb(memoryview(cut), kind="jpg", mode="RGB", orientation=1, rows=photo.height - 40)
+
+
+def test_stray_bytes_before_the_scan_never_give_pixels_of_other_memory(photo):
+    data = encode(photo, "jpg", quality=92)
+    whole = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1)
+    for marker in (b"\xff\xda", b"\xff\xc4", b"\xff\xc0", b"\xff\xdb"):
+        at = data.index(marker)
+        for stray in (b"\0\0\0", b"\xff\xff\x00", b"\xff\xd0"):
+            odd = data[:at] + stray + data[at:]
+            try:
+                pixels = decode_rgb(memoryview(odd), kind="jpg", mode="RGB", orientation=1, rows=40)
+            except DecodeError:
+                continue
+            assert abs(pixels[:40].astype(int) - whole[:40]).mean() <= 2

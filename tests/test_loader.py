@@ -5,6 +5,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -491,3 +493,14 @@ def test_a_dataset_is_read_through_a_url_and_a_pattern(make, packed, tmp_path):
     finally:
         memory.rm("/loader", recursive=True)
     assert list((tmp_path / "blocks").glob("*/*"))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_script_that_ends_in_the_middle_of_an_epoch_ends_in_silence(packed, num_workers):
+    script = (
+        "import wds_tools as wt\n"
+        f"loader = wt.make_loader({str(packed)!r}, batch_size=8, num_workers={num_workers}, fields=('label',))\n"
+        "batches = iter(loader)\nnext(batches)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

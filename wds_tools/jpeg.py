@@ -120,17 +120,20 @@ class Frame:
 
 def baseline_frame(data: bytes | memoryview) -> Frame | None:
     """Find the frame header of a Huffman-coded sequential JPEG of 8 bits in one interleaved scan, else None."""
+    frame: Frame | None = None
     position = 2
     while position + 20 < len(data) and data[position] == 0xFF:
         marker = data[position + 1]
         if marker in (0xC0, 0xC1):
             _length, bits, height, width, components = struct.unpack_from(">HBHHB", data, position + 2)
-            if bits != 8 or not height or components not in (1, 3):
+            if frame or bits != 8 or not height or components not in (1, 3):
                 return None
             # An only component is coded block by block, whatever its sampling factors say (T.81, A.2.2).
             most = 1 if components == 1 else max(data[position + 11 + 3 * i] & 15 for i in range(components))
-            return Frame(position + 5, height, width, 8 * most)
-        if marker in _FRAMES or marker == 0xDA:
+            frame = Frame(position + 5, height, width, 8 * most)
+        elif marker == 0xDA:
+            return frame
+        elif marker in _FRAMES or marker in _STANDALONE or marker in (0x00, 0xFF):
             return None
         position += 2 + (data[position + 2] << 8 | data[position + 3])
-    return None
+    return None  # bytes between segments too: decoders warn of them before they decode anything

@@ -255,8 +255,8 @@ class Loader:
         assert pool is not None
         self._drain()
         steps, total = 0, len(plan)
-        try:
-            for number in range(total):
+        for number in range(total):
+            with self._closed_on_worker_error():  # never around the yield, which ends anyhow, even at interpreter exit
                 while steps < min(total, number + self._ahead):
                     step = plan.step(steps)
                     task = _Task(self._take_slot(), plan.cursor.epoch, step)
@@ -264,10 +264,15 @@ class Loader:
                     steps += 1
                 ticket, task = self._sent[0]
                 values = [_as_tensors(value) for value in pool.result(ticket)]
-                self._sent.popleft()
-                if self._tail == "mask":
-                    values.append(torch.from_numpy(task.step.valid))
-                yield number, values, task.slot
+            self._sent.popleft()
+            if self._tail == "mask":
+                values.append(torch.from_numpy(task.step.valid))
+            yield number, values, task.slot
+
+    @contextlib.contextmanager
+    def _closed_on_worker_error(self) -> Iterator[None]:
+        try:
+            yield
         except WorkerError:
             self.close()  # the next iteration starts new workers
             raise
