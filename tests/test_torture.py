@@ -114,6 +114,16 @@ def _damage_and_read(mutator, folder):
     assert outcomes["named"] + outcomes["harmless"] == 3_000, outcomes
 
 
+def _any_process_with(variable):
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (folder / "environ").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
 @pytest.mark.parametrize("chain", range(40))
 def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
     rng = random.Random(chain)
@@ -121,11 +131,13 @@ def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
         f"import wds_tools as wt; wt.pack({str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2)"
     )
     for _ in range(rng.randint(1, 5)):
-        process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+        environment = {**os.environ, "TORTURE": str(tmp_path)}
+        process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, env=environment)
         time.sleep(rng.uniform(0.2, 1.5))
         process.kill()
         process.wait()
-        time.sleep(0.2)  # its workers notice
+        while _any_process_with(f"TORTURE={tmp_path}"):  # its workers notice, and may write until they do
+            time.sleep(0.02)
     wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1)
     ours, theirs = ({p.name: p.read_bytes() for p in f.iterdir()} for f in (tmp_path / "dst", packed))
     assert ours == theirs
