@@ -1,8 +1,10 @@
 """StreamingDataset in a plain DataLoader: the same samples in the same order."""
 
+import time
+
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
@@ -58,6 +60,24 @@ def test_each_iteration_is_the_next_epoch_for_all_workers(packed, options):
     dataset.set_epoch(1)
     assert [key for batch in loader for key in batch.key] == expected[1]
     assert [key for batch in loader for key in batch.key] == expected[2]
+
+
+class LateWorker(wt.StreamingDataset):
+    def __iter__(self):
+        if get_worker_info().id == 1:
+            time.sleep(0.3)
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_a_late_worker_of_an_epoch_that_was_left_does_not_move_the_next(packed, persistent_workers):
+    dataset = LateWorker(packed, batch_size=20, fields=("__key__",), shuffle=True)
+    loader = DataLoader(dataset, batch_size=20, num_workers=2, persistent_workers=persistent_workers)
+    next(iter(loader))  # worker 1 has not begun
+    dataset.set_epoch(1)
+    keys = [key for batch in loader for key in batch.key]
+    with wt.make_loader(packed, batch_size=20, fields=("__key__",), shuffle=True, num_workers=0) as expected:
+        assert [[key for batch in expected for key in batch.key] for _ in range(2)][1] == keys
 
 
 def test_spawned_workers_give_the_same_samples_as_forked_ones(packed):

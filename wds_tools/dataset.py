@@ -206,8 +206,8 @@ class StreamingDataset(IterableDataset[Any]):
         self.batch_size = batch_size
         self.tail = tail
         check_plan(self._plan(0))
-        # Shared with the workers: the next epoch, and by which round of the DataLoader it was last moved on.
-        self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
+        # Shared with the workers: the next epoch, the running one, and which round of the DataLoader that is.
+        self._shared = torch.tensor([0, -1, -1, -1], dtype=torch.int64).share_memory_()
         self._lock = torch.multiprocessing.get_context("spawn").Lock()  # the one kind that any worker can share
         self._rounds = 0
         self._assembler: Assembler | None = None
@@ -225,7 +225,6 @@ class StreamingDataset(IterableDataset[Any]):
         """Make the next iteration epoch ``epoch``."""
         with self._lock:
             self._shared[0] = epoch
-            self._shared[1:] = -1
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_assembler": None}
@@ -258,13 +257,15 @@ class StreamingDataset(IterableDataset[Any]):
         """Return the epoch that starts now: the workers of one round of the DataLoader agree on it.
 
         All workers of a round know the DataLoader's seed of that round, and how often they have been asked to
-        iterate; the first one with a new pair moves the epoch on.
+        iterate; the first one with a new pair moves the epoch on. A worker that is late, even until after
+        `set_epoch`, joins the round that the others began.
         """
         self._rounds += 1
         base = info.seed - info.id if info else 0
         token = torch.tensor([base, self._rounds], dtype=torch.int64)
         with self._lock:
-            if not torch.equal(self._shared[1:], token):
+            if not torch.equal(self._shared[2:], token):
+                self._shared[1] = self._shared[0]
+                self._shared[2:] = token
                 self._shared[0] += 1
-                self._shared[1:] = token
-            return int(self._shared[0]) - 1
+            return int(self._shared[1])
