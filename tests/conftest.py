@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import wds_tools as wt
 
 settings.register_profile("default", deadline=None)  # time is no assertion, least of all on a busy machine
 settings.load_profile("default")
+
+# A suite started in the background of a shell would have Ctrl-C ignored, and the programs that it starts too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
 

@@ -12,9 +12,12 @@ import wds_tools
 PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs index manifest storage shardset
 sources writer packplan packstate packwork packer indexer
-order planner quality views reader decode assemble ring pool dataset device loader
+selection proof order mixture planner quality where choose views reader decode assemble ring pool
+ranks opened witness dataset device job loader
 verifier stats forecast sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
-MAY_IMPORT_TORCH = {"decode", "assemble", "ring", "pool", "dataset", "device", "loader", "sheet", "bench"}
+MAY_IMPORT_TORCH = {
+    *("decode", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),
+}
 MAX_LINES = 450
 FILES = sorted(PACKAGE.rglob("*.py"))
 

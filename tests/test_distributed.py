@@ -1,56 +1,129 @@
-"""Real processes with torch.distributed (gloo): equal steps, every sample once."""
+"""Real processes with torch.distributed (gloo): equal steps, every sample once, the same order on any number."""
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
+import webdataset
+from ranks import run_ranks
 
-SCRIPT = """
-import json, sys, torch, torch.distributed as dist, wds_tools as wt
-dist.init_process_group("gloo")
-with wt.make_loader(sys.argv[1], batch_size=int(sys.argv[2]), fields=("__key__",), shuffle=True, tail=sys.argv[3],
-                    num_workers=1) as loader:
-    for batch in loader:
-        valid = batch.valid.tolist() if sys.argv[3] == "mask" else [True] * len(batch.key)
-        one = torch.ones(1)
-        dist.all_reduce(one)  # hangs if a rank takes fewer steps
-        assert int(one) == dist.get_world_size()
-        print(json.dumps([key for key, ok in zip(batch.key, valid) if ok]), flush=True)
-dist.destroy_process_group()
-"""
+import wds_tools as wt
 
 
-def run_ranks(packed, world_size, batch_size, tail, tmp_path):
-    script = tmp_path / "ranks.py"
-    script.write_text(SCRIPT)
-    environment = {
-        **os.environ,
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(packed), str(batch_size), tail],
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * world_size
-    return [[json.loads(line) for line in output.splitlines()] for output in outputs]
+def keys(ranks):
+    return Counter(key for rank in ranks for step in rank["steps"] for key in step)
 
 
-@pytest.mark.parametrize(("world_size", "batch_size", "tail"), [(2, 30, "drop"), (3, 50, "mask")])
-def test_ranks_take_equal_steps_and_each_sample_once(packed, tmp_path, world_size, batch_size, tail):
-    ranks = run_ranks(packed, world_size, batch_size, tail, tmp_path)
-    assert len({len(steps) for steps in ranks}) == 1
-    counts = Counter(key for steps in ranks for keys in steps for key in keys)
+def union_of_steps(ranks):
+    return [sorted(key for rank in ranks for key in rank["steps"][number]) for number in range(len(ranks[0]["steps"]))]
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """Return datasets by name: text samples in shards of very different size, of others, indexed by us."""
+    folders = {}
+    for name, counts in {"three": [50, 3, 17], "one": [64], "five-samples": [4, 1]}.items():
+        folder = folders[name] = tmp_path_factory.mktemp(name)
+        for shard, count in enumerate(counts):
+            with webdataset.TarWriter(str(folder / f"part-{shard}.tar")) as writer:
+                for number in range(count):
+                    writer.write({"__key__": f"{shard}-{number}", "txt": "x" * (number % 7)})
+        wt.index_shards([str(folder / "*.tar")])
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("world", "batch", "tail", "options"),
+    [(2, 30, "drop", {}), (3, 50, "mask", {}), (4, 16, "pad", {"lanes": 2}), (8, 7, "mask", {"lanes": 4})],
+)
+def test_ranks_take_equal_steps_and_prove_that_each_sample_came_once(packed, world, batch, tail, options):
+    ranks = run_ranks(dataset=packed, world=world, batch=batch, workers=1, options={"tail": tail, **options})
+    assert {len(rank["steps"]) for rank in ranks} == {ranks[0]["len"]}
+    counts = keys(ranks)
+    if tail == "pad":
+        assert set(counts) == {f"{number:09}" for number in range(400)}
+        assert sum(counts.values()) == ranks[0]["len"] * world * batch
+    else:
+        assert set(counts.values()) == {1}
+        assert len(counts) == (400 if tail == "mask" else ranks[0]["len"] * world * batch)
+    expected = min(400, ranks[0]["len"] * world * batch)
+    assert {rank["proof"] for rank in ranks} == {f"epoch 0: {expected} samples, each once"}
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "batch"), [("three", 4, 3), ("three", 8, 2), ("one", 8, 5), ("five-samples", 8, 1)]
+)
+def test_uneven_or_few_shards_and_few_samples_leave_no_rank_behind(uneven, name, world, batch):
+    ranks = run_ranks(dataset=uneven[name], world=world, batch=batch, options={"tail": "mask"})
+    assert len({len(rank["steps"]) for rank in ranks}) == 1
+    samples = {"three": 70, "one": 64, "five-samples": 5}[name]
+    assert len(keys(ranks)) == sum(keys(ranks).values()) == samples
+    assert {rank["proof"] for rank in ranks} == {f"epoch 0: {samples} samples, each once"}
+    if name == "one":  # a single shard feeds all ranks alike
+        assert min(len(rank["steps"][0]) for rank in ranks) == batch
+
+
+def test_one_process_and_eight_and_a_dataloader_see_the_same_steps(packed):
+    one = run_ranks(dataset=packed, world=1, batch=40)
+    eight = run_ranks(dataset=packed, world=8, batch=5)
+    streamed = run_ranks(dataset=packed, world=4, batch=10, kind="streaming", workers=2)
+    assert union_of_steps(one) == union_of_steps(eight) == union_of_steps(streamed)
+
+
+def test_stopping_and_going_on_with_another_world_loses_and_repeats_nothing(packed):
+    whole = union_of_steps(run_ranks(dataset=packed, world=1, batch=10, options={"lanes": 2}))
+    order = {"dataset": packed, "options": {"tail": "mask", "lanes": 2}}
+    parts = [run_ranks(world=4, batch=10, stop=3, **order)]
+    for world, batch, stop in ((2, 5, 4), (3, 10, 2), (8, 5, None)):
+        states = [rank["state"] for rank in parts[-1]]
+        assert all(state == states[0] for state in states)
+        parts.append(run_ranks(world=world, batch=batch, stop=stop, state=states[0], **order))
+    counts = sum((keys(part) for part in parts), Counter())
     assert set(counts.values()) == {1}
-    assert len(counts) == (400 if tail == "mask" else 400 // (world_size * batch_size) * world_size * batch_size)
+    assert len(counts) == 400
+    assert sorted(key for step in union_of_steps(parts[0]) for key in step) == sorted(
+        key for step in whole[:12] for key in step
+    )
+    assert {rank["proof"] for rank in parts[-1]} == {"epoch 0 from position 220 on: 180 samples, each once"}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"mesh": ([2, 2], ["dp", "tp"], "dp")},
+        {"group": [[0, 2], [1, 3]]},
+    ],
+    ids=["mesh", "group"],
+)
+def test_ranks_that_are_tensor_parallel_to_each_other_get_the_same_data(packed, how):
+    ranks = run_ranks(dataset=packed, world=4, batch=25, options={"tail": "mask"}, **how)
+    assert ranks[0]["steps"] == ranks[1]["steps"]
+    assert ranks[2]["steps"] == ranks[3]["steps"]
+    counts = keys([ranks[0], ranks[2]])
+    assert len(counts) == sum(counts.values()) == 400
+    assert {rank["proof"] for rank in ranks} == {"epoch 0: 400 samples, each once"}
+
+
+def test_all_dimensions_of_a_mesh_share_the_data(packed):
+    ranks = run_ranks(dataset=packed, world=4, batch=25, mesh=([2, 2], ["replicate", "shard"], None))
+    assert set(keys(ranks).values()) == {1}
+    assert len(keys(ranks)) == 400
+
+
+def test_a_rank_given_twice_is_found_out_at_the_end_of_the_epoch(packed):
+    ranks = run_ranks(
+        dataset=packed,
+        world=2,
+        batch=20,
+        lockstep=False,
+        may_fail=True,
+        options={"rank": 0, "world_size": 2, "stall_seconds": 50},
+    )
+    errors = [rank["error"] for rank in ranks if "error" in rank]
+    assert any("ranks 0 and 1 delivered the same samples" in error for error in errors), errors
+
+
+def test_a_rank_that_leaves_early_does_not_make_the_others_hang(packed):
+    ranks = run_ranks(dataset=packed, world=2, batch=20, lockstep=False, stop=10, options={"tail": "mask"})
+    assert {rank["ok"] for rank in ranks} == {True}  # both took all ten steps, and broke behind the last
+    ranks = run_ranks(dataset=packed, world=2, batch=20, lockstep=False, stop=9, options={"tail": "mask"})
+    assert {rank["proof"] for rank in ranks} == {"epoch 0: 180 samples so far, the epoch is not over"}

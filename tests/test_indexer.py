@@ -353,8 +353,20 @@ def test_a_manifest_of_other_shards_is_refused_and_untouched(theirs: Path) -> No
     index_shards([f"{theirs}/train-00000[01].tar"])
     before = (theirs / "manifest.json").read_bytes()
     with pytest.raises(DestinationError, match=r"lists other shards \(2, .*--manifest"):
-        index_shards([f"{theirs}/*.tar"])
+        index_shards([f"{theirs}/train-00000[02].tar"])
     assert (theirs / "manifest.json").read_bytes() == before
+
+
+def test_shards_may_be_added_behind_those_that_are_indexed(packed_copy: Path) -> None:
+    last = max(packed_copy.glob("*.tar"))
+    kept = last.read_bytes()
+    last.unlink()
+    (packed_copy / "manifest.json").unlink()
+    first = index_shards([f"{packed_copy}/*.tar"])
+    last.write_bytes(kept)
+    grown = index_shards([f"{packed_copy}/*.tar"])
+    assert grown.shards[:-1] == first.shards
+    assert grown.samples == 400
 
 
 def test_a_manifest_may_have_another_name(theirs: Path) -> None:

@@ -9,6 +9,7 @@ import wds_tools
 NAMES = [
     "CenterCrop",
     "Manifest",
+    "Mixture",
     "RandomResizedCrop",
     "Resize",
     "StreamingDataset",
@@ -18,6 +19,7 @@ NAMES = [
     "index_shards",
     "make_loader",
     "pack",
+    "train_test_split",
     "verify",
 ]
 
@@ -32,7 +34,9 @@ def test_every_public_name_is_there_and_described(name):
     assert inspect.getdoc(getattr(wds_tools, name))
 
 
-@pytest.mark.parametrize("name", ["StreamingDataset", "describe", "index_shards", "make_loader", "pack", "verify"])
+@pytest.mark.parametrize(
+    "name", ["StreamingDataset", "describe", "index_shards", "make_loader", "pack", "train_test_split", "verify"]
+)
 def test_options_are_keywords_and_nothing_swallows_a_misspelt_one(name):
     parameters = list(inspect.signature(getattr(wds_tools, name)).parameters.values())
     assert not any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)

@@ -48,7 +48,8 @@ def _change_topology(number):
             rows = [row for plan in plans for row in zip(*_columns(plan.step(step)), strict=True)]
             got += [sample for _, sample, valid in sorted(rows) if valid]
         state = state_dict(order, plans[0].cursor_after(steps - 1))
-        order, cursor = resume(state, order.like(window=7 if order.window else 0, block=5, lanes=2))
+        course, cursor = resume(state, order.like(window=7 if order.window else 0, block=5, lanes=2))
+        order = course.of(cursor.epoch)
     assert got == expected, f"case {number}"
 
 

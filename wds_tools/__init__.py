@@ -13,11 +13,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wds_tools.choose import train_test_split
     from wds_tools.dataset import StreamingDataset
     from wds_tools.errors import WdsToolsError
     from wds_tools.indexer import index_shards
     from wds_tools.loader import make_loader
     from wds_tools.manifest import Manifest
+    from wds_tools.mixture import Mixture
     from wds_tools.packer import pack
     from wds_tools.stats import describe
     from wds_tools.verifier import verify
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CenterCrop": "views",
     "Manifest": "manifest",
+    "Mixture": "mixture",
     "RandomResizedCrop": "views",
     "Resize": "views",
     "StreamingDataset": "dataset",
@@ -37,12 +40,14 @@ _HOMES = {
     "index_shards": "indexer",
     "make_loader": "loader",
     "pack": "packer",
+    "train_test_split": "choose",
     "verify": "verifier",
 }
 
 __all__ = [
     "CenterCrop",
     "Manifest",
+    "Mixture",
     "RandomResizedCrop",
     "Resize",
     "StreamingDataset",
@@ -52,6 +57,7 @@ __all__ = [
     "index_shards",
     "make_loader",
     "pack",
+    "train_test_split",
     "verify",
 ]
 

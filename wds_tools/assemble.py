@@ -35,7 +35,7 @@ class Recipe:
 
     Attributes:
         shards: The dataset.
-        block: Samples of a block.
+        block: Samples of a block: a number, or int64 [shards].
         seed: Of crops, flips and transforms.
         fields: What a sample is made of.
         view: What part of the picture, at what size; None keeps the whole picture.
@@ -43,7 +43,7 @@ class Recipe:
     """
 
     shards: ShardSet
-    block: int
+    block: int | NDArray[np.int64]
     seed: int
     fields: tuple[str, ...]
     view: View | None

@@ -1,138 +1,27 @@
-"""`StreamingDataset`: the plan and the decoder as an ``IterableDataset``, for people who bring their own DataLoader.
-
-Also what it shares with `make_loader`: finding the dataset, the ranks, and the order of samples.
-"""
+"""`StreamingDataset`: the plan and the decoder as an ``IterableDataset``, for people who bring their own DataLoader."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from wds_tools.assemble import Assembler, Recipe, Transform
+from wds_tools.assemble import Assembler, Transform
+from wds_tools.choose import Subset, Weights
 from wds_tools.errors import OptionError
-from wds_tools.options import CacheOptions
-from wds_tools.order import Order, default_block
-from wds_tools.planner import Cursor, EpochPlan, Tail, World
-from wds_tools.quality import window_of
-from wds_tools.reader import check_fields
-from wds_tools.sample import make_record, record_type
-from wds_tools.shardset import ShardSet, open_shards
+from wds_tools.mixture import Mixture
+from wds_tools.opened import Request, check_plan, open_dataset
+from wds_tools.planner import Cursor, EpochPlan, Tail
+from wds_tools.ranks import Group
+from wds_tools.sample import make_record
 from wds_tools.views import View
+from wds_tools.where import Where
 
 _CHUNK = 16  # samples whose crops are computed together
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A dataset with everything that decides its batches."""
-
-    shards: ShardSet
-    order: Order
-    world: World
-    recipe: Recipe
-
-
-def open_dataset(
-    dataset: str | os.PathLike[str],
-    *,
-    batch_size: int,
-    view: View | None,
-    shuffle: bool | int | float,
-    seed: int,
-    fields: Sequence[str],
-    transform: Transform | None,
-    rank: int | None,
-    world_size: int | None,
-    lanes: int | None,
-    cache_dir: str | os.PathLike[str] | None,
-    cache_bytes: int | str | None,
-) -> Opened:
-    """Find a dataset and check what is asked of it, before any worker starts.
-
-    Raises:
-        NotADatasetError: There is no dataset.
-        MissingFieldError: It lacks a field.
-        OptionError: An option that cannot be.
-    """
-    cache = CacheOptions.of(os.fspath(cache_dir) if cache_dir else None, cache_bytes)
-    shards = open_shards(dataset, cache=cache)
-    manifest = shards.manifest
-    names = (fields,) if isinstance(fields, str) else tuple(fields)
-    if not names:
-        raise OptionError("fields=() is empty; name at least one field, such as 'image'")
-    record_type(names)
-    check_fields(names, manifest.fields)
-    if view is not None:
-        _check_view(view, shards)
-    world = find_world(rank, world_size)
-    block = default_block(manifest.samples, manifest.bytes)
-    order = Order(
-        fingerprint=manifest.fingerprint,
-        shard_samples=[entry.samples for entry in manifest.shards],
-        seed=seed,
-        window=window_of(shuffle, block=block, shuffled=manifest.shuffled, batch=batch_size * world.world_size),
-        block=block,
-        lanes=lanes or default_lanes(world),
-    )
-    recipe = Recipe(shards=shards, block=block, seed=seed, fields=names, view=view, transform=transform)
-    return Opened(shards, order, world, recipe)
-
-
-def _check_view(view: View, shards: ShardSet) -> None:
-    if not hasattr(view, "regions"):
-        raise OptionError(
-            f"view={view!r} is no view; allowed are wds_tools.RandomResizedCrop, CenterCrop, Resize and None. "
-            "A transform of torchvision or your own goes to transform="
-        )
-    images = shards.manifest.images
-    least_h, least_w = view.least
-    if images and (images.min_height < least_h or images.min_width < least_w):
-        raise OptionError(
-            f"{view} needs images of at least {least_w}x{least_h}; the narrowest here is {images.min_width} pixels "
-            f"wide, the lowest {images.min_height} high: take a smaller view, or CenterCrop(size, resize=...)"
-        )
-
-
-def find_world(rank: int | None, world_size: int | None) -> World:
-    """Return the rank of this process: as given, else from torch.distributed, else from torchrun's environment."""
-    if (rank is None) != (world_size is None):
-        raise OptionError(f"rank={rank}, world_size={world_size}: give both, or neither")
-    if rank is not None and world_size is not None:
-        return World(rank, world_size)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    return World()
-
-
-def default_lanes(world: World) -> int:
-    """Return one lane per machine, as torchrun tells their number; one where it does not."""
-    ranks_per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or world.world_size
-    return world.world_size // ranks_per_node if world.world_size % ranks_per_node == 0 else 1
-
-
-def check_plan(plan: EpochPlan) -> None:
-    """Refuse a plan without a single step.
-
-    Raises:
-        OptionError: The batches of all ranks together are larger than the dataset.
-    """
-    if plan.batch_size < 1:
-        raise OptionError(f"batch_size={plan.batch_size}; allowed are 1 and more")
-    if plan.tail not in ("drop", "pad", "mask"):
-        raise OptionError(f"tail={plan.tail!r}; allowed are 'drop', 'pad' and 'mask'")
-    if plan.tail == "drop" and plan.global_batch > plan.order.samples:
-        raise OptionError(
-            f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) takes {plan.global_batch:,} samples a "
-            f"step, the dataset has {plan.order.samples:,}: take a smaller batch, or tail='pad'"
-        )
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -146,7 +35,7 @@ class StreamingDataset(IterableDataset[Any]):
     needs to know what the trainer has consumed, which a DataLoader does not tell: that is `make_loader`'s.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
+        dataset: Folder or URL with a manifest, the manifest, a brace pattern of indexed shards, or a `Mixture`.
         batch_size: The DataLoader's, so that each worker makes whole batches; 1 deals out single samples.
         view: What part of the picture, at what size; None keeps the whole picture.
         shuffle: True, False, a window in samples, or a quality such as 0.95.
@@ -154,8 +43,12 @@ class StreamingDataset(IterableDataset[Any]):
         fields: ``image``, ``label``, ``__key__``, or any stored field.
         transform: Function on a uint8 tensor [3, height, width], or an Albumentations transform.
         tail: Samples that do not fill a batch on every rank: ``drop`` them, or ``pad`` with others.
+        where: Only samples for which this holds, as for `make_loader`.
+        subset: A fraction of them, or sample ids.
+        class_weights: How often the classes come, as for `make_loader`.
         rank: This process's data-parallel rank; found by itself under torchrun.
         world_size: Number of ranks.
+        group: Process group or DeviceMesh whose members share the data.
         lanes: Independent streams of blocks; by default one per machine.
         cache_dir: Where blocks of remote shards are kept.
         cache_bytes: About how much may be kept there.
@@ -172,7 +65,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __init__(
         self,
-        dataset: str | os.PathLike[str],
+        dataset: str | os.PathLike[str] | Mixture,
         *,
         batch_size: int = 1,
         view: View | None = None,
@@ -181,28 +74,36 @@ class StreamingDataset(IterableDataset[Any]):
         fields: Sequence[str] = ("image", "label"),
         transform: Transform | None = None,
         tail: Tail = "drop",
+        where: Where | None = None,
+        subset: Subset | None = None,
+        class_weights: Weights | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        group: Group | None = None,
         lanes: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
         if tail == "mask":
             raise OptionError("tail='mask' is make_loader's: a sample has no place to say that it is padding")
-        self._opened = open_dataset(
-            dataset,
+        request = Request(
             batch_size=batch_size,
             view=view,
             shuffle=shuffle,
             seed=seed,
             fields=fields,
             transform=transform,
+            where=where,
+            subset=subset,
+            class_weights=class_weights,
             rank=rank,
             world_size=world_size,
+            group=group,
             lanes=lanes,
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
+        self._opened = open_dataset(dataset, request)
         self.batch_size = batch_size
         self.tail = tail
         check_plan(self._plan(0))
@@ -251,7 +152,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened
-        return EpochPlan(opened.order, Cursor(epoch, 0), opened.world, self.batch_size, self.tail)
+        return EpochPlan(opened.order, Cursor(epoch, 0), opened.ranks.world, self.batch_size, self.tail)
 
     def _next_epoch(self, info: Any) -> int:
         """Return the epoch that starts now: the workers of one round of the DataLoader agree on it.

@@ -16,6 +16,7 @@
     │   └── MissingFieldError (LookupError)    it lacks a field that was asked for
     ├── StoreError (OSError)          storage that does not answer, or answers wrongly
     ├── ResumeError (ValueError)      a state that belongs to something else
+    ├── ProofError (RuntimeError)     an epoch that did not deliver each sample once
     ├── DeviceError (RuntimeError)    a device that is not there
     └── WorkerError (RuntimeError)    a worker process that died or stalled
 
@@ -123,6 +124,10 @@ class StoreError(WdsToolsError, OSError):
 
 class ResumeError(WdsToolsError, ValueError):
     """A state that belongs to another dataset, seed or version."""
+
+
+class ProofError(WdsToolsError, RuntimeError):
+    """An epoch did not deliver each sample once over all ranks, or a rank did not tell."""
 
 
 class DeviceError(WdsToolsError, RuntimeError):

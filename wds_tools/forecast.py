@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wds_tools.choose import labels_of
 from wds_tools.errors import OptionError
 from wds_tools.index import NO_LABEL
 from wds_tools.order import Order, default_block
@@ -165,11 +165,6 @@ def _measured(shards: ShardSet, order: Order, global_batch: int) -> Measured | N
         return None
     labels = labels_of(shards)
     return None if (labels == NO_LABEL).any() else measure(order, labels, batch=global_batch)
-
-
-def labels_of(shards: ShardSet) -> NDArray[np.int64]:
-    """Return the class number of every sample, from the indexes: int64 [samples]."""
-    return np.concatenate([shards.index(number).label for number in range(len(shards.places))])
 
 
 def _reading(order: Order, *, per_node: int, nodes: int, batch_size: int, tail: Tail) -> tuple[float, float]:

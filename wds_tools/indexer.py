@@ -88,8 +88,11 @@ def index_shards(patterns: Sequence[str], *, manifest: str | None = None, progre
     new = _check_indexes(paths)
     try:
         made = _index_all(paths, progress)
-        if old is not None and old.fingerprint == made.fingerprint:  # the same bytes: what was known still holds
+        # The same bytes: what was known still holds; of shards that were added, only the names of the classes do.
+        if old is not None and old.fingerprint == made.fingerprint:
             made = replace(made, classes=old.classes, shuffled=old.shuffled, source=old.source)
+        elif old is not None and old.fingerprint == manifests.fingerprint(made.shards[: len(old.shards)]):
+            made = replace(made, classes=old.classes)
         commit_bytes(manifest_path, manifests.to_json(made).encode())
     except BaseException as error:
         _remove(new)
@@ -262,7 +265,7 @@ def _manifest_name(name: str | None) -> str:
 
 
 def _old_manifest(path: Path, shards: Sequence[Path]) -> Manifest | None:
-    """Return the manifest that is there; it is replaced only if it lists the same shards."""
+    """Return the manifest that is there; it is replaced only if it lists the same shards, or the first of them."""
     try:
         old = manifests.from_json(path.read_bytes(), name=str(path))
     except FileNotFoundError:
@@ -270,7 +273,7 @@ def _old_manifest(path: Path, shards: Sequence[Path]) -> Manifest | None:
     except (ManifestError, OSError) as error:
         raise DestinationError(f"{path} is there and is no manifest: {error}; remove it, or name another") from error
     before, now = [entry.name for entry in old.shards], [shard.name for shard in shards]
-    if before != now:
+    if before != now[: len(before)]:
         raise DestinationError(
             f"{path} lists other shards ({len(before)}, from {before[:1]}; given are {len(now)}, from {now[:1]}): "
             "give --manifest another name, or remove that file"

@@ -8,95 +8,33 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from wds_tools import planner
-from wds_tools.assemble import Assembler, Recipe, Transform
-from wds_tools.dataset import Opened, check_plan, open_dataset
+from wds_tools.assemble import Assembler, Transform
+from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
 from wds_tools.errors import OptionError, WorkerError
+from wds_tools.job import Inline, Job, Task, as_tensors
+from wds_tools.mixture import Mixture
+from wds_tools.opened import Opened, Request, check_plan, open_dataset
 from wds_tools.options import available_cores
-from wds_tools.planner import Cursor, EpochPlan, Step, Tail
+from wds_tools.planner import Course, Cursor, EpochPlan, Step, Tail
 from wds_tools.pool import STALL_SECONDS, WorkerPool
+from wds_tools.proof import EpochProof
+from wds_tools.ranks import Group
 from wds_tools.ring import Ring
 from wds_tools.sample import make_record
 from wds_tools.views import View
+from wds_tools.where import Where
+from wds_tools.witness import Witness
 
 _LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
 _MAX_DEFAULT_WORKERS = 16
 
 BatchTransform = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One batch to make."""
-
-    slot: int | None
-    epoch: int
-    step: Step
-
-
-class _Job:
-    """What a worker does with a task; it opens the dataset when the first one comes."""
-
-    def __init__(self, recipe: Recipe, ring: Ring | None) -> None:
-        self._recipe = recipe
-        self._ring = ring
-        self._assembler: Assembler | None = None
-
-    def expect(self, task: _Task) -> None:
-        """Start reading for a task."""
-        self._ready().expect(task.step.ids)
-
-    def run(self, task: _Task) -> list[Any]:
-        """Make a batch: its images in the task's slot, the other fields as the result."""
-        out = self._ring.images(task.slot) if self._ring and task.slot is not None else None
-        values = self._ready().batch(epoch=task.epoch, positions=task.step.positions, ids=task.step.ids, out=out)
-        return [_as_arrays(value) for value in values]
-
-    def _ready(self) -> Assembler:
-        if self._assembler is None:
-            self._assembler = Assembler(self._recipe)
-        return self._assembler
-
-
-def _as_arrays(value: Any) -> Any:
-    """Turn tensors into arrays: torch would send each through a file descriptor of its own, which run out."""
-    if isinstance(value, list):
-        return [_as_arrays(item) for item in value]
-    return value.numpy() if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16 else value
-
-
-def _as_tensors(value: Any) -> Any:
-    """Undo `_as_arrays`."""
-    if isinstance(value, list):
-        return [_as_tensors(item) for item in value]
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-class _Inline:
-    """The pool of ``num_workers=0``: a task is done when its result is asked for."""
-
-    def __init__(self, job: _Job) -> None:
-        self._job = job
-        self._tasks: dict[int, _Task] = {}
-        self._next = 0
-
-    def submit(self, task: _Task) -> int:
-        self._next += 1
-        self._tasks[self._next] = task
-        return self._next
-
-    def result(self, number: int) -> Any:
-        return self._job.run(self._tasks.pop(number))
-
-    def close(self) -> None:
-        self._tasks.clear()
 
 
 class Loader:
@@ -124,7 +62,7 @@ class Loader:
         self.prefetch_factor = prefetch_factor
         self.device = device
         self._opened = opened
-        self._order = opened.order
+        self._course = Course(opened.order)
         self._tail: Tail = tail
         self._fields = (*opened.recipe.fields, "valid") if tail == "mask" else opened.recipe.fields
         self._batch_transform = batch_transform
@@ -134,25 +72,35 @@ class Loader:
         self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
         self._begun = -1  # epoch of the last iteration
         self._round = 0
-        self._sent: deque[tuple[int, _Task]] = deque()  # tasks whose batches have not been taken
-        self._pool: WorkerPool | _Inline | None = None
+        self._sent: deque[tuple[int, Task]] = deque()  # tasks whose batches have not been taken
+        self._pool: WorkerPool | Inline | None = None
         self._ring: Ring | None = None
         self._copier: CudaCopier | None = None
+        self._witness = Witness(opened.ranks, batch_size=batch_size, tail=tail)
         check_plan(self._plan(Cursor()))
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
-        return len(self._plan(Cursor()))
+        return len(self._plan(Cursor(self._cursor.epoch)))
 
     @property
     def samples(self) -> int:
-        """Samples of the dataset."""
-        return self._order.samples
+        """Samples of an epoch, over all ranks; with ``tail="drop"`` the last ones may be left out."""
+        return self._course.of(self._cursor.epoch).samples
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names by number."""
         return self._opened.shards.manifest.classes
+
+    @property
+    def class_factors(self) -> dict[str, float]:
+        """How often a sample of each class comes in an epoch, on average: 1.0 without ``class_weights=``."""
+        selection = self._opened.order.selection
+        if selection is None or selection.balance is None:
+            return dict.fromkeys(self.classes, 1.0)
+        names = dict(enumerate(self.classes))
+        return {names.get(n, str(n)): factor for n, factor in enumerate(selection.balance.factors.tolist())}
 
     @property
     def epoch(self) -> int:
@@ -161,16 +109,37 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where training stands: all batches that the loop has received count, prefetched ones do not."""
-        return planner.state_dict(self._order, self._cursor)
+        return planner.state_dict(self._course.of(self._cursor.epoch), self._cursor)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, force: bool = False) -> None:
         """Go on where a state was taken; the number of workers, ranks and the batch size may have changed.
 
+        A dataset that has only grown since then is recognised: the epoch ends as it would have, and the new samples
+        come with the next one.
+
+        Args:
+            state: What `state_dict` returned.
+            force: Take over epoch and position even if the dataset, selection or seed is another.
+
         Raises:
-            ResumeError: The state belongs to another dataset or seed; both values are named.
+            ResumeError: The state belongs to another dataset, selection or seed; both values are named.
         """
-        self._order, self._cursor = planner.resume(state, self._opened.order)
+        self._course, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
         self._start = self._cursor
+
+    def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
+        """Tell whether the last epoch delivered each sample once, over all ranks: ``print(loader.epoch_proof())``.
+
+        The sums are always kept. Where torch.distributed runs, the rank that ends an epoch last also compares them by
+        itself, and raises ProofError if they are wrong.
+
+        Args:
+            timeout_seconds: How long to wait for other ranks to finish the epoch.
+
+        Raises:
+            ProofError: A rank has not finished in time.
+        """
+        return self._witness.proof(timeout_seconds=timeout_seconds)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``; a position inside that epoch, as after a resume, is kept."""
@@ -204,7 +173,8 @@ class Loader:
         self.close()
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
-        return EpochPlan(self._order, cursor, self._opened.world, self.batch_size, self._tail)
+        order = self._course.of(cursor.epoch)
+        return EpochPlan(order, cursor, self._opened.ranks.world, self.batch_size, self._tail)
 
     @property
     def _ahead(self) -> int:
@@ -219,9 +189,9 @@ class Loader:
         layout = Assembler(recipe).layout()
         if layout:
             self._ring = Ring(slots=self._ahead + _LENT_SLOTS, rows=self.batch_size, layout=layout)
-        job = _Job(recipe, self._ring)
+        job = Job(recipe, self._ring)
         if self.num_workers == 0:
-            self._pool = _Inline(job)
+            self._pool = Inline(job)
         else:
             context = multiprocessing.get_context(self._context)
             self._pool = WorkerPool(
@@ -233,7 +203,8 @@ class Loader:
     def _batches(self, plan: EpochPlan, this_round: int) -> Iterator[Any]:
         """Yield the batches of an epoch; on CUDA, each while the next one is being copied."""
         self._open()
-        copied: tuple[int, list[Any], Any] | None = None
+        self._witness.begin(plan)
+        copied: tuple[Step, list[Any], Any] | None = None
         for step, values, slot in self._made(plan):
             if this_round != self._round:
                 raise OptionError("this iterator ended when a newer one was made: a loader has one at a time")
@@ -249,7 +220,7 @@ class Loader:
         if not len(plan):  # what was left of the epoch fills no step
             self._cursor = Cursor(plan.cursor.epoch + 1)
 
-    def _made(self, plan: EpochPlan) -> Iterator[tuple[int, list[Any], int | None]]:
+    def _made(self, plan: EpochPlan) -> Iterator[tuple[Step, list[Any], int | None]]:
         """Yield (step, values, slot) in order, keeping the workers busy ahead of it."""
         pool = self._pool
         assert pool is not None
@@ -259,15 +230,15 @@ class Loader:
             with self._closed_on_worker_error():  # never around the yield, which ends anyhow, even at interpreter exit
                 while steps < min(total, number + self._ahead):
                     step = plan.step(steps)
-                    task = _Task(self._take_slot(), plan.cursor.epoch, step)
+                    task = Task(self._take_slot(), plan.cursor.epoch, step)
                     self._sent.append((pool.submit(task), task))
                     steps += 1
                 ticket, task = self._sent[0]
-                values = [_as_tensors(value) for value in pool.result(ticket)]
+                values = [as_tensors(value) for value in pool.result(ticket)]
             self._sent.popleft()
             if self._tail == "mask":
                 values.append(torch.from_numpy(task.step.valid))
-            yield number, values, task.slot
+            yield task.step, values, task.slot
 
     @contextlib.contextmanager
     def _closed_on_worker_error(self) -> Iterator[None]:
@@ -314,19 +285,20 @@ class Loader:
         self._ring.release(slot)
         return owned
 
-    def _hand_over(self, plan: EpochPlan, step: int, values: list[Any]) -> Any:
+    def _hand_over(self, plan: EpochPlan, step: Step, values: list[Any]) -> Any:
         """Return the batch, and count it as consumed."""
         if self.device.type not in ("cpu", "cuda"):
             values = move(values, self.device)
         if self._batch_transform and "image" in self._fields:
             place = self._fields.index("image")
             values[place] = self._batch_transform(values[place])
-        self._cursor = plan.cursor_after(step)
+        self._cursor = plan.cursor_after(step.number)
+        self._witness.saw(step)
         return make_record(self._fields, tuple(values))
 
 
 def make_loader(
-    dataset: str | os.PathLike[str],
+    dataset: str | os.PathLike[str] | Mixture,
     *,
     batch_size: int,
     view: View | None = None,
@@ -338,9 +310,13 @@ def make_loader(
     transform: Transform | None = None,
     batch_transform: BatchTransform | None = None,
     tail: Tail = "drop",
+    where: Where | None = None,
+    subset: Subset | None = None,
+    class_weights: Weights | None = None,
     prefetch_factor: int = 2,
     rank: int | None = None,
     world_size: int | None = None,
+    group: Group | None = None,
     lanes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
@@ -354,7 +330,7 @@ def make_loader(
     fields, numbers come as a tensor [batch_size] and everything else as a list.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
+        dataset: Folder or URL with a manifest, the manifest, a brace pattern of indexed shards, or a `Mixture`.
         batch_size: Samples per batch of this rank.
         view: What part of the picture, at what size: `RandomResizedCrop`, `CenterCrop`, `Resize`; None keeps the
             whole picture.
@@ -369,9 +345,16 @@ def make_loader(
         batch_transform: Your function on the whole image tensor, run on the device: normalise there.
         tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
             pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation).
+        where: Only samples for which this holds, by the columns of the index: text such as
+            ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Nothing is read to leave it out.
+        subset: A fraction of them, drawn by ``seed``, or sample ids, such as those of `train_test_split`.
+        class_weights: How often the classes come, as weights of ``torch.utils.data.WeightedRandomSampler``:
+            ``"balanced"``, a mapping by class, or one weight per class; samples are repeated and left out in turn.
         prefetch_factor: Batches in the making per worker.
         rank: This process's data-parallel rank; by default torch.distributed or torchrun's environment tells.
         world_size: Number of ranks.
+        group: Process group or DeviceMesh whose members share the data, such as ``mesh["dp"]``: ranks that are
+            tensor-parallel to each other then get the same batches.
         lanes: Independent streams of blocks, so that each machine reads its own; by default one per machine.
         cache_dir: Where blocks of remote shards are kept; ``WDS_TOOLS_CACHE_DIR`` or a cache folder by default.
         cache_bytes: About how much may be kept there, such as "20GB".
@@ -395,22 +378,25 @@ def make_loader(
             f"num_workers={num_workers}, prefetch_factor={prefetch_factor}; allowed are 0 and more, 1 and more"
         )
     found_device = find_device(device)
-    opened = open_dataset(
-        dataset,
+    request = Request(
         batch_size=batch_size,
         view=view,
         shuffle=shuffle,
         seed=seed,
         fields=fields,
         transform=transform,
+        where=where,
+        subset=subset,
+        class_weights=class_weights,
         rank=rank,
         world_size=world_size,
+        group=group,
         lanes=lanes,
         cache_dir=cache_dir,
         cache_bytes=cache_bytes,
     )
     return Loader(
-        opened,
+        open_dataset(dataset, request),
         batch_size=batch_size,
         tail=tail,
         num_workers=num_workers,

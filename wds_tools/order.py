@@ -1,13 +1,15 @@
 """The canonical sequence: for each epoch, one order of all samples. Arithmetic on counts; no files, no clock, no torch.
 
-It is a pure function of (fingerprint, seed, epoch, lanes, window, block): not of the number of ranks or workers. So a
-state is a position in it, and nothing else.
+It is a pure function of (fingerprint, selection, seed, epoch, lanes, window, block): not of the number of ranks or
+workers. So a state is a position in it, and nothing else.
 
 A **block** is a run of consecutive samples of one shard, the unit of reading. Blocks are permuted and dealt to
 **lanes**, streams of their own, so that each machine can read only its own blocks. Inside a lane, samples are
 shuffled in a sliding **window**: each sample's sort key is the place of its block plus a random offset below the
 window. So reading is steady, and the first batch needs only the first blocks. The sequence takes one sample from
 each lane in turn.
+
+With a selection, blocks are runs of consecutive chosen samples, and all the rest is the same.
 
 Long epochs are computed in segments of about a million samples, each ordered by itself, so that the cost of
 starting anywhere does not grow with the dataset.
@@ -24,6 +26,8 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.prng import hashes, key_of, permute, unpermute
+from wds_tools.proof import Tally, tally, tally_of_range
+from wds_tools.selection import Selection
 
 BLOCK_BYTES = 2 << 20
 SEGMENT_SAMPLES = 1 << 20
@@ -69,10 +73,19 @@ class Order:
         window: Shuffle window in samples, over all lanes; 0 keeps the stored order.
         block: Samples of a block.
         lanes: Independent streams.
+        selection: Which samples, and how often; None takes each once.
     """
 
     def __init__(
-        self, *, fingerprint: str, shard_samples: Sequence[int], seed: int, window: int, block: int, lanes: int = 1
+        self,
+        *,
+        fingerprint: str,
+        shard_samples: Sequence[int],
+        seed: int,
+        window: int,
+        block: int,
+        lanes: int = 1,
+        selection: Selection | None = None,
     ) -> None:
         if not 0 <= window <= MAX_WINDOW or block < 1 or not 1 <= lanes <= MAX_LANES:
             raise OptionError(
@@ -86,12 +99,17 @@ class Order:
         self.window = window
         self.block = block
         self.lanes = lanes
+        self.selection = selection
         self._shard_samples = shard_samples
-        counts = np.asarray(shard_samples, np.int64)
-        self.first_id = np.concatenate([[0], np.cumsum(counts)])  # [shards + 1]
-        self.samples = int(self.first_id[-1])
+        self.shards = len(shard_samples)
+        self.stored = int(np.sum(shard_samples, dtype=np.int64))
+        """Samples of the dataset, chosen or not: ids are below."""
+        # A selection is one run of places; the ids at these places are looked up at the end.
+        counts = np.asarray([selection.samples] if selection else shard_samples, np.int64)
+        self._first_place = np.concatenate([[0], np.cumsum(counts)])  # [runs + 1]
+        self.samples = int(self._first_place[-1])
         blocks = -(-counts // block)
-        self._first_block = np.concatenate([[0], np.cumsum(blocks)])  # [shards + 1]
+        self._first_block = np.concatenate([[0], np.cumsum(blocks)])  # [runs + 1]
         self._blocks = int(self._first_block[-1])
         # All blocks have `block` samples but the last of each shard, which may lack some.
         lacking = blocks * block - counts
@@ -99,8 +117,15 @@ class Order:
         self._lacking = lacking[lacking > 0]
         # A whole number of rounds of dealing, so that each segment can be dealt by itself.
         self._segment_blocks = max(1, SEGMENT_SAMPLES // block // lanes) * lanes
+        self._whole: Tally | None = None
+        self._chosen: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
         self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
         self._segments: OrderedDict[tuple[int, int], _Segment] = OrderedDict()
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the order is not the stored one."""
+        return self.window > 0
 
     def like(self, *, window: int, block: int, lanes: int) -> Order:
         """Return the order of the same dataset and seed with another window, block and number of lanes."""
@@ -111,6 +136,7 @@ class Order:
             window=window,
             block=block,
             lanes=lanes,
+            selection=self.selection,
         )
 
     def ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
@@ -119,6 +145,11 @@ class Order:
 
     def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """Return the ids at positions ``start`` to ``stop`` of an epoch, and the lane of each."""
+        places, lanes = self._places(epoch, start, stop)
+        return (self._ids_of(epoch)[places] if self.selection else places), lanes
+
+    def _places(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+        """Return the places at positions ``start`` to ``stop``: ids, or numbers within the selection."""
         if self.window == 0 and self.lanes == 1:
             return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int16)
         bounds = self._epoch(epoch).segment_starts
@@ -133,10 +164,28 @@ class Order:
             number += 1
         return np.concatenate(ids), np.concatenate(lanes)
 
+    def tally(self, epoch: int) -> Tally | None:
+        """Return what an epoch holds, from the counts of the dataset alone: it does not compute the order."""
+        if self.selection:
+            return tally(self._ids_of(epoch))
+        if self._whole is None:
+            self._whole = tally_of_range(self.samples)
+        return self._whole
+
     def block_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the shard and the block (numbered over the dataset) of each id."""
-        shards = np.searchsorted(self.first_id, ids, side="right") - 1
-        return shards, self._first_block[shards] + (ids - self.first_id[shards]) // self.block
+        """Return the shard and the block of stored samples (numbered over the dataset) of each id."""
+        counts = np.asarray(self._shard_samples, np.int64)
+        first_id = np.concatenate([[0], np.cumsum(counts)])
+        first_block = np.concatenate([[0], np.cumsum(-(-counts // self.block))])
+        shards = np.searchsorted(first_id, ids, side="right") - 1
+        return shards, first_block[shards] + (ids - first_id[shards]) // self.block
+
+    def _ids_of(self, epoch: int) -> NDArray[np.int64]:
+        """Return the ids of the selection in an epoch."""
+        assert self.selection is not None
+        if self._chosen[0] != epoch:
+            self._chosen = epoch, self.selection.ids(epoch)
+        return self._chosen[1]
 
     def _epoch(self, epoch: int) -> _Epoch:
         if epoch not in self._epochs:
@@ -175,8 +224,8 @@ class Order:
         places = np.arange(number * self._segment_blocks, min((number + 1) * self._segment_blocks, self._blocks))
         counts = np.diff(self._starts(epoch, np.append(places, places[-1] + 1)))  # [blocks of the segment]
         blocks = self._blocks_at(epoch.key, places)
-        shards = np.searchsorted(self._first_block, blocks, side="right") - 1
-        first_ids = self.first_id[shards] + (blocks - self._first_block[shards]) * self.block
+        runs = np.searchsorted(self._first_block, blocks, side="right") - 1
+        first_ids = self._first_place[runs] + (blocks - self._first_block[runs]) * self.block
         # Within its block, sample k has id first_ids + k.
         ids = np.repeat(first_ids, counts) + _within(counts)
         lanes = (places % self.lanes).astype(np.int16)

@@ -6,6 +6,7 @@ keeps its lanes. All ranks take the same number of steps, and the set of samples
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
+from wds_tools.mixture import MixtureOrder
 from wds_tools.order import Order
+from wds_tools.proof import Tally, tally
 
+AnyOrder = Order | MixtureOrder
 Tail = Literal["drop", "pad", "mask"]
 
 STATE_VERSION = 1
@@ -48,14 +52,18 @@ class Step:
     """One rank's part of one global step.
 
     Attributes:
+        number: Of the step, counted from where its plan starts.
         positions: int64 [batch], places in the canonical sequence; those beyond its end are padding.
         ids: int64 [batch], sample ids.
         valid: bool [batch], False for padding.
+        whole: Tally of the samples of the step over all ranks, padding left out.
     """
 
+    number: int
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
+    whole: Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class EpochPlan:
     on, and each rank its part of them: all ranks take the same number of steps.
     """
 
-    order: Order
+    order: AnyOrder
     cursor: Cursor
     world: World
     batch_size: int
@@ -86,18 +94,30 @@ class EpochPlan:
         epoch, samples, size = self.cursor.epoch, self.order.samples, self.global_batch
         start = self.cursor.position + number * size
         ids, lanes = self.order.slice(epoch, start, min(start + size, samples))
+        whole = tally(ids)
         while len(ids) < size:  # padding repeats the sequence from its start
             more, its_lanes = self.order.slice(epoch, 0, min(size - len(ids), samples))
             ids, lanes = np.concatenate([ids, more]), np.concatenate([lanes, its_lanes])
         positions = np.arange(start, start + size)
         mine = self._mine(lanes)
-        return Step(positions[mine], ids[mine], positions[mine] < samples)
+        return Step(number, positions[mine], ids[mine], positions[mine] < samples, whole)
 
     def _mine(self, lanes: NDArray[np.int16]) -> NDArray[np.int64]:
         """Return which samples of a global step are this rank's: lane by lane, in equal parts."""
         by_lane = np.argsort(lanes, kind="stable")
         first = self.world.rank * self.batch_size
         return np.sort(by_lane[first : first + self.batch_size])
+
+    def expected(self) -> Tally | None:
+        """Return what all ranks together deliver from the start of the epoch on, from the counts of the dataset alone.
+
+        None where the plan starts later, or the order cannot tell: then the steps' own tallies have to do.
+        """
+        if self.cursor.position:
+            return None
+        whole = self.order.tally(self.cursor.epoch)
+        end = min(len(self) * self.global_batch, self.order.samples)
+        return whole - tally(self.order.ids(self.cursor.epoch, end, self.order.samples)) if whole else None
 
     def cursor_after(self, number: int) -> Cursor:
         """Return where the epoch stands once all ranks have consumed step ``number``."""
@@ -107,11 +127,30 @@ class EpochPlan:
         return Cursor(self.cursor.epoch, position)
 
 
-def state_dict(order: Order, cursor: Cursor) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The orders of a run: that of a dataset as it was, until the epoch in which it was left is over, then as it is.
+
+    Attributes:
+        order: Of all epochs but one.
+        earlier: (epoch, order) of the epoch that was left before the dataset grew.
+    """
+
+    order: AnyOrder
+    earlier: tuple[int, AnyOrder] | None = None
+
+    def of(self, epoch: int) -> AnyOrder:
+        """Return the order of an epoch."""
+        return self.earlier[1] if self.earlier and self.earlier[0] == epoch else self.order
+
+
+def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
     """Return a state: a few plain values, with no rank and no worker in it."""
     return {
         "version": STATE_VERSION,
         "fingerprint": order.fingerprint,
+        "shards": order.shards,
+        "selection": order.selection.digest if order.selection else None,
         "seed": order.seed,
         "epoch": cursor.epoch,
         "position": cursor.position,
@@ -121,41 +160,70 @@ def state_dict(order: Order, cursor: Cursor) -> dict[str, Any]:
     }
 
 
-def resume(state: dict[str, Any], order: Order) -> tuple[Order, Cursor]:
-    """Return the order and the cursor of a state that belongs to this dataset and seed.
+def resume(
+    state: dict[str, Any],
+    order: AnyOrder,
+    *,
+    prefix: Callable[[int], AnyOrder] | None = None,
+    force: bool = False,
+) -> tuple[Course, Cursor]:
+    """Return the orders and the cursor of a state that belongs to this dataset and seed.
 
     Window, block and lanes are the state's, whatever the loader's own are, so that the rest of the epoch is what it
     would have been.
 
+    Args:
+        state: What `state_dict` returned.
+        order: The loader's own.
+        prefix: Returns the order of the first shards of the dataset alone: by it a dataset that only grew is
+            recognised. The epoch that the state stands in ends without the new samples.
+        force: Take over epoch and position even of another dataset, selection, seed or version.
+
     Raises:
-        ResumeError: It is no state, or of another version, dataset or seed, with both values named.
+        ResumeError: It is no state, or of another version, dataset, selection or seed, with both values named.
     """
     try:
-        numbers = {word: int(state[word]) for word in ("epoch", "position", "lanes", "window", "block", "seed")}
-        version, fingerprint = state["version"], state["fingerprint"]
+        numbers = {word: int(state[word]) for word in ("epoch", "position", "shards", "seed")}
+        shape: dict[str, Any] = {word: _whole(state[word]) for word in ("lanes", "window", "block")}
+        cursor = Cursor(numbers["epoch"], numbers["position"])
+        version, fingerprint, selection = state["version"], state["fingerprint"], state["selection"]
     except (KeyError, TypeError, ValueError) as error:
         raise ResumeError(
             f"this is no loader state ({type(error).__name__}: {error}): give what loader.state_dict() returned"
         ) from error
-    for what, theirs, ours in (
-        ("format version", version, STATE_VERSION),
-        ("dataset fingerprint", fingerprint, order.fingerprint),
-        ("seed", numbers["seed"], order.seed),
-    ):
-        if theirs != ours:
+    then: AnyOrder = order
+    if fingerprint != order.fingerprint and prefix and 0 < numbers["shards"] < order.shards:
+        then = prefix(numbers["shards"])
+        then = then if then.fingerprint == fingerprint else order
+    if not force:
+        _refuse("format version", version, STATE_VERSION)
+        _refuse("dataset fingerprint", fingerprint, then.fingerprint)
+        _refuse("selection", selection, then.selection.digest if then.selection else None)
+        _refuse("seed", numbers["seed"], order.seed)
+        if order.shuffles != bool(np.any(shape["window"])):
             raise ResumeError(
-                f"the state is for {what} {theirs}, the loader has {ours}: "
-                "make the loader for the dataset and seed of the state, or start an epoch with set_epoch()"
+                f"the state is for a window of {shape['window']}, the loader has {order.window} (0 is shuffle=False): "
+                "make the loader with the shuffle of the state, or load it with force=True"
             )
-    if not (0 <= numbers["position"] < order.samples and numbers["epoch"] >= 0):
+    if not (0 <= cursor.position < then.samples and cursor.epoch >= 0):
         raise ResumeError(
-            f"the state stands at epoch {numbers['epoch']}, position {numbers['position']:,} "
-            f"of {order.samples:,} samples: it was damaged"
+            f"the state stands at epoch {cursor.epoch}, position {cursor.position:,} of {then.samples:,} samples: "
+            f"it {'does not fit this dataset' if force else 'was damaged'}"
         )
-    if (order.window == 0) != (numbers["window"] == 0):
+    grown = then is not order and cursor.position
+    try:
+        return Course(order.like(**shape), (cursor.epoch, then.like(**shape)) if grown else None), cursor
+    except (TypeError, ValueError) as error:
+        raise ResumeError(f"the state's window, block and lanes do not fit this dataset: {error}") from error
+
+
+def _whole(value: Any) -> int | list[int]:
+    return [int(part) for part in value] if isinstance(value, list) else int(value)
+
+
+def _refuse(what: str, theirs: Any, ours: Any) -> None:
+    if theirs != ours:
         raise ResumeError(
-            f"the state is for a window of {numbers['window']}, the loader has {order.window} (0 is shuffle=False): "
-            "make the loader with the shuffle of the state"
+            f"the state is for {what} {theirs}, the loader has {ours}: make the loader for what the state is of, "
+            "start an epoch with set_epoch(), or go on regardless with load_state_dict(state, force=True)"
         )
-    order = order.like(window=numbers["window"], block=numbers["block"], lanes=numbers["lanes"])
-    return order, Cursor(numbers["epoch"], numbers["position"])

@@ -33,6 +33,7 @@ class _Shard:
     index: Index
     image: FieldColumns  # the columns of whichever image field a sample has
     kind: NDArray[np.int8]  # [samples] place of that field in IMAGE_FIELDS, -1 where there is none
+    block: int  # samples of a block
     spans: NDArray[np.int64]  # [blocks, 2] byte range of each block
 
 
@@ -132,12 +133,12 @@ class Reader:
 
     Args:
         shards: The dataset.
-        block: Samples of a block, as the planner has it.
+        block: Samples of a block, as the planner has it: a number, or int64 [shards].
     """
 
-    def __init__(self, shards: ShardSet, *, block: int) -> None:
+    def __init__(self, shards: ShardSet, *, block: int | NDArray[np.int64]) -> None:
         self.shards = shards
-        self.block = block
+        self._blocks = np.broadcast_to(block, len(shards.places))
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shards: OrderedDict[int, _Shard] = OrderedDict()
@@ -155,7 +156,7 @@ class Reader:
     def expect(self, ids: NDArray[np.int64]) -> None:
         """Start reading the blocks of these samples, which will be asked for soon."""
         shards, rows = self.locate(ids)
-        wanted = dict.fromkeys(zip(shards.tolist(), (rows // self.block).tolist(), strict=True))
+        wanted = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
         for number, block in wanted.keys() - self._expected.keys():
             self._expected[number, block] = None
             start, stop = self.shard(number).spans[block].tolist()
@@ -169,7 +170,8 @@ class Reader:
         if known is None:
             index = self.shards.index(number)
             image, kind = _image_columns(index)
-            known = _Shard(self.shards.places[number].entry.name, index, image, kind, _spans(index, self.block))
+            block = int(self._blocks[number])
+            known = _Shard(self.shards.shard_name(number), index, image, kind, block, _spans(index, block))
             self._shards[number] = known
             if len(self._shards) > _MAX_SHARDS:
                 self._shards.popitem(last=False)
@@ -180,7 +182,7 @@ class Reader:
         self, shard: _Shard, number: int, name: str, columns: FieldColumns, rows: NDArray[np.int64]
     ) -> list[memoryview]:
         """Return one field of some samples of one shard, verified."""
-        of_row = rows // self.block
+        of_row = rows // shard.block
         blocks, which = np.unique(of_row, return_inverse=True)
         spans: list[Range] = [(int(start), int(stop)) for start, stop in shard.spans[blocks]]
         data = self.shards.fetch(number, spans)

@@ -39,6 +39,7 @@ class ShardSet:
         self.manifest = manifest
         self.places = tuple(places)
         self.name = name
+        self._one_folder = len({id(place.store) for place in self.places}) == 1
         self._indexes: OrderedDict[int, Index] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -46,6 +47,10 @@ class ShardSet:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # each process reads the indexes that it needs
+
+    def shard_name(self, shard: int) -> str:
+        """Return a shard's name for messages: with its folder, if the dataset has several."""
+        return self.places[shard].entry.name if self._one_folder else self.shard_url(shard)
 
     def shard_url(self, shard: int) -> str:
         """Return the path or URL of a shard."""
@@ -194,6 +199,13 @@ def _entry_from_index(store: Store, name: str) -> ShardEntry:
         index_bytes=len(data),
         index_xxh3=xxhash.xxh3_128_hexdigest(data),
     )
+
+
+def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
+    """Return several datasets as one; sample ids count through all of them."""
+    places = [place for shards in sets for place in shards.places]
+    manifest = _combine([shards.manifest for shards in sets], places)
+    return ShardSet(manifest, places, name=" + ".join(shards.name for shards in sets))
 
 
 def _combine(manifests: Sequence[Manifest], places: Sequence[Place]) -> Manifest:

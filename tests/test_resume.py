@@ -1,0 +1,254 @@
+"""Resuming: after kill -9, after the dataset grew, by force; and the pitfalls that users of other loaders reported."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+import wds_tools as wt
+from wds_tools.errors import ResumeError
+
+KEYS = ("__key__",)
+
+
+@pytest.fixture
+def make():
+    """Return a function that makes a loader of keys; all are closed in the end."""
+    made = []
+
+    def make_one(dataset, **options):
+        made.append(wt.make_loader(dataset, **{"batch_size": 20, "fields": KEYS, "shuffle": True, **options}))
+        return made[-1]
+
+    yield make_one
+    for loader in made:
+        loader.close()
+
+
+def keys_of(loader):
+    return [key for batch in loader for key in batch.key]
+
+
+def _train(dataset, folder, number, pace):
+    """Train as a script would: tell each sample, save the state now and then, all or nothing."""
+    loader = wt.make_loader(dataset, batch_size=5, fields=KEYS, shuffle=True, num_workers=2, tail="mask")
+    state_file = Path(folder) / "state.json"
+    if state_file.exists():
+        loader.load_state_dict(json.loads(state_file.read_text()))
+    with (Path(folder) / f"seen-{number}").open("w") as seen:
+        start = loader.state_dict()["position"]
+        print("from", start, file=seen, flush=True)
+        for step, batch in enumerate(loader):
+            print(*[key for key, ok in zip(batch.key, batch.valid, strict=True) if ok], file=seen, flush=True)
+            if step % 3 == 2:
+                temporary = Path(folder) / "state.tmp"
+                temporary.write_text(json.dumps(loader.state_dict()))
+                temporary.rename(state_file)
+            time.sleep(pace)
+        print("end", file=seen, flush=True)
+    os._exit(0)
+
+
+def test_ten_kills_in_one_epoch_lose_nothing_and_repeat_only_what_came_after_the_last_state(packed, tmp_path, make):
+    whole = keys_of(make(packed, tail="mask", batch_size=5, num_workers=0))[:400]
+    rng, killed, number = random.Random(7), 0, 0
+    covered = 0  # the epoch up to here has been seen, without a gap
+    while True:
+        process = multiprocessing.get_context("fork").Process(target=_train, args=(packed, tmp_path, number, 0.02))
+        process.start()
+        if killed < 10:
+            seen_file = tmp_path / f"seen-{number}"
+            wanted = rng.randint(4, 10)  # steps; the epoch has 80
+            while process.is_alive() and (not seen_file.exists() or len(seen_file.read_text().splitlines()) < wanted):
+                time.sleep(0.005)
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+        process.join(60)
+        first, *lines = (tmp_path / f"seen-{number}").read_text().splitlines()
+        start = int(first.split()[1])
+        got = [key for line in lines if line != "end" for key in line.split()]
+        assert got == whole[start : start + len(got)]
+        assert covered - 15 <= start <= covered  # saved every third step: no more than that is repeated
+        covered = max(covered, start + len(got))
+        number += 1
+        if lines and lines[-1] == "end":
+            break
+    assert killed == 10
+    assert covered == 400
+
+
+@pytest.fixture
+def growing(packed, tmp_path):
+    """Return a folder with the first shards of a dataset, and a function that adds the others."""
+    shards = sorted(packed.glob("*.tar"))
+    folder = tmp_path / "growing"
+    folder.mkdir()
+
+    def add(shards):
+        for shard in shards:
+            shutil.copy(shard, folder)
+        wt.index_shards([str(folder / "*.tar")])
+        return folder
+
+    add(shards[:4])
+    return folder, lambda: add(shards[4:])
+
+
+@pytest.mark.parametrize("options", [{}, {"where": "label != 3", "class_weights": "balanced"}])
+def test_a_dataset_that_grew_is_taken_in_at_the_next_epoch(growing, make, options):
+    folder, grow = growing
+    epochs = make(folder, num_workers=0, **options)
+    before = [keys_of(epochs), keys_of(epochs)]
+    loader = make(folder, **options)
+    got = [key for batch in islice(loader, 3) for key in batch.key]
+    state = loader.state_dict()
+    grow()
+    grown = make(folder, **options)
+    samples = grown.samples
+    grown.load_state_dict(state)
+    assert grown.samples == epochs.samples < samples
+    assert got + keys_of(grown) == before[0]  # the epoch ends as it would have
+    assert len(grown) == samples // 20  # the next one has the new samples
+    fresh = make(folder, num_workers=0, **options)
+    list(fresh)
+    fresh.set_epoch(1)
+    taken, expected = keys_of(grown), keys_of(fresh)
+    assert len(taken) == len(expected) == samples // 20 * 20
+    assert len(set(taken) - set(before[1])) > 50  # new ones among them
+    assert grown.epoch_proof().ok
+
+
+def test_a_state_within_the_last_epoch_before_growing_can_be_saved_and_loaded_again(growing, make):
+    folder, grow = growing
+    before = keys_of(make(folder, num_workers=0))
+    loader = make(folder)
+    got = [key for batch in islice(loader, 2) for key in batch.key]
+    state = loader.state_dict()
+    grow()
+    for _ in range(2):
+        loader = make(folder)
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        got += [key for batch in islice(loader, 2) for key in batch.key]
+        state = loader.state_dict()
+    loader = make(folder)
+    loader.load_state_dict(state)
+    got += keys_of(loader)
+    assert got == before
+    assert loader.state_dict()["shards"] > state["shards"]
+
+
+def test_a_state_of_the_end_of_an_epoch_takes_the_new_samples_at_once(growing, make):
+    folder, grow = growing
+    loader = make(folder)
+    list(loader)
+    state = loader.state_dict()
+    grow()
+    grown = make(folder)
+    grown.load_state_dict(state)
+    assert len(keys_of(grown)) == len(grown) * 20 > 200
+
+
+def test_a_dataset_that_shrank_or_changed_is_refused_and_force_goes_on_all_the_same(growing, make, packed):
+    folder, grow = growing
+    small = make(folder)
+    grow()
+    loader = make(folder)
+    list(islice(loader, 2))
+    state = loader.state_dict()
+    with pytest.raises(ResumeError, match="fingerprint"):
+        small.load_state_dict(state)
+    with pytest.raises(ResumeError, match="force=True"):
+        make(folder, seed=3).load_state_dict(state)
+    forced = make(folder, seed=3)
+    forced.load_state_dict(state, force=True)
+    assert keys_of(forced) == keys_of(make(folder, seed=3))[40:]
+    with pytest.raises(ResumeError, match="position 900 of 400"):
+        make(packed).load_state_dict({**state, "position": 900}, force=True)
+
+
+# What users of other loaders reported, each as a test. The number is that of their issue.
+
+
+def test_torchdata_1437_a_state_of_the_end_of_an_epoch_starts_the_next_one(packed, make):
+    epochs = make(packed, num_workers=0)
+    first, second = keys_of(epochs), keys_of(epochs)
+    loader = make(packed)
+    assert keys_of(loader) == first
+    again = make(packed)
+    again.load_state_dict(loader.state_dict())
+    assert again.state_dict() == loader.state_dict()
+    assert keys_of(again) == second
+
+
+def test_litdata_770_the_second_resume_of_an_epoch_is_as_good_as_the_first(packed, make):
+    whole = keys_of(make(packed, num_workers=0))
+    got, state = [], None
+    for _ in range(5):
+        loader = make(packed)
+        if state:
+            loader.load_state_dict(state)
+        got += [key for batch in islice(loader, 4) for key in batch.key]
+        state = loader.state_dict()
+    assert got == whole
+
+
+def test_lightning_19335_without_workers_a_state_is_the_same(packed, make):
+    states = []
+    for num_workers in (0, 2):
+        loader = make(packed, num_workers=num_workers)
+        list(islice(loader, 3))
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    rest = make(packed, num_workers=0)
+    rest.load_state_dict(states[1])
+    assert keys_of(rest) == keys_of(make(packed, num_workers=0))[60:]
+
+
+def test_llm_foundry_1277_what_was_prefetched_does_not_count(packed, make):
+    loader = make(packed, num_workers=2, prefetch_factor=4)
+    batches = iter(loader)
+    for taken in range(1, 6):
+        next(batches)
+        time.sleep(0.05)  # the workers run ahead
+        assert loader.state_dict()["position"] == taken * 20
+
+
+def test_webdataset_411_a_loop_left_early_does_not_hang_and_the_next_epoch_is_whole(packed, make):
+    loader = make(packed, num_workers=2)
+    expected = make(packed, num_workers=0)
+    for _ in range(3):
+        list(islice(loader, 1))
+        list(expected)
+    assert keys_of(loader) == keys_of(expected)
+
+
+def test_datasets_8669_more_ranks_than_shards_still_gives_each_rank_data(packed, make):
+    shard = str(min(packed.glob("*.tar")))
+    parts = [keys_of(make(shard, rank=rank, world_size=8, batch_size=2)) for rank in range(8)]
+    assert len({len(part) for part in parts}) == 1
+    assert min(len(part) for part in parts) > 0
+    assert len({key for part in parts for key in part}) == sum(map(len, parts))
+
+
+def test_accelerate_leaves_the_loader_alone_that_is_already_split(packed, make):
+    accelerate = pytest.importorskip("accelerate")
+    loader = make(packed, rank=1, world_size=2, num_workers=0)
+    prepared = accelerate.Accelerator(cpu=True).prepare(loader)
+    assert prepared is loader
+    assert keys_of(prepared) == keys_of(make(packed, rank=1, world_size=2, num_workers=0))
+
+
+def test_a_dataloader_that_others_wrap_still_gives_each_sample_once(packed):
+    """Lightning and Accelerate call set_epoch on what they know; a plain DataLoader of ours needs none."""
+    dataset = wt.StreamingDataset(packed, fields=KEYS, shuffle=True)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+    for _ in range(2):
+        assert len({sample.key for sample in loader}) == 400
