@@ -171,16 +171,10 @@ def _reading(order: Order, *, per_node: int, nodes: int, batch_size: int, tail: 
     """Return what part of the dataset one machine reads, and what part more than one reads, over the first steps."""
     if nodes == 1:
         return 1.0, 0.0
-    plans = [
-        EpochPlan(order, Cursor(), World(rank, nodes * per_node), batch_size, tail) for rank in range(nodes * per_node)
-    ]
     read: list[Sequence[int]] = []
-    for node in range(nodes):
-        ids = [
-            plan.step(number).ids
-            for plan in plans[node * per_node : (node + 1) * per_node]
-            for number in range(min(len(plan), _WATCHED_STEPS))
-        ]
+    for node in range(nodes):  # the ranks of a machine together take what one rank of their size would
+        plan = EpochPlan(order, Cursor(), World(node, nodes), batch_size * per_node, tail)
+        ids = [plan.step(number).ids for number in range(min(len(plan), _WATCHED_STEPS))]
         read.append(np.unique(order.block_of(np.concatenate(ids))[1]).tolist())
     blocks, times = np.unique(np.concatenate(read), return_counts=True)
     return float(np.mean([len(part) for part in read]) / len(blocks)), float((times > 1).mean())
