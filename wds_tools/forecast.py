@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.index import NO_LABEL
+from wds_tools.manifest import Manifest
 from wds_tools.order import Order, default_block
 from wds_tools.planner import Cursor, EpochPlan, Tail, World
 from wds_tools.quality import WANTED_QUALITY, Measured, measure, predicted, window_for, window_of
@@ -18,6 +19,7 @@ from wds_tools.shardset import ShardSet
 from wds_tools.stats import human_bytes
 
 _MEASURED_SAMPLES = 5_000_000  # above, labels are not read: it would take more than seconds
+_STEADY_SAMPLES, _MOST_EPOCHS = 100_000, 20
 _WATCHED_STEPS = 200  # for what each machine reads
 
 
@@ -116,20 +118,14 @@ def forecast(
     nodes, global_batch = world_size // per_node, batch_size * world_size
     block = default_block(manifest.samples, manifest.bytes)
     window = window_of(shuffle, block=block, shuffled=manifest.shuffled, batch=global_batch)
-    order = Order(
-        fingerprint=manifest.fingerprint,
-        shard_samples=[entry.samples for entry in manifest.shards],
-        seed=seed,
-        window=window,
-        block=block,
-        lanes=nodes,
-    )
+    order = order_of(manifest, seed=seed, window=window, block=block, lanes=nodes)
     steps = len(EpochPlan(order, Cursor(), World(), global_batch, tail))
     if not steps:
         raise OptionError(
             f"a step of {global_batch:,} samples is more than the dataset's {manifest.samples:,}: take a smaller "
             "batch, or tail='pad'"
         )
+    wanted = window_for(WANTED_QUALITY, batch=global_batch, block=block)
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
     share, twice = _reading(order, per_node=per_node, nodes=nodes, batch_size=batch_size, tail=tail)
@@ -149,9 +145,7 @@ def forecast(
         window_bytes=round(min(window, manifest.samples) * mean_bytes),
         quality=quality,
         measured=_measured(shards, order, global_batch),
-        window_for_wanted=(
-            window_for(WANTED_QUALITY, batch=global_batch, block=block) if window and quality < WANTED_QUALITY else None
-        ),
+        window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
         read_bytes_per_node=round(manifest.bytes * share),
         read_twice=twice,
         slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
@@ -159,12 +153,34 @@ def forecast(
     )
 
 
+def order_of(manifest: Manifest, *, seed: int, window: int, block: int, lanes: int) -> Order:
+    """Return the order of a dataset."""
+    return Order(
+        fingerprint=manifest.fingerprint,
+        shard_samples=[entry.samples for entry in manifest.shards],
+        seed=seed,
+        window=window,
+        block=block,
+        lanes=lanes,
+    )
+
+
 def _measured(shards: ShardSet, order: Order, global_batch: int) -> Measured | None:
-    """Measure on the labels, if there are any and few enough to read at once."""
+    labels = labels_to_measure(shards, order, global_batch)
+    return None if labels is None else measure(order, labels, batch=global_batch, epochs=epochs_to_measure(order))
+
+
+def epochs_to_measure(order: Order) -> int:
+    """Return how many epochs give a steady figure: of 400 samples, one alone is uncertain by a sixth."""
+    return max(1, min(_MOST_EPOCHS, _STEADY_SAMPLES // order.samples)) if order.window else 1
+
+
+def labels_to_measure(shards: ShardSet, order: Order, global_batch: int) -> NDArray[np.int64] | None:
+    """Return the labels if a shuffle can be measured on them: all samples have one, and they are soon read."""
     if order.samples > _MEASURED_SAMPLES or "cls" not in shards.manifest.fields or global_batch > order.samples:
         return None
     labels = labels_of(shards)
-    return None if (labels == NO_LABEL).any() else measure(order, labels, batch=global_batch)
+    return None if (labels == NO_LABEL).any() else labels
 
 
 def labels_of(shards: ShardSet) -> NDArray[np.int64]:

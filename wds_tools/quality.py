@@ -97,27 +97,25 @@ class Measured:
     travel_full: float
 
 
-def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epoch: int = 0) -> Measured:
-    """Measure an epoch of an order on the labels of its samples, beside a full shuffle of the same.
+def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> Measured:
+    """Measure an order on the labels of its samples, beside a full shuffle of the same.
 
     Args:
         order: The order.
         labels: int64 [samples], class number of each id.
         batch: Samples of a step over all ranks.
-        epoch: Which epoch.
+        epochs: Over how many of them quality is taken: of a few batches it is uncertain.
 
     Raises:
         OptionError: There is not a single whole batch.
     """
-    if batch > order.samples:
-        raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")
-    ours = order.ids(epoch, 0, order.samples)
-    full = np.random.default_rng([order.seed, epoch]).permutation(order.samples)
-    spread, spread_full = (_class_variance(labels[ids], batch) for ids in (ours, full))
+    quality = measured_quality(order, labels, batch=batch, epochs=epochs)
+    ours = order.ids(0, 0, order.samples)
+    full = np.random.default_rng(order.seed).permutation(order.samples)
     shards, blocks = _distinct(order, ours, batch)
     shards_full, blocks_full = _distinct(order, full, batch)
     return Measured(
-        quality=spread_full / spread if spread else 1.0,
+        quality=quality,
         shards_per_batch=shards,
         shards_full=shards_full,
         blocks_per_batch=blocks,
@@ -127,17 +125,35 @@ def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epoch: int =
     )
 
 
+def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> float:
+    """Return the quality that `measure` finds, alone.
+
+    Raises:
+        OptionError: There is not a single whole batch.
+    """
+    if batch > order.samples:
+        raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")
+    whole = order.samples // batch * batch
+    used = [labels[order.ids(epoch, 0, whole)] for epoch in range(epochs)]
+    spread = sum(_class_variance(some, batch) for some in used)
+    return sum(_full_class_variance(some, batch) for some in used) / spread if spread else 1.0
+
+
 def _class_variance(labels: NDArray[np.int64], batch: int) -> float:
-    """Return the variance of class counts over batches, summed over classes."""
+    """Return the variance of class counts over whole batches, summed over classes."""
     steps = len(labels) // batch
-    classes, numbers = np.unique(labels[: steps * batch], return_inverse=True)
+    classes, numbers = np.unique(labels, return_inverse=True)
     cells = np.repeat(np.arange(steps), batch) * len(classes) + numbers  # [samples], (step, class) as one number
-    kinds, counts = np.unique(cells, return_counts=True)
+    counts = np.unique(cells, return_counts=True)[1]
     mean = np.bincount(numbers) / steps  # [classes]
     # Sum over all (step, class) of (count - mean)^2; cells without samples have count 0.
-    squares = float((counts.astype(np.float64) ** 2).sum()) - steps * float((mean**2).sum())
-    assert len(kinds)
-    return squares / steps
+    return (float((counts.astype(np.float64) ** 2).sum()) - steps * float((mean**2).sum())) / steps
+
+
+def _full_class_variance(labels: NDArray[np.int64], batch: int) -> float:
+    """Return what a full shuffle of the same labels would have on average: counts are hypergeometric then."""
+    parts = np.unique(labels, return_counts=True)[1] / len(labels)  # [classes]
+    return float(batch * (parts * (1 - parts)).sum() * (len(labels) - batch) / max(1, len(labels) - 1))
 
 
 def _distinct(order: Order, ids: NDArray[np.int64], batch: int) -> tuple[float, float]:
