@@ -100,6 +100,15 @@ def test_what_has_no_place_is_left_out():
     series = Series("", [-1, 0, 10, float("nan"), 100], [1, 1, 1, 1, float("inf")], points=True)
     assert len(circles(parsed(plot(series, log_x=True)))) == 1
     assert circles(parsed(plot(Series("", [], [])))) == []
+    beyond = Series("", [1, 2, 3], [1, 9, 1], points=True)
+    assert len(circles(parsed(plot(beyond, x_range=(0, 2.5), y_range=(0, 5))))) == 1
+
+
+@pytest.mark.parametrize("ends", [(2.1, 4.9), (1, 1e6), (1e-3, 1e30), (30, 60_000)])
+def test_a_log_scale_has_some_ticks_and_not_too_many(ends):
+    picture = parsed(plot(log_x=True, x_range=ends, y_range=(0, 1)))
+    numbers = [t for t in picture.iter(f"{SVG}text") if t.get("text-anchor") == "middle" and t.text != "x"]
+    assert 2 <= len(numbers) <= 12
 
 
 def test_the_same_data_gives_the_same_bytes():

@@ -10,7 +10,7 @@ from wds_tools.manifest import Manifest, ShardEntry
 from wds_tools.order import Order
 from wds_tools.picture import picture_of, quality_curves, streaks
 from wds_tools.quality import predicted
-from wds_tools.shardset import ShardSet
+from wds_tools.shardset import ShardSet, open_shards
 
 
 def order_of(window, samples=20_000):
@@ -60,3 +60,9 @@ def test_a_dataset_without_labels_is_drawn_without_measured_points_and_a_large_o
     assert "measured" not in drawn
     assert "its first 1.049 M" in drawn
     assert ElementTree.fromstring(drawn)[0].text == "Shuffle of <large> & hostile"
+
+
+def test_a_batch_larger_than_the_dataset_is_drawn_as_the_whole_of_it(packed):
+    shards = open_shards(packed)
+    drawn = picture_of(shards, forecast(shards, batch_size=1_000, tail="pad"))
+    assert drawn.count(">7.0</text>") == 4  # blocks and shards, ours and of a full shuffle

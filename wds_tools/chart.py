@@ -25,7 +25,7 @@ _MAX_TICKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values drawn as one line, or as points. What is not finite, or not above 0 on a log scale, is left out."""
+    """Values drawn as one line, or as points. What the axes cannot show is left out."""
 
     label: str
     x: Sequence[float]
@@ -80,7 +80,9 @@ class _Axis:
         return self.start + (self.stop - self.start) * (value - low) / (high - low)
 
     def shows(self, value: float) -> bool:
-        return math.isfinite(value) and (value > 0 or not self.log)
+        if not math.isfinite(value) or (self.log and value <= 0):
+            return False
+        return min(self.start, self.stop) - 1 < self.at(value) < max(self.start, self.stop) + 1
 
     def ticks(self) -> list[float]:
         return _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
@@ -90,11 +92,11 @@ def human(value: float) -> str:
     """Return a number as people write it on an axis.
 
     >>> human(0.25), human(4096), human(20_000), human(1_280_000), human(0), human(1e9)
-    ('0.25', '4,096', '20 k', '1.28 M', '0', '1,000 M')
+    ('0.25', '4,096', '20 k', '1.28 M', '0', '1 G')
     """
-    for size, unit in ((1e6, " M"), (1e4, " k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == ' k' else size):,.4g}".replace("e+03", "000") + unit
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= max(size, 1e4):
+            return f"{value / size:.4g}{unit}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -230,8 +232,12 @@ def _ticks(low: float, high: float) -> list[float]:
 def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     fine = [f * 10.0**d for d in decades for f in (1, 2, 5) if low * (1 - 1e-9) <= f * 10.0**d <= high * (1 + 1e-9)]
-    coarse = [value for value in fine if math.log10(value).is_integer()]
-    return fine if len(fine) <= _MAX_TICKS + 4 else coarse
+    if len(fine) < 2:
+        return _ticks(low, high)
+    if len(fine) <= _MAX_TICKS + 4:
+        return fine
+    powers = [value for value in fine if math.log10(value).is_integer()]
+    return powers[:: math.ceil(len(powers) / _MAX_TICKS)]
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str = _FAINT, *, dashed: bool = False) -> str:

@@ -105,7 +105,7 @@ def _quality_panel(shards: ShardSet, told: Forecast, order: Order) -> Plot:
         marks=[(told.window_samples, "this window")] if told.window_samples else (),
         log_x=True,
         x_range=ends,
-        y_range=(0, max(1.1, *qualities, 1.1)),
+        y_range=(0, max([1.1, *qualities])),
     )
 
 
@@ -126,6 +126,7 @@ def _points(shards: ShardSet, told: Forecast, order: Order, chosen: int) -> tupl
 
 def _sources(order: Order, ids: NDArray[np.int64], batch: int) -> list[tuple[str, float, str]]:
     """Count distinct blocks and shards of batches in the middle of what is given, and of a full shuffle."""
+    batch = min(batch, len(ids))  # it may be padded
     count = min(_COUNTED_BATCHES, len(ids) // batch)
     first = (len(ids) // batch - count) // 2 * batch
     full = np.random.default_rng(order.seed).choice(order.samples, count * batch, replace=False)
