@@ -14,7 +14,7 @@ READING_ORDER = """errors sample options prng tarfmt jpeg codecs index manifest 
 sources writer packplan packstate packwork packer indexer
 selection proof order mixture planner quality where choose views reader decode assemble ring pool
 ranks opened witness dataset device job loader
-verifier stats forecast sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
+verifier stats chart forecast picture sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
 MAY_IMPORT_TORCH = {
     *("decode", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),
 }

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import pytest
 
@@ -590,3 +591,27 @@ def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> N
 )
 def test_what_cannot_be_planned_is_one_line(call: Call, packed: Path, words: list[str], said: str) -> None:
     assert_one_line_error(call("plan", packed, *words), 2, said)
+
+
+def test_plan_draws_the_shuffle(call: Call, packed: Path, tmp_path: Path) -> None:
+    told = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "shuffle.svg")
+    assert told.code == 0
+    assert told.out.endswith(f"picture: {tmp_path / 'shuffle.svg'}\n")
+    drawn = (tmp_path / "shuffle.svg").read_bytes()
+    words = [text.text for text in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"shuffled when packed", "measured on the labels", "this window", "What a batch of 32 comes from"} <= {
+        *words
+    }
+    as_json = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "shuffle.svg", "--json")
+    assert json.loads(as_json.out)["steps"] == 12
+    assert as_json.err == f"picture: {tmp_path / 'shuffle.svg'}\n"
+    assert (tmp_path / "shuffle.svg").read_bytes() == drawn
+    assert call("plan", packed, "--batch-size", "32", "--shuffle", "no", "--plot", tmp_path / "none.svg").code == 0
+    assert "this window" not in (tmp_path / "none.svg").read_text()
+
+
+def test_plan_draws_only_svg_and_only_where_it_can_write(call: Call, packed: Path, tmp_path: Path) -> None:
+    assert_one_line_error(call("plan", packed, "--plot", tmp_path / "a.png"), 2, "a.png", ".svg")
+    told = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "nowhere" / "a.svg")
+    assert (told.code, told.err.startswith("error: cannot write")) == (1, True)
+    assert list(tmp_path.iterdir()) == []

@@ -138,3 +138,11 @@ def test_demo_shows_every_step_and_learns(tmp_path: Path) -> None:
     assert len(reached) >= 2
     assert max(reached) > 60, "chance is 12.5"
     assert (tmp_path / "shards" / "demo" / "val" / "manifest.json").exists()
+
+
+def test_shuffle_quality_prints_its_tables_and_draws_its_picture(tmp_path: Path) -> None:
+    out = run(command("05_shuffle_quality.py", "--samples", "20000", "--out", tmp_path / "quality.svg"))
+    assert "| packed by us | 4,096 | 1 | 256 | " in out
+    assert out.count("|---") > 10
+    assert "1 / (1 + (B - 1) b / W)" in out
+    assert (tmp_path / "quality.svg").read_text().count("<circle") > 100

@@ -67,6 +67,24 @@ class Choice:
         )
 
 
+def parse_weights(text: str) -> Weights:
+    """Read ``class_weights=`` from the command line.
+
+    >>> parse_weights("balanced"), parse_weights("cat=2,dog=0.5")
+    ('balanced', {'cat': 2.0, 'dog': 0.5})
+
+    Raises:
+        OptionError: It means nothing.
+    """
+    if "=" not in text:
+        return text
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): float(weight) for name, _, weight in parts}
+    except ValueError as error:
+        raise OptionError(f"class_weights={text!r}; allowed are 'balanced' and name=weight,name=weight") from error
+
+
 def labels_of(shards: ShardSet, first_shards: int | None = None) -> NDArray[np.int64]:
     """Return the class number of every sample, from the indexes: int64 [samples]."""
     return np.concatenate([index.label for index in _indexes(shards, first_shards)])

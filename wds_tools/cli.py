@@ -242,9 +242,13 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
 @click.option("--shuffle", default="yes", show_default=True, help="yes, no, a window in samples, or a quality as 0.95.")
 @click.option("--seed", default=0, show_default=True, help="Of the order.")
 @click.option("--tail", default="drop", show_default=True, help="drop, pad or mask.")
+@click.option("--where", metavar="CONDITION", help='Only samples for which this holds: "width >= 256".')
+@click.option("--subset", type=float, help="A fraction of them.")
+@click.option("--class-weights", help="balanced, or as cat=2,dog=0.5: how often the classes come.")
 @click.option("--size", type=int, metavar="PIXELS", help="Side of the pictures in a batch: tells the memory of slots.")
 @click.option("--step-seconds", type=float, help="How long a training step takes: tells the read rate needed.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw the shuffle, too.")
 def plan(
     dataset: str,
     batch_size: int,
@@ -254,20 +258,31 @@ def plan(
     shuffle: str,
     seed: int,
     tail: str,
+    where: str | None,
+    subset: float | None,
+    class_weights: str | None,
     size: int | None,
     step_seconds: float | None,
     as_json: bool,
+    plot: Path | None,
 ) -> None:
     """Tell what an epoch takes, before any training.
 
     Printed are steps, samples left out, the quality of the shuffle, what each machine reads, and memory. Only the
     manifest is read, and the labels in the indexes, if there are not too many.
     """
+    from wds_tools.chart import check_svg_name, write_svg
+    from wds_tools.choose import Choice, parse_weights
     from wds_tools.forecast import forecast, parse_shuffle, render
+    from wds_tools.picture import picture_of
     from wds_tools.shardset import open_shards
 
+    if plot:
+        check_svg_name(plot)
+    shards = open_shards(dataset)
+    choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
     told = forecast(
-        open_shards(dataset),
+        shards,
         batch_size=batch_size,
         world_size=world_size,
         ranks_per_node=ranks_per_node,
@@ -277,8 +292,12 @@ def plan(
         tail=tail,  # type: ignore[arg-type]
         image_bytes=3 * size * size if size else None,
         step_seconds=step_seconds,
+        choice=choice,
     )
     click.echo(json.dumps(told.to_dict(), indent=2) if as_json else render(told))
+    if plot:
+        write_svg(plot, picture_of(shards, told, seed=seed, choice=choice))
+        click.echo(f"picture: {plot}", err=as_json)  # JSON stays alone on stdout
 
 
 @cli.command(epilog=_example("wds-tools bench shards/photos --workers 4"))

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from wds_tools.choose import labels_of
+from wds_tools.choose import Choice, labels_of
 from wds_tools.errors import OptionError
 from wds_tools.index import NO_LABEL
 from wds_tools.order import Order, default_block
@@ -18,6 +19,8 @@ from wds_tools.shardset import ShardSet
 from wds_tools.stats import human_bytes
 
 _MEASURED_SAMPLES = 5_000_000  # above, labels are not read: it would take more than seconds
+_STEADY_SAMPLES, _MOST_EPOCHS = 100_000, 20
+_SHOWN_CLASSES = 10
 _WATCHED_STEPS = 200  # for what each machine reads
 
 
@@ -31,6 +34,8 @@ class Forecast:
         bytes: Of the dataset.
         global_batch: Samples of a step over all ranks.
         steps: Of an epoch, the same on every rank.
+        epoch_samples: Of an epoch: those chosen, as often as they come.
+        class_factors: How often a sample of each class comes in an epoch; None without ``class_weights=``.
         dropped: Samples left out of an epoch (``tail="drop"``).
         padded: Rows that repeat a sample (``tail="pad"``), or are marked as padding (``"mask"``).
         lanes: Independent streams.
@@ -52,6 +57,8 @@ class Forecast:
     bytes: int
     global_batch: int
     steps: int
+    epoch_samples: int
+    class_factors: dict[str, float] | None
     dropped: int
     padded: int
     lanes: int
@@ -85,6 +92,7 @@ def forecast(
     tail: Tail = "drop",
     image_bytes: int | None = None,
     step_seconds: float | None = None,
+    choice: Choice | None = None,
 ) -> Forecast:
     """Plan an epoch.
 
@@ -100,6 +108,7 @@ def forecast(
         tail: As for `make_loader`.
         image_bytes: Bytes of one decoded image.
         step_seconds: How long a training step takes.
+        choice: Which samples; None takes all.
 
     Raises:
         OptionError: An option that cannot be.
@@ -115,21 +124,15 @@ def forecast(
         )
     nodes, global_batch = world_size // per_node, batch_size * world_size
     block = default_block(manifest.samples, manifest.bytes)
-    window = window_of(shuffle, block=block, shuffled=manifest.shuffled, batch=global_batch)
-    order = Order(
-        fingerprint=manifest.fingerprint,
-        shard_samples=[entry.samples for entry in manifest.shards],
-        seed=seed,
-        window=window,
-        block=block,
-        lanes=nodes,
-    )
+    window = window_of(shuffle, block=block, samples=manifest.samples, shuffled=manifest.shuffled, batch=global_batch)
+    order = order_of(shards, choice, seed=seed, window=window, block=block, lanes=nodes)
     steps = len(EpochPlan(order, Cursor(), World(), global_batch, tail))
     if not steps:
         raise OptionError(
-            f"a step of {global_batch:,} samples is more than the dataset's {manifest.samples:,}: take a smaller "
+            f"a step of {global_batch:,} samples is more than the {order.samples:,} of an epoch: take a smaller "
             "batch, or tail='pad'"
         )
+    wanted = window_for(WANTED_QUALITY, batch=global_batch, block=block)
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
     share, twice = _reading(order, per_node=per_node, nodes=nodes, batch_size=batch_size, tail=tail)
@@ -140,8 +143,10 @@ def forecast(
         bytes=manifest.bytes,
         global_batch=global_batch,
         steps=steps,
-        dropped=max(0, manifest.samples - steps * global_batch),
-        padded=max(0, steps * global_batch - manifest.samples),
+        epoch_samples=order.samples,
+        class_factors=_factors(order, manifest.classes),
+        dropped=max(0, order.samples - steps * global_batch),
+        padded=max(0, steps * global_batch - order.samples),
         lanes=order.lanes,
         block_samples=block,
         block_bytes=round(block * mean_bytes),
@@ -149,9 +154,7 @@ def forecast(
         window_bytes=round(min(window, manifest.samples) * mean_bytes),
         quality=quality,
         measured=_measured(shards, order, global_batch),
-        window_for_wanted=(
-            window_for(WANTED_QUALITY, batch=global_batch, block=block) if window and quality < WANTED_QUALITY else None
-        ),
+        window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
         read_bytes_per_node=round(manifest.bytes * share),
         read_twice=twice,
         slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
@@ -159,12 +162,43 @@ def forecast(
     )
 
 
+def order_of(shards: ShardSet, choice: Choice | None, *, seed: int, window: int, block: int, lanes: int) -> Order:
+    """Return the order of a dataset, or of a choice of its samples."""
+    manifest = shards.manifest
+    return Order(
+        fingerprint=manifest.fingerprint,
+        shard_samples=[entry.samples for entry in manifest.shards],
+        seed=seed,
+        window=window,
+        block=block,
+        lanes=lanes,
+        selection=choice.select(shards) if choice else None,
+    )
+
+
+def _factors(order: Order, classes: Sequence[str]) -> dict[str, float] | None:
+    if order.selection is None or order.selection.balance is None:
+        return None
+    names = dict(enumerate(classes))
+    return {names.get(n, str(n)): factor for n, factor in enumerate(order.selection.balance.factors.tolist())}
+
+
 def _measured(shards: ShardSet, order: Order, global_batch: int) -> Measured | None:
-    """Measure on the labels, if there are any and few enough to read at once."""
+    labels = labels_to_measure(shards, order, global_batch)
+    return None if labels is None else measure(order, labels, batch=global_batch, epochs=epochs_to_measure(order))
+
+
+def epochs_to_measure(order: Order) -> int:
+    """Return how many epochs give a steady figure: of 400 samples, one alone is uncertain by a sixth."""
+    return max(1, min(_MOST_EPOCHS, _STEADY_SAMPLES // order.samples)) if order.window else 1
+
+
+def labels_to_measure(shards: ShardSet, order: Order, global_batch: int) -> NDArray[np.int64] | None:
+    """Return the labels if a shuffle can be measured on them: all samples have one, and they are soon read."""
     if order.samples > _MEASURED_SAMPLES or "cls" not in shards.manifest.fields or global_batch > order.samples:
         return None
     labels = labels_of(shards)
-    return None if (labels == NO_LABEL).any() else measure(order, labels, batch=global_batch)
+    return None if (labels == NO_LABEL).any() else labels
 
 
 def _reading(order: Order, *, per_node: int, nodes: int, batch_size: int, tail: Tail) -> tuple[float, float]:
@@ -212,13 +246,25 @@ def render(told: Forecast) -> str:
         ("quality", _quality_text(told)),
         ("reading", _reading_text(told)),
     ]
+    if told.epoch_samples != told.samples or told.class_factors:
+        rows.insert(1, ("epoch", _epoch_text(told)))
     if told.measured:
-        rows.insert(5, ("a batch", _spread_text(told.measured)))
+        rows.insert(len(rows) - 1, ("a batch", _spread_text(told.measured)))
     if told.slots_bytes_per_rank is not None:
         rows.append(("memory", f"{human_bytes(told.slots_bytes_per_rank)} of batch slots per rank"))
     if told.needed_bytes_per_second is not None:
         rows.append(("rate", f"{human_bytes(round(told.needed_bytes_per_second))}/s per machine to keep up"))
     return "\n".join(f"{word:<9}{text}" for word, text in rows)
+
+
+def _epoch_text(told: Forecast) -> str:
+    text = f"{told.epoch_samples:,} samples chosen"
+    if told.class_factors:
+        by_factor = sorted(told.class_factors.items(), key=lambda item: item[1])
+        shown = by_factor if len(by_factor) <= _SHOWN_CLASSES else [*by_factor[:3], *by_factor[-3:]]
+        text += ", a sample of " + ", ".join(f"{name} x{factor:.2f}" for name, factor in shown)
+        text += " (the extremes)" if len(shown) < len(by_factor) else ""
+    return text
 
 
 def _tail_text(told: Forecast) -> str:

@@ -64,11 +64,13 @@ class ScanResult:
     broken: list[str]
 
 
-def index_shards(patterns: Sequence[str], *, manifest: str | None = None, progress: bool | None = None) -> Manifest:
+def index_shards(
+    patterns: str | Sequence[str], *, manifest: str | None = None, progress: bool | None = None
+) -> Manifest:
     """Write an index beside each shard, and then a manifest.
 
     Args:
-        patterns: Local shards of one folder: names, braces (``train-{000000..000009}.tar``) or globs.
+        patterns: Local shards of one folder, one pattern or several: names, braces (``train-{000000..000009}.tar``) or globs.
         manifest: File name of the manifest, ``manifest.json`` if it is not given.
         progress: Show a bar on stderr; None does if it is a terminal.
 
@@ -81,7 +83,7 @@ def index_shards(patterns: Sequence[str], *, manifest: str | None = None, progre
         ShardError: A shard that is damaged or cut, or no WebDataset; shard and byte are named.
         DestinationError: The folder cannot be written to, or has files of these names that are something else.
     """
-    paths = _find_shards(patterns)
+    paths = _find_shards([patterns] if isinstance(patterns, str) else patterns)
     folder = paths[0].parent
     manifest_path = folder / _manifest_name(manifest)
     old = _old_manifest(manifest_path, paths)

@@ -142,7 +142,7 @@ def _find(name: str | os.PathLike[str], request: Request, fields: tuple[str, ...
         shards,
         Choice(request.where, request.subset, request.class_weights, request.seed),
         request.seed,
-        window_of(request.shuffle, block=block, shuffled=manifest.shuffled, batch=batch),
+        window_of(request.shuffle, block=block, samples=manifest.samples, shuffled=manifest.shuffled, batch=batch),
         block,
         request.lanes or default_lanes(world),
     )

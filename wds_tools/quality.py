@@ -8,6 +8,7 @@ that factor: 1 is as good as a full shuffle.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.order import MAX_WINDOW, Order
 
-PACKED_WINDOW = 4096  # the packer has mixed the classes already; this only changes who meets whom in each epoch
+LEAST_WINDOW = 4096
+MOST_PACKED_WINDOW = 65_536  # of photographs 7 GB of page cache
+REUNIONS = 1.1  # of samples that shared a batch, times those that a full shuffle would bring together again
 WANTED_QUALITY = 0.9
 USUAL_BATCH = 256
 
@@ -43,29 +46,49 @@ def window_for(quality: float, *, batch: int, block: int) -> int:
     return min(MAX_WINDOW, max(1, round(block * (batch - 1) * quality / (1 - quality))))
 
 
-def window_of(shuffle: bool | int | float, *, block: int, shuffled: bool, batch: int = USUAL_BATCH) -> int:
+def packed_window(*, block: int, samples: int) -> int:
+    """Return the window for data that was shuffled when it was packed, in samples.
+
+    Its quality is that of a full shuffle with any window, which only changes who meets whom: of small batches,
+    ``1 + (block - 1) * samples / window**2`` times as many pairs meet again as after a full shuffle.
+
+    >>> packed_window(block=19, samples=1_281_167), packed_window(block=200, samples=1_281_167)
+    (15186, 50493)
+    """
+    wanted = math.ceil(math.sqrt((block - 1) * samples / (REUNIONS - 1)))
+    return min(max(wanted, LEAST_WINDOW), MOST_PACKED_WINDOW)
+
+
+def window_of(
+    shuffle: bool | int | float, *, block: int, samples: int, shuffled: bool, batch: int = USUAL_BATCH
+) -> int:
     """Return the window, in samples, that a ``shuffle=`` means.
 
     Args:
         shuffle: False; True; a window in samples; or a quality, a fraction such as 0.95.
         block: Samples of a block.
+        samples: Of the dataset.
         shuffled: The dataset was shuffled when it was packed.
         batch: Samples of a step over all ranks; only a quality depends on it.
 
     Raises:
         OptionError: It means nothing.
 
-    >>> window_of(True, block=19, shuffled=False), window_of(20_000, block=19, shuffled=True)
-    (43605, 20000)
+    >>> window_of(True, block=19, samples=1_281_167, shuffled=False)
+    43605
+    >>> window_of(20_000, block=19, samples=1_281_167, shuffled=True)
+    20000
     """
     if isinstance(shuffle, bool):
         if not shuffle:
             return 0
         # The default does not depend on the batch, so that the order does not either.
         wanted = window_for(WANTED_QUALITY, batch=USUAL_BATCH, block=block)
-        return PACKED_WINDOW if shuffled else max(PACKED_WINDOW, wanted)
+        return packed_window(block=block, samples=samples) if shuffled else max(LEAST_WINDOW, wanted)
     if isinstance(shuffle, float) and shuffle < 1:
-        return PACKED_WINDOW if shuffled else window_for(shuffle, batch=batch, block=block)
+        return (
+            packed_window(block=block, samples=samples) if shuffled else window_for(shuffle, batch=batch, block=block)
+        )
     if not isinstance(shuffle, int) or shuffle < 1:
         raise OptionError(
             f"shuffle={shuffle!r}; allowed are True, False, a window in samples such as 20_000, "
@@ -97,27 +120,25 @@ class Measured:
     travel_full: float
 
 
-def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epoch: int = 0) -> Measured:
-    """Measure an epoch of an order on the labels of its samples, beside a full shuffle of the same.
+def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> Measured:
+    """Measure an order on the labels of its samples, beside a full shuffle of the same.
 
     Args:
         order: The order.
         labels: int64 [samples], class number of each id.
         batch: Samples of a step over all ranks.
-        epoch: Which epoch.
+        epochs: Over how many of them quality is taken: of a few batches it is uncertain.
 
     Raises:
         OptionError: There is not a single whole batch.
     """
-    if batch > order.samples:
-        raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")
-    ours = order.ids(epoch, 0, order.samples)
-    full = np.random.default_rng([order.seed, epoch]).permutation(order.samples)
-    spread, spread_full = (_class_variance(labels[ids], batch) for ids in (ours, full))
+    quality = measured_quality(order, labels, batch=batch, epochs=epochs)
+    ours = order.ids(0, 0, order.samples)
+    full = np.random.default_rng(order.seed).permutation(order.samples)
     shards, blocks = _distinct(order, ours, batch)
     shards_full, blocks_full = _distinct(order, full, batch)
     return Measured(
-        quality=spread_full / spread if spread else 1.0,
+        quality=quality,
         shards_per_batch=shards,
         shards_full=shards_full,
         blocks_per_batch=blocks,
@@ -127,17 +148,35 @@ def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epoch: int =
     )
 
 
+def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> float:
+    """Return the quality that `measure` finds, alone.
+
+    Raises:
+        OptionError: There is not a single whole batch.
+    """
+    if batch > order.samples:
+        raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")
+    whole = order.samples // batch * batch
+    used = [labels[order.ids(epoch, 0, whole)] for epoch in range(epochs)]
+    spread = sum(_class_variance(some, batch) for some in used)
+    return sum(_full_class_variance(some, batch) for some in used) / spread if spread else 1.0
+
+
 def _class_variance(labels: NDArray[np.int64], batch: int) -> float:
-    """Return the variance of class counts over batches, summed over classes."""
+    """Return the variance of class counts over whole batches, summed over classes."""
     steps = len(labels) // batch
-    classes, numbers = np.unique(labels[: steps * batch], return_inverse=True)
+    classes, numbers = np.unique(labels, return_inverse=True)
     cells = np.repeat(np.arange(steps), batch) * len(classes) + numbers  # [samples], (step, class) as one number
-    kinds, counts = np.unique(cells, return_counts=True)
+    counts = np.unique(cells, return_counts=True)[1]
     mean = np.bincount(numbers) / steps  # [classes]
     # Sum over all (step, class) of (count - mean)^2; cells without samples have count 0.
-    squares = float((counts.astype(np.float64) ** 2).sum()) - steps * float((mean**2).sum())
-    assert len(kinds)
-    return squares / steps
+    return (float((counts.astype(np.float64) ** 2).sum()) - steps * float((mean**2).sum())) / steps
+
+
+def _full_class_variance(labels: NDArray[np.int64], batch: int) -> float:
+    """Return what a full shuffle of the same labels would have on average: counts are hypergeometric then."""
+    parts = np.unique(labels, return_counts=True)[1] / len(labels)  # [classes]
+    return float(batch * (parts * (1 - parts)).sum() * (len(labels) - batch) / max(1, len(labels) - 1))
 
 
 def _distinct(order: Order, ids: NDArray[np.int64], batch: int) -> tuple[float, float]:

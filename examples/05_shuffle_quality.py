@@ -1,0 +1,163 @@
+"""Measure how good shuffles are, on an imagined dataset: every figure and the picture of docs/how-shuffling-works.md.
+
+    python examples/05_shuffle_quality.py                          # under a minute, one core
+    python examples/05_shuffle_quality.py --out /tmp/quality.svg --samples 200000
+
+The dataset has 1,000 classes and samples of 110 kB, as ImageNet has. Only orders are computed: there are no pictures.
+`wds-tools plan DATASET --plot shuffle.svg` does the same for a dataset of yours.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from wds_tools.chart import Plot, Series, draw, write_svg
+from wds_tools.order import Order, default_block
+from wds_tools.picture import quality_curves, streaks
+from wds_tools.quality import LEAST_WINDOW, measure, measured_quality, predicted, window_for, window_of
+
+SAMPLE_BYTES = 110_000
+SHARD_SAMPLES = 9_000
+CLASSES = 1_000
+BATCH = 256
+MIB = 1 << 20
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def order_of(samples: int, *, window: int, block: int, lanes: int = 1) -> Order:
+    shards = [SHARD_SAMPLES] * (samples // SHARD_SAMPLES) + [samples % SHARD_SAMPLES]
+    return Order(fingerprint="imagined", shard_samples=shards, seed=0, window=window, block=block, lanes=lanes)
+
+
+def block_sizes(labels: np.ndarray, windows: list[int]) -> Plot:
+    """Stored sorted by class: quality for blocks and windows, printed and as a chart."""
+    mebibytes = (0.5, 1, 2, 4, 8)
+    blocks = [round(size * MIB / SAMPLE_BYTES) for size in mebibytes]
+    measured: list[tuple[int, float]] = []
+    print(f"Sorted by class, batch {BATCH}: measured quality, and in brackets 1 / (1 + (B - 1) b / W)\n")
+    print("| block | samples | reads an epoch |", " | ".join(f"W = {window:,}" for window in windows), "| W for 0.9 |")
+    print("|" + "---|" * (len(windows) + 4))
+    for size, block in zip(mebibytes, blocks, strict=True):
+        row = []
+        for window in windows:
+            order = order_of(len(labels), window=window, block=block)
+            measured.append((window, measured_quality(order, labels, batch=BATCH)))
+            expected = predicted(batch=BATCH, block=block, window=window, shuffled=False)
+            row.append(f"{measured[-1][1]:.2f} ({expected:.2f})")
+        reads = len(np.unique(order.block_of(np.arange(len(labels)))[1]))
+        wanted = window_for(0.9, batch=BATCH, block=block)
+        memory = f"{wanted:,}, {wanted * SAMPLE_BYTES / 1e9:.1f} GB"
+        print(f"| {size} MiB | {block} | {reads:,} |", " | ".join(row), f"| {memory} |")
+    curves = quality_curves(blocks, (windows[0] / 2, windows[-1] * 2), batch=BATCH)
+    return Plot(
+        title=f"Shuffle quality: {len(labels):,} samples sorted by class, batches of {BATCH}",
+        x_label="window in samples",
+        y_label="quality: 1 is a full shuffle",
+        series=[*curves, Series("measured", *zip(*measured, strict=True), points=True)],
+        log_x=True,
+        x_range=(windows[0] / 2, windows[-1] * 2),
+        y_range=(0, 1.1),
+    )
+
+
+def defaults(by_class: np.ndarray, packed: np.ndarray) -> None:
+    """What `shuffle=True` gives."""
+    block = default_block(len(packed), len(packed) * SAMPLE_BYTES)
+    print("\n`shuffle=True`; in brackets a full shuffle\n")
+    print("| stored | window | lanes | batch | quality | blocks a batch | shards a batch | neighbours are apart |")
+    print("|" + "---|" * 8)
+    for word, labels, shuffled in (("sorted", by_class, False), ("packed by us", packed, True)):
+        for lanes, batch in ((1, 256), (8, 256), (1, 1024), (1, 4096)):
+            window = window_of(True, block=block, samples=len(by_class), shuffled=shuffled)
+            order = order_of(len(labels), window=window, block=block, lanes=lanes)
+            told = measure(order, labels, batch=batch)
+            print(
+                f"| {word} | {window:,} | {lanes} | {batch:,} | {told.quality:.2f} "
+                f"| {told.blocks_per_batch:,.0f} ({told.blocks_full:,.0f}) "
+                f"| {told.shards_per_batch:,.0f} ({told.shards_full:,.0f}) "
+                f"| {travel_in_block(order):,.0f} ({told.travel_full:,.0f}) |"
+            )
+
+
+def travel_in_block(order: Order) -> float:
+    """Return how far apart two neighbours of a block come in an epoch, on average."""
+    places = np.argsort(order.ids(0, 0, order.samples))
+    inside = np.diff(order.block_of(np.arange(order.samples))[1]) == 0
+    return float(np.abs(np.diff(places))[inside].mean())
+
+
+def meet_again(first: np.ndarray, second: np.ndarray, batch: int) -> float:
+    """Return how many of a sample's companions in a batch of one epoch are with it again in the next."""
+    whole = len(first) // batch * batch
+    steps = np.arange(whole) // batch
+    later = np.full(len(first), -1, np.int64)
+    later[second[:whole]] = steps
+    pairs, both = later[first[:whole]], later[first[:whole]] >= 0
+    together = np.unique((steps * (len(first) // batch + 1) + pairs)[both], return_counts=True)[1]
+    return float((together * (together - 1)).sum() / whole)
+
+
+def epochs(samples: int) -> None:
+    """Whether an epoch makes other batches than the one before."""
+    block = default_block(samples, samples * SAMPLE_BYTES)
+    print("\nOf the others in a sample's batch, how many are in its batch of the next epoch too\n")
+    print("| window | lanes | batch 256 | batch 4,096 |\n|---|---|---|---|")
+    random = np.random.default_rng(0)
+    full = [random.permutation(samples) for _ in range(2)]
+    rows = [("full shuffle", 1, full)]
+    default = window_of(True, block=block, samples=samples, shuffled=True)
+    for window, lanes in ((LEAST_WINDOW, 1), (default, 1), (default, 8), (16 * LEAST_WINDOW, 1)):
+        order = order_of(samples, window=window, block=block, lanes=lanes)
+        rows.append((f"{window:,}", lanes, [order.ids(epoch, 0, samples) for epoch in (0, 1)]))
+    for word, lanes, (first, second) in rows:
+        print(f"| {word} | {lanes} |", " | ".join(f"{meet_again(first, second, b):.3f}" for b in (256, 4096)), "|")
+
+
+def first_steps(by_class: np.ndarray) -> None:
+    """The window opens at the start of an epoch, so that the first batch needs only the first blocks."""
+    block = default_block(len(by_class), len(by_class) * SAMPLE_BYTES)
+    order = order_of(
+        len(by_class), window=window_of(True, block=block, samples=len(by_class), shuffled=False), block=block
+    )
+    steps = (0, 1, 2, 5, 10, 20, 50, 100, 200)
+    full = BATCH * (1 - 1 / CLASSES)
+    spread = np.zeros(len(steps))
+    for epoch in range(20):
+        labels = by_class[order.ids(epoch, 0, min(len(by_class), (steps[-1] + 1) * BATCH))]
+        for number, step in enumerate(steps):
+            counts = np.bincount(labels[step * BATCH : (step + 1) * BATCH], minlength=CLASSES)
+            spread[number] += ((counts - BATCH / CLASSES) ** 2).sum() / 20
+    print("\nSorted by class, `shuffle=True`: quality of the first batches of 256, over 20 epochs\n")
+    print("| step |", " | ".join(map(str, steps)), "|\n|" + "---|" * (len(steps) + 1))
+    print("| quality |", " | ".join(f"{full / value:.2f}" for value in spread), "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure how good shuffles are.")
+    parser.add_argument("--samples", type=int, default=1_280_000, help="of the dataset (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs/pictures/shuffle-quality.svg", help="picture (default: %(default)s)"
+    )
+    args = parser.parse_args()
+
+    by_class = np.arange(args.samples) * CLASSES // args.samples
+    packed = np.random.default_rng(1).permutation(by_class)
+    chart = block_sizes(by_class, [1_000, 4_000, 16_000, 43_605, 160_000])
+    defaults(by_class, packed)
+    epochs(args.samples)
+    first_steps(by_class)
+
+    block = default_block(args.samples, args.samples * SAMPLE_BYTES)
+    panels = [chart]
+    for window in (LEAST_WINDOW, window_of(True, block=block, samples=len(by_class), shuffled=False)):
+        order = order_of(args.samples, window=window, block=block)
+        panels.append(streaks(f"A window of {window:,}: each row is one block", order, order.ids(0, 0, args.samples)))
+    description = "Quality grows with the window and falls with the size of blocks; measured points lie on the curves."
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    write_svg(args.out, draw(panels, title="How good a shuffle is", description=description))
+    print(f"\npicture: {args.out}")
+
+
+if __name__ == "__main__":
+    main()
