@@ -26,6 +26,7 @@ BUILT_INS = {
     "MissingFieldError": LookupError,
     "StoreError": OSError,
     "ResumeError": ValueError,
+    "ProofError": RuntimeError,
     "DeviceError": RuntimeError,
     "WorkerError": RuntimeError,
 }

@@ -10,7 +10,7 @@ from PIL import Image
 import wds_tools as wt
 from wds_tools.choose import Choice
 from wds_tools.errors import OptionError
-from wds_tools.forecast import forecast, order_of
+from wds_tools.forecast import forecast, order_of, render
 from wds_tools.manifest import Manifest, ShardEntry
 from wds_tools.quality import measured_quality
 from wds_tools.shardset import ShardSet, open_shards

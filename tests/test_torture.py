@@ -14,9 +14,11 @@ import pytest
 
 import wds_tools as wt
 from wds_tools.errors import WdsToolsError
+from wds_tools.mixture import MixtureOrder
 from wds_tools.order import Order
 from wds_tools.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.reader import Reader
+from wds_tools.selection import Selection, balance
 from wds_tools.shardset import open_shards
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
@@ -28,16 +30,35 @@ def test_ten_thousand_changes_of_topology_lose_and_repeat_nothing(chunk):
         _change_topology(number)
 
 
+def _random_order(rng, name, lanes, seed):
+    """Return the order of a dataset; of every third one only a choice, of which some samples come several times."""
+    shards = [rng.randrange(60) for _ in range(rng.randint(1, 8))] + [1]
+    selection = None
+    if rng.randrange(3) == 0:
+        ids = np.array(sorted(rng.sample(range(sum(shards)), rng.randint(1, sum(shards)))), np.int64)
+        weights = np.array([rng.choice([0.2, 1, 5]) for _ in range(3)])
+        selection = Selection(ids, balance=rng.choice([None, balance(ids % 3, weights)]), seed=seed)
+    return Order(
+        fingerprint=name,
+        shard_samples=shards,
+        seed=seed,
+        window=rng.choice([1, 20, 300]),
+        block=rng.randint(1, 12),
+        lanes=lanes,
+        selection=selection,
+    )
+
+
 def _change_topology(number):
     rng = random.Random(number)
-    order = Order(
-        fingerprint=str(number),
-        shard_samples=[rng.randrange(60) for _ in range(rng.randint(1, 8))] + [1],
-        seed=rng.randrange(100),
-        window=rng.choice([0, 1, 20, 300]),
-        block=rng.randint(1, 12),
-        lanes=rng.randint(1, 4),
-    )
+    lanes, seed = rng.randint(1, 4), rng.randrange(100)
+    parts = [_random_order(rng, f"{number}-{part}", lanes, seed) for part in range(rng.choice([1, 1, 1, 2, 3]))]
+    order = parts[0]
+    if rng.randrange(10) == 0:
+        order = order.like(window=0, block=order.block, lanes=lanes)
+    if len(parts) > 1:
+        shares = [rng.randint(1, 5) for _ in parts]
+        order = MixtureOrder(parts, shares, rng.choice(["first_exhausted", "all_exhausted"]))
     expected = order.ids(0, 0, order.samples).tolist()
     cursor, got = Cursor(), []
     while cursor.epoch == 0:
@@ -48,9 +69,16 @@ def _change_topology(number):
             rows = [row for plan in plans for row in zip(*_columns(plan.step(step)), strict=True)]
             got += [sample for _, sample, valid in sorted(rows) if valid]
         state = state_dict(order, plans[0].cursor_after(steps - 1))
-        course, cursor = resume(state, order.like(window=7 if order.window else 0, block=5, lanes=2))
+        course, cursor = resume(state, _with_other_options(order))
         order = course.of(cursor.epoch)
     assert got == expected, f"case {number}"
+
+
+def _with_other_options(order):
+    """Return the same order as a loader with other options would have it; the state's count."""
+    if isinstance(order, MixtureOrder):
+        return order.like(window=[9] * len(order.parts), block=[5] * len(order.parts), lanes=2)
+    return order.like(window=7 if order.window else 0, block=5, lanes=2)
 
 
 def _columns(step):

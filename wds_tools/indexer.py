@@ -70,7 +70,8 @@ def index_shards(
     """Write an index beside each shard, and then a manifest.
 
     Args:
-        patterns: Local shards of one folder, one pattern or several: names, braces (``train-{000000..000009}.tar``) or globs.
+        patterns: Local shards of one folder, one pattern or several: names, globs, or braces such as
+            ``train-{000000..000009}.tar``.
         manifest: File name of the manifest, ``manifest.json`` if it is not given.
         progress: Show a bar on stderr; None does if it is a terminal.
 
