@@ -131,6 +131,7 @@ def test_a_choice_of_samples_is_planned_and_its_factors_are_told(shards):
     assert told.dropped == 25
     assert told.class_factors["cat"] == 0
     assert sum(told.class_factors.values()) == pytest.approx(7, abs=0.5)
+    assert told.measured.shards_full > 5  # a full shuffle of what was chosen, not of the first samples
     assert "epoch    175 samples chosen, a sample of " in render(told)
 
 

@@ -134,7 +134,7 @@ def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int 
     """
     quality = measured_quality(order, labels, batch=batch, epochs=epochs)
     ours = order.ids(0, 0, order.samples)
-    full = np.random.default_rng(order.seed).permutation(order.samples)
+    full = np.random.default_rng(order.seed).permutation(ours)
     shards, blocks = _distinct(order, ours, batch)
     shards_full, blocks_full = _distinct(order, full, batch)
     return Measured(
