@@ -1,0 +1,169 @@
+"""kill -9 and failing calls at every write, fsync and rename of a pack, each in turn; the rerun ends the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wds_tools as wt
+
+REPOSITORY = Path(__file__).parents[1]
+OPTIONS = {"shard_bytes": "60kB", "workers": 1}
+COMMAND = [sys.executable, "-m", "wds_tools", "pack", "--shard-bytes", "60kB", "--workers", "1"]
+
+
+def _cannot_trace() -> str:
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    done = subprocess.run(["strace", "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
+    return f"strace may not trace here: {done.stderr.strip()[:80]}" if done.returncode else ""
+
+
+WHY_NOT = _cannot_trace()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
+
+
+@pytest.fixture(scope="module")
+def few(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of four pictures, which make two shards."""
+    folder = tmp_path_factory.mktemp("few")
+    for name, count in (("cat", 2), ("fig", 2)):
+        (folder / name).mkdir()
+        for path in sorted((photos / name).glob("*.jpg"))[:count]:
+            shutil.copy(path, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of an undisturbed pack."""
+    folder = tmp_path_factory.mktemp("whole") / "dst"
+    wt.pack(few, folder, **OPTIONS)
+    found = contents(folder)
+    assert len([name for name in found if name.endswith(".tar")]) == 2
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def pack_with(fault: str, call: str, number: int, few: Path, dst: Path) -> subprocess.CompletedProcess[str]:
+    """Pack, with a fault at the call of this number."""
+    inject = f"inject={call}:{fault}:when={number}"
+    return subprocess.run(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject, *COMMAND, few, dst],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], folder: Path) -> int:
+    """Let each call fail in turn, until a run has so few that it ends whole; return how many there were."""
+    for number in range(1, 200):
+        dst = folder / f"{call}-{number}"
+        done = pack_with(fault, call, number, few, dst)
+        if done.returncode == 0:
+            assert contents(dst) == whole
+            if "error=" not in fault:
+                return number - 1
+        elif "error=" in fault:
+            assert done.stderr.startswith("error: "), done.stderr
+            assert "Traceback" not in done.stderr
+            if "manifest.json" not in contents(dst) and (dst / ".packing").exists():
+                assert "run the same command again" in done.stderr
+        found = contents(dst)
+        if "manifest.json" in found:  # what has a manifest is whole, whatever happened afterwards
+            assert {name: data for name, data in found.items() if name in whole} == whole
+        wt.pack(few, dst, **OPTIONS)
+        assert contents(dst) == whole, f"{fault} at {call} number {number}"
+        if "error=" in fault and done.returncode == 0 and number > 40:
+            return number
+    raise AssertionError("a pack of four pictures makes fewer calls than that")
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+def test_a_kill_at_any_write_fsync_or_rename_is_mended_by_a_rerun(call, few, whole, tmp_path):
+    calls = try_every_call("signal=KILL", call, few, whole, tmp_path)
+    assert calls >= {"write": 8, "fsync": 14, "rename": 7}[call]  # or the calls have other names by now
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("call", ["unlink", "mkdir", "rmdir", "link"])
+def test_a_kill_at_any_other_change_of_the_folder_is_mended_by_a_rerun(call, few, whole, tmp_path):
+    assert try_every_call("signal=KILL", call, few, whole, tmp_path) >= 1
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+def test_a_failing_write_fsync_or_rename_is_one_line_and_mended_by_a_rerun(call, error, few, whole, tmp_path):
+    try_every_call(f"error={error}", call, few, whole, tmp_path)
+
+
+@pytest.mark.parametrize(("call", "number"), [("write", 4), ("fsync", 5), ("fsync", 9), ("rename", 3)])
+def test_some_failing_calls_are_one_line_and_mended_by_a_rerun(call, number, few, whole, tmp_path):
+    done = pack_with("error=ENOSPC", call, number, few, tmp_path / "dst")
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "run the same command again" in done.stderr
+    wt.pack(few, tmp_path / "dst", **OPTIONS)
+    assert contents(tmp_path / "dst") == whole
+
+
+FULL_DISKS = """
+import json, pathlib, subprocess, sys
+import wds_tools as wt
+from wds_tools.errors import DestinationError
+src, disk, sizes = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3])
+reference = json.loads(sys.argv[4])
+for size in sizes:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", disk], check=True)
+    try:
+        wt.pack(src, disk / "dst", shard_bytes="1MB", workers=1)
+        said = ""
+    except DestinationError as error:
+        said = str(error)
+        assert "No space left on device" in said and "finished and kept" in said and "make room" in said, said
+    if (disk / "dst" / "manifest.json").exists():
+        assert not said
+    subprocess.run(["mount", "-o", "remount,size=40m", disk], check=True)
+    wt.pack(src, disk / "dst", shard_bytes="1MB", workers=1)
+    found = {path.name: path.stat().st_size for path in (disk / "dst").rglob("*") if path.is_file()}
+    assert found == reference, (size, found)
+    assert not wt.verify(disk / "dst").damage_count
+    subprocess.run(["umount", disk], check=True)
+    sys.stdout.write(f"{size} {bool(said)}\\n")
+"""
+
+
+@pytest.mark.torture
+def test_disks_of_many_sizes_fill_up_with_a_clear_word_and_a_rerun_goes_on(photos, packed, tmp_path):
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", tmp_path], check=False).returncode:
+        pytest.skip("no small file system can be mounted here")
+    sizes = [4, 8, 16, 40, 100, *range(300, 7300, 333), 7400]
+    reference = {path.name: path.stat().st_size for path in packed.iterdir()}
+    (tmp_path / "disk").mkdir()
+    words = [sys.executable, "-c", FULL_DISKS, photos, tmp_path / "disk", json.dumps(sizes), json.dumps(reference)]
+    done = subprocess.run(
+        ["unshare", "-rm", *words],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    full = dict(line.split() for line in done.stdout.splitlines())
+    assert len(full) == len(sizes)
+    assert full["300"] == "True"
+    assert full["7400"] == "False"
