@@ -201,5 +201,5 @@ def test_what_differs_is_named() -> None:
     assert "files was 3 and is 4" in differences(old, {**old, "shard_bytes": 2, "files": 4})
     assert (
         differences(old, {**old, "digest": "b"})
-        == "paths, sizes, classes or the first pictures of the input are others"
+        == "paths, sizes, content, classes or the first pictures of the input are others"
     )
