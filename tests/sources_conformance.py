@@ -90,7 +90,7 @@ class Conformance:
         """Write photographs; return the path to pack."""
         raise NotImplementedError
 
-    def damage(self, path: Path) -> int | None:
+    def damage(self, path: Path) -> int | None:  # noqa: ARG002 - for those that can
         """Make one record bad and leave the others whole; return how many are left, or None if that cannot be."""
         return None
 
@@ -210,7 +210,7 @@ class Conformance:
         with pytest.raises(DestinationError, match="another dataset"):
             wt.pack(self.write(folder, photos[:-1]), tmp_path / "dst", workers=1)
 
-    def test_nothing_there_is_one_line_that_names_it(self, tmp_path: Path, src: Path) -> None:
+    def test_nothing_there_is_one_line_that_names_it(self, tmp_path: Path) -> None:
         with pytest.raises((SourceError, wt.WdsToolsError)) as caught:
             wt.pack(tmp_path / "none", tmp_path / "dst", kind=self.kind)
         assert "none" in str(caught.value)

@@ -184,7 +184,7 @@ def png_bound(shape: tuple[int, ...], layout: str) -> int:
     """Return the most bytes of a PNG: a filter byte per row, and what zlib and chunks add where nothing compresses."""
     height = shape[1] if layout == "CHW" else shape[0]
     size = math.prod(shape) + height
-    return size + size // 1000 + 200
+    return size + size // 500 + 200
 
 
 def layout_of(shape: tuple[int, ...]) -> str | None:
