@@ -11,7 +11,7 @@ import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs index manifest storage shardset
-sources writer packplan packstate packwork packer indexer
+sources writer packplan packstate packwork packer splits indexer
 order planner quality views reader decode assemble ring pool dataset device loader
 verifier stats forecast sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}

@@ -18,6 +18,7 @@ NAMES = [
     "index_shards",
     "make_loader",
     "pack",
+    "pack_splits",
     "verify",
 ]
 
@@ -32,7 +33,9 @@ def test_every_public_name_is_there_and_described(name):
     assert inspect.getdoc(getattr(wds_tools, name))
 
 
-@pytest.mark.parametrize("name", ["StreamingDataset", "describe", "index_shards", "make_loader", "pack", "verify"])
+@pytest.mark.parametrize(
+    "name", ["StreamingDataset", "describe", "index_shards", "make_loader", "pack", "pack_splits", "verify"]
+)
 def test_options_are_keywords_and_nothing_swallows_a_misspelt_one(name):
     parameters = list(inspect.signature(getattr(wds_tools, name)).parameters.values())
     assert not any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wds_tools.loader import make_loader
     from wds_tools.manifest import Manifest
     from wds_tools.packer import pack
+    from wds_tools.splits import pack_splits
     from wds_tools.stats import describe
     from wds_tools.verifier import verify
     from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
@@ -37,6 +38,7 @@ _HOMES = {
     "index_shards": "indexer",
     "make_loader": "loader",
     "pack": "packer",
+    "pack_splits": "splits",
     "verify": "verifier",
 }
 
@@ -52,6 +54,7 @@ __all__ = [
     "index_shards",
     "make_loader",
     "pack",
+    "pack_splits",
     "verify",
 ]
 

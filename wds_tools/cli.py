@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,7 @@ def cli(run: Run, debug: bool) -> None:
 @click.option("--workers", type=int, help="Processes; the cores there are, 8 at most, if not given.")
 @click.option("--from", "kind", metavar="KIND", help="What SRC is, as hdf5 or parquet; else it is looked at.")
 @click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
+@click.option("--split", metavar="SHARES", help="A dataset each: train=0.9,val=0.1; or `folders`, if SRC holds those.")
 @click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
 @click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
@@ -97,6 +99,7 @@ def pack(
     workers: int | None,
     kind: str | None,
     columns: tuple[str, ...],
+    split: str | None,
     classes: Path | None,
     strict: bool,
     fresh: bool,
@@ -109,10 +112,12 @@ def pack(
     DST becomes a dataset: shards, an index beside each, and manifest.json, written last. An interrupted pack goes on
     when it is run again; the bytes written do not depend on the number of workers.
     """
-    from wds_tools.packer import pack as pack_folder
+    from wds_tools.packer import pack as pack_one
+    from wds_tools.splits import pack_splits
 
     run.after_interrupt = "finished shards are kept, run the same command again to go on"
-    report = pack_folder(
+    pack_all = pack_one if split is None else partial(pack_splits, split=split)
+    made = pack_all(
         src,
         dst,
         kind=kind,
@@ -124,7 +129,9 @@ def pack(
         strict=strict,
         fresh=fresh,
     )
-    click.echo(_pack_summary(report))
+    for report in made.values() if isinstance(made, dict) else [made]:
+        click.echo(_pack_summary(report))
+    click.echo(_next_steps(str(report.dst)))
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -150,7 +157,7 @@ def _pack_summary(report: PackReport) -> str:
         lines = [f"packed {size}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
     if report.skipped:
         lines.append(f"skipped {counted(len(report.skipped), 'file')}: {report.dst / SKIPPED_NAME} says which and why")
-    return "\n".join([*lines, _next_steps(str(report.dst))])
+    return "\n".join(lines)
 
 
 def _next_steps(dataset: str) -> str:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,7 +36,7 @@ from wds_tools.packstate import (
     read_skipped,
 )
 from wds_tools.packwork import ShardTask, run_tasks
-from wds_tools.sources.base import Input, Record, Skip, Source
+from wds_tools.sources.base import Input, Listing, Record, Skip, Source
 from wds_tools.sources.detect import open_source
 from wds_tools.writer import merge_stats
 
@@ -110,21 +110,63 @@ def pack(
         DestinationError: ``dst`` holds something else, is in use by another packer, or is full.
         WorkerError: A worker process died.
     """
+    options = pack_options(shard_bytes=shard_bytes, seed=seed, classes=classes, strict=strict)
+    source = open_input(src, Path(dst), kind=kind, classes=options.classes, columns=columns, workers=workers)
     started = time.monotonic()
-    options = PackOptions(
+    report = pack_listing(source, source.scan(), Path(dst), options, workers=workers, fresh=fresh, progress=progress)
+    return replace(report, seconds=time.monotonic() - started)
+
+
+def pack_options(
+    *, shard_bytes: int | str, seed: int, classes: str | Path | Sequence[str] | None, strict: bool
+) -> PackOptions:
+    """Return the options of a pack, checked."""
+    return PackOptions(
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         classes=_class_names(classes),
         strict=strict,
     )
-    dst = Path(dst)
+
+
+def open_input(
+    src: Any,
+    dst: Path,
+    *,
+    kind: str | None,
+    classes: tuple[str, ...] | None,
+    columns: Mapping[str, str] | None,
+    workers: int | None,
+) -> Source:
+    """Return the source at ``src``, in which ``dst`` must not lie, and which so many workers can read."""
     _refuse_inside(src, dst)
-    source = open_source(src, kind=kind, classes=options.classes, columns=columns)
+    source = open_source(src, kind=kind, classes=classes, columns=columns)
     _check_workers(workers, source)
-    listing = source.scan()
+    return source
+
+
+def pack_listing(
+    source: Source,
+    listing: Listing,
+    dst: Path,
+    options: PackOptions,
+    *,
+    workers: int | None,
+    fresh: bool,
+    progress: bool | None,
+) -> PackReport:
+    """Pack what a listing names, all of its source or a part; arguments are those of `pack`."""
+    started = time.monotonic()
+    strict = options.strict
     if strict and listing.skipped:
         raise _strict_error(listing.skipped)
-    plan = make_plan(listing, kind=source.kind, seed=seed, shard_bytes=options.shard_bytes, kind_of=_head_kind(source))
+    plan = make_plan(
+        listing,
+        kind=source.kind,
+        seed=options.seed,
+        shard_bytes=options.shard_bytes,
+        kind_of=_head_kind(source),
+    )
     if not fresh and (done := _finished(dst, plan, strict=strict)) is not None:
         skipped = read_skipped(dst)
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)

@@ -18,6 +18,7 @@ from wds_tools.storage.patterns import expand_pattern, has_pattern
 
 _LOOKED_AT = 200  # files of a folder, or members of an archive, that tell its kind
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # names that Hugging Face gives a table of the images beside it
 
 
@@ -46,6 +47,12 @@ def open_source(
     path = Path(src) if is_path else None
     if path is not None and kind is None:
         kind = detect(path)
+        if kind == "folder" and (parts := split_folders(path)):
+            named = ", ".join(part.name for part in parts)
+            raise SourceError(
+                f"{path} holds a folder for each split ({named}), not for each class: pack with --split folders "
+                "(pack_splits), pack one of them, or say --from folder (kind='folder') if those are classes"
+            )
     if path is not None and path.is_dir() and kind == "table":
         path = next((path / name for name in _METADATA if (path / name).is_file()), path)
     module, name = KINDS[kind or "object"][0].split(":")
@@ -78,6 +85,14 @@ def detect(path: Path) -> str:
             f"say what it is with --from (kind=...): {', '.join(KINDS)}"
         )
     return "folder"
+
+
+def split_folders(path: Path) -> list[Path]:
+    """Return the folders of a folder if they are those of splits, two at least and nothing else."""
+    folders = (
+        [part for part in sorted(path.iterdir()) if part.is_dir() and part.name[0] != "."] if path.is_dir() else []
+    )
+    return folders if len(folders) > 1 and all(part.name.lower() in _SPLITS for part in folders) else []
 
 
 def _ends(*endings: str) -> Callable[[Path], bool]:
