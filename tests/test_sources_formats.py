@@ -24,12 +24,12 @@ import wds_tools as wt
 from wds_tools.codecs import encode_png
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.packwork import ShardFile
-from wds_tools.sources.arrays import layout_of, png_bound
 from wds_tools.sources.base import Listing
 from wds_tools.sources.detect import detect, open_source
 from wds_tools.sources.groups import GroupCache
 from wds_tools.sources.labels import number_labels
 from wds_tools.sources.objects import ObjectSource
+from wds_tools.sources.pixels import layout_of, png_bound
 from wds_tools.sources.protobuf import parse_datum, parse_example
 
 

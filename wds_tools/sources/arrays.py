@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.codecs import MAX_PIXELS, encode_png
+from wds_tools.codecs import encode_png
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
@@ -30,11 +30,10 @@ from wds_tools.sources.base import (
     refusing,
     stamp_files,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, facts_bytes, no_image, pick, plain_name
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, no_image, pick, plain_name
 from wds_tools.sources.groups import GroupCache
-from wds_tools.sources.labels import number_labels
-
-_CHANNELS = (1, 3, 4)
+from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 
 
 @dataclass(slots=True)
@@ -98,20 +97,15 @@ class ArraySource(Lazy):
         roles = self._roles
         count = roles.images.shape[0]
         raw = roles.labels[:].tolist() if roles.labels is not None else [None] * count
-        labels, classes = number_labels(raw, self.classes or self._arrays.classes, where=str(self.path))
         size, rows = self._image_bytes(roles), _chunk_rows(roles.images)
         fixed = sum(field_bytes(_row_bytes(array, name)) for name, array in roles.others.items())
-        inputs, skipped = [], []
-        labelled = any(label is not None for label in labels)
-        for row, label in enumerate(labels):
-            name = f"{self.path.name}#{row}"
-            if labelled and label is None:
-                skipped.append(Skip(name, "has no label"))
-                continue
+        inputs, skipped = [], list[Skip]()
+        for row in range(count):
             extra = fixed + facts_bytes(_facts(roles, row)) if roles.facts else fixed
-            inputs.append(Input(name, size, label, (row,), row // rows if rows > 1 else -1, extra))
-        if not inputs:
-            raise SourceError(f"{self.path} holds an array of no images; check what was saved")
+            group = row // rows if rows > 1 else -1
+            inputs.append(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra))
+        known = self.classes or self._arrays.classes
+        inputs, classes = label_inputs(inputs, raw, known, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(self.files()) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
@@ -155,7 +149,7 @@ class ArraySource(Lazy):
         roles.layout = _layout(roles.images, where, images)
         for name, array in rest.items():
             if array.ndim == 1 and array.dtype.kind in "iufbSU":
-                roles.facts[plain_name(name)] = np.asarray(array[:])
+                roles.facts[fact_name(plain_name(name))] = np.asarray(array[:])
             elif array.ndim > 1 and array.dtype.kind in "iufb" and math.prod(array.shape[1:]) <= MAX_RECORD_BYTES // 8:
                 is_mask = array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == roles.images.shape[1:3]
                 roles.others[f"{plain_name(name)}.{'png' if is_mask else 'npy'}"] = array
@@ -178,54 +172,6 @@ class ArraySource(Lazy):
         if roles.layout == "bytes":
             return self._arrays.mean_bytes or 1
         return png_bound(roles.images.shape[1:], roles.layout)
-
-
-def png_bound(shape: tuple[int, ...], layout: str) -> int:
-    """Return the most bytes of a PNG: a filter byte per row, and what zlib and chunks add where nothing compresses."""
-    height = shape[1] if layout == "CHW" else shape[0]
-    size = math.prod(shape) + height
-    return size + size // 500 + 200
-
-
-def layout_of(shape: tuple[int, ...]) -> str | None:
-    """Return what the axes of one image mean, None where that cannot be told.
-
-    >>> layout_of((32, 32, 3)), layout_of((1, 28, 28)), layout_of((28, 28)), layout_of((3, 32, 3))
-    ('HWC', 'CHW', 'HW', None)
-    """
-    if len(shape) == 2:
-        return "HW"
-    if len(shape) != 3 or (shape[0] in _CHANNELS) == (shape[2] in _CHANNELS):
-        return None
-    return "HWC" if shape[2] in _CHANNELS else "CHW"
-
-
-def check_pixels(shape: tuple[int, ...], dtype: Any, what: str) -> str:
-    """Return the layout of an image's array.
-
-    Raises:
-        SourceError: Not uint8, axes that cannot be told, or too large.
-    """
-    if dtype != np.uint8:
-        raise SourceError(
-            f"{what} is {dtype}; packed are uint8 pixels from 0 to 255, and how other numbers become those is not "
-            "guessed: convert it, as in (255 * x).round().astype('uint8') for numbers from 0 to 1"
-        )
-    layout = layout_of(shape)
-    if layout is None:
-        raise SourceError(
-            f"{what} has images of shape {list(shape)}; allowed are [H, W], [H, W, C] and [C, H, W] with C of 1, 3 "
-            "or 4 on one side only: reshape or transpose it"
-        )
-    if not 0 < math.prod(shape) <= 4 * MAX_PIXELS:
-        raise SourceError(f"{what} has images of shape {list(shape)}; allowed are 1 to {MAX_PIXELS:,} pixels")
-    return layout
-
-
-def to_pixels(image: Any, layout: str) -> NDArray[np.uint8]:
-    """Return uint8 pixels as [H, W] or [H, W, C]."""
-    pixels = np.asarray(image, np.uint8)
-    return pixels.transpose(1, 2, 0) if layout == "CHW" else pixels
 
 
 def _to_image(image: Any, layout: str) -> bytes | NDArray[np.uint8]:

@@ -19,7 +19,7 @@ from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_byt
 from wds_tools.sources.columns import check_columns
 from wds_tools.sources.files import find_files
 from wds_tools.sources.huggingface import Roles, find_roles, to_record
-from wds_tools.sources.labels import number_labels
+from wds_tools.sources.labels import label_inputs
 
 _JSON_BYTES = 64  # what a value of no known length becomes in json, at most
 
@@ -56,16 +56,11 @@ class ArrowSource(Lazy):
         """
         with refusing(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
             rows = list(self._rows())
-        labels, classes = number_labels([row[3] for row in rows], self._roles.classes, where=str(self.path))
-        labelled = any(label is not None for label in labels)
-        inputs, skipped = [], []
-        for (path, place, size, _, extra), label in zip(rows, labels, strict=True):
-            if size == 0 or (labelled and label is None):
-                skipped.append(Skip(path, "is empty" if size == 0 else "has no label"))
-            else:
-                inputs.append(Input(path, size, label, place, -1, extra))
-        if not inputs:
-            raise SourceError(f"{self.path} holds no image; check what was written")
+        skipped = [Skip(path, "is empty") for path, _, size, _, _ in rows if size == 0]
+        rows = [row for row in rows if row[2]]
+        inputs = [Input(path, size, None, place, -1, extra) for path, place, size, _, extra in rows]
+        raw = [label for _, _, _, label, _ in rows]
+        inputs, classes = label_inputs(inputs, raw, self._roles.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:

@@ -78,6 +78,15 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")[:40] or "field"
 
 
+def fact_name(name: str) -> str:
+    """Return a name for ``json``, where ``path`` and ``class`` are ours.
+
+    >>> fact_name("width"), fact_name("path")
+    ('width', 'path_')
+    """
+    return f"{name}_" if name in ("path", "class") else name
+
+
 def facts_bytes(facts: Mapping[str, Any]) -> int:
     """Return the most bytes that facts add to the ``json`` field in a shard."""
     return field_bytes(len(_encoder.encode(facts))) - field_bytes(0) if facts else 0

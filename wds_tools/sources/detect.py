@@ -131,8 +131,16 @@ def _is_lmdb(path: Path) -> bool:
 
 def _is_table(path: Path) -> bool:
     if path.is_dir():
-        return any((path / name).is_file() for name in _METADATA)
+        return any(_names_files(path / name) for name in _METADATA)
     return path.suffix.lower() in _TABLES
+
+
+def _names_files(table: Path) -> bool:
+    """Tell whether a table beside images names them, as Hugging Face wants it to."""
+    if not table.is_file():
+        return False
+    with table.open("rb") as file:
+        return b"file_name" in file.readline(1 << 16)
 
 
 def _is_tfrecord(path: Path) -> bool:

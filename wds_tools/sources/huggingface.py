@@ -15,7 +15,7 @@ import pyarrow as pa
 from wds_tools import codecs
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Record
-from wds_tools.sources.columns import IMAGE, LABEL, field_name, no_image, pick, plain_name
+from wds_tools.sources.columns import IMAGE, LABEL, fact_name, field_name, no_image, pick, plain_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def to_record(row: Mapping[str, Any], roles: Roles) -> Record:
         what = f"names the file {file_name!r} in place of its bytes" if file_name else "is empty"
         raise SourceError(f"image {what}; packed are images that lie in the table")
     facts = {"file_name": file_name} if file_name else {}
-    facts |= {name: _jsonable(row[name]) for name in roles.facts}
+    facts |= {fact_name(name): _jsonable(row[name]) for name in roles.facts}
     fields = {field: row[name].encode() for name, field in roles.fields.items() if row[name] is not None}
     for name in roles.pictures:
         more, _ = _image(row[name])

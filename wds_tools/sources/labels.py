@@ -7,8 +7,37 @@ from collections.abc import Sequence
 from typing import Any
 
 from wds_tools.errors import SourceError
+from wds_tools.sources.base import Input, Skip
 
 _MOST_NAMED = 10
+
+
+def label_inputs(
+    inputs: Sequence[Input], raw: Sequence[Any], classes: tuple[str, ...] | None, skipped: list[Skip], *, where: str
+) -> tuple[list[Input], tuple[str, ...]]:
+    """Return inputs with their class numbers, and the class names; where some have a label, those without are skipped.
+
+    Args:
+        inputs: Without labels.
+        raw: The label of each, as the source holds it.
+        classes: Class names by number, if they are known.
+        skipped: Records without a label are added.
+        where: What holds them, for error messages.
+
+    Raises:
+        SourceError: As `number_labels`; or no input is left.
+    """
+    labels, classes = number_labels(raw, classes, where=where)
+    if all(label is None for label in labels):
+        kept = list(inputs)
+    else:
+        pairs = list(zip(inputs, labels, strict=True))
+        kept = [entry._replace(label=label) for entry, label in pairs if label is not None]
+        skipped += [Skip(entry.path, "has no label") for entry, label in pairs if label is None]
+    if not kept:
+        reason = f"; the first, {skipped[0].path!r}: {skipped[0].reason}" if skipped else ""
+        raise SourceError(f"{where} holds no image that can be packed{reason}")
+    return kept, classes
 
 
 def number_labels(

@@ -16,7 +16,7 @@ from wds_tools import codecs
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
 from wds_tools.sources.extras import load
-from wds_tools.sources.labels import number_labels
+from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.tree import raw, text
 
@@ -52,23 +52,17 @@ class LmdbSource(Lazy):
         skipped: list[Skip] = []
         with refusing(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
             found = list(self._found(skipped))
-        if not found:
-            reason = f"; the first record, {skipped[0].path!r}, {skipped[0].reason}" if skipped else ""
-            raise SourceError(f"{self.path} holds no image{reason}")
         written = [label for _, _, _, label in found]
         texts = [None] * len(found)
         if all(label is None for label in written) and all(b"/" in key for key, _, _, _ in found):
             written = [key.partition(b"/")[0] for key, _, _, _ in found]
         elif any(isinstance(label, bytes) and not label.isdigit() for label in written):
             written, texts = texts, written  # what a picture of writing says, and no class
-        labels, classes = number_labels(written, self.classes, where=str(self.path))
-        labelled = any(label is not None for label in labels)
-        inputs = []
-        for (key, size, form, _), label, words in zip(found, labels, texts, strict=True):
-            if labelled and label is None:
-                skipped.append(Skip(text(key), "has no label"))
-            else:
-                inputs.append(Input(text(key), size, label, (form,), -1, field_bytes(len(words)) if words else 0))
+        inputs = [
+            Input(text(key), size, None, (form,), -1, field_bytes(len(words)) if words else 0)
+            for (key, size, form, _), words in zip(found, texts, strict=True)
+        ]
+        inputs, classes = label_inputs(inputs, written, self.classes, skipped, where=str(self.path))
         data = self.path / "data.mdb" if self.path.is_dir() else self.path
         return Listing(inputs, skipped, classes, stamp_files([data]))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import mmap
 import struct
 import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from wds_tools import codecs
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
 from wds_tools.sources.base import refusing
+from wds_tools.sources.files import map_file
 
+_BAD = (ValueError, zipfile.BadZipFile, EOFError, struct.error, zlib.error, RuntimeError)
 MAX_UNPACKED_BYTES = 16 << 30
 """A compressed array is held whole by each worker."""
 
@@ -26,9 +28,8 @@ class NumpySource(ArraySource):
 
     def open(self) -> Arrays:
         """Open the file and its arrays."""
-        with refusing(f"{self.path} cannot be read as NumPy", ValueError, zipfile.BadZipFile, EOFError):
-            with self.path.open("rb") as file:
-                whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        with refusing(f"{self.path} cannot be read as NumPy", *_BAD):
+            whole = map_file(self.path)
             if bytes(whole[:6]) == b"\x93NUMPY":
                 return Arrays({self.columns.get("image", "images"): _array(whole, str(self.path))})
             with zipfile.ZipFile(self.path) as archive:

@@ -16,10 +16,10 @@ from PIL import Image
 
 from wds_tools import codecs
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.sources.arrays import check_pixels, to_pixels
 from wds_tools.sources.base import Input, Listing, Record, field_bytes
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, facts_bytes, field_name, no_image, pick
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, field_name, no_image, pick
 from wds_tools.sources.labels import number_labels
+from wds_tools.sources.pixels import check_pixels, to_pixels
 
 _PROBED = 32
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -62,12 +62,14 @@ class ObjectSource:
         count, name = len(self.items), type(self.items).__name__
         if count == 0:
             raise SourceError(f"the {name} has no items")
+        failure: SourceError | None = None
         digest, sizes, extras = xxhash.xxh3_128(), [], []
         for number in sorted({(count - 1) * place // max(1, _PROBED - 1) for place in range(_PROBED)}):
             entry = Input(f"{name}#{number}", 0, None, (number,))
             try:
                 record, again = (_encoded(self.read(entry)) for _ in range(2))
             except SourceError as error:
+                failure = error
                 digest.update(str(error).encode())
                 continue
             if record != again:
@@ -79,6 +81,8 @@ class ObjectSource:
             digest.update(repr((record.label, record.facts, sorted(record.fields.items()))).encode())
             sizes.append(len(record.image))
             extras.append(sum(map(field_bytes, map(len, record.fields.values()))) + facts_bytes(record.facts))
+        if failure is not None and not sizes:
+            raise failure
         size, extra = (max(1, sum(values) // max(1, len(values))) for values in (sizes, extras))
         inputs = [Input(f"{name}#{number}", size, None, (number,), -1, extra + 1024) for number in range(count)]
         return Listing(inputs, [], self.classes, digest.hexdigest())
@@ -113,7 +117,7 @@ class ObjectSource:
             if field and isinstance(value, (bytes, str)):
                 fields[field] = value if isinstance(value, bytes) else value.encode()
             elif isinstance(value, (str, int, float, list, type(None))):
-                facts[name] = value
+                facts[fact_name(name)] = value
         number = self._label(item[label], path) if label else None
         return Record(_image(item[image], path), fields, facts, number)
 

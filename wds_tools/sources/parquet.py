@@ -20,7 +20,7 @@ from wds_tools.sources.columns import check_columns
 from wds_tools.sources.files import find_files
 from wds_tools.sources.groups import GroupCache
 from wds_tools.sources.huggingface import Roles, find_roles, to_record
-from wds_tools.sources.labels import number_labels
+from wds_tools.sources.labels import label_inputs
 
 _MOST_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # header and padding of a field of unknown length, at most
@@ -60,21 +60,14 @@ class ParquetSource(Lazy):
         with refusing(f"{self.path} cannot be read as Parquet", pa.ArrowException):
             groups = list(self._groups())
             raw = self._labels()
-        labels, classes = number_labels(raw, self._roles.classes, where=str(self.path))
-        labelled = any(label is not None for label in labels)
-        inputs, skipped = [], []
-        place = iter(labels)
+        inputs, skipped = [], list[Skip]()
         names, first = [path.name for path in self.paths], [0] * len(self.paths)
         for group, (file, number, rows, size, extra) in enumerate(groups):
             for row in range(rows):
-                label, path = next(place), f"{names[file]}#{first[file] + row}"
-                if labelled and label is None:
-                    skipped.append(Skip(path, "has no label"))
-                else:
-                    inputs.append(Input(path, size, label, (file, number, row), group, extra))
+                path = f"{names[file]}#{first[file] + row}"
+                inputs.append(Input(path, size, None, (file, number, row), group, extra))
             first[file] += rows
-        if not inputs:
-            raise SourceError(f"{self.path} holds no row; check what was written")
+        inputs, classes = label_inputs(inputs, raw, self._roles.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:

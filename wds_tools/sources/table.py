@@ -8,14 +8,13 @@ from __future__ import annotations
 import csv
 import json
 import os
-import time
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wds_tools.errors import SourceError, WdsToolsError
-from wds_tools.options import CacheOptions
+from wds_tools.errors import SourceError
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Input,
@@ -27,15 +26,13 @@ from wds_tools.sources.base import (
     refusing,
     stamp_files,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, facts_bytes, field_name, no_image, pick
-from wds_tools.sources.labels import number_labels
-from wds_tools.storage import is_url, open_store, split_folder
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, field_name, no_image, pick
+from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.urls import URL_BYTES, fetch
+from wds_tools.storage import is_url
 
-URL_BYTES = 150_000
-"""What an image behind a URL is taken to be long, because asking for each would take as long as reading it."""
-
-_ATTEMPTS = 3  # of a URL
 _MAX_LINE_BYTES = 16 << 20
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would also split at other characters
 _TEXT_FIELDS = (".txt", ".json")
 
 Row = dict[str, Any]
@@ -77,17 +74,7 @@ class TableSource(Lazy):
                 continue
             found.append(Input(name, size, None, (start, stop), -1, extra))
             raw.append(row.get(self._roles[1]) if self._roles[1] else None)
-        if not found:
-            reason = f"; the first, {skipped[0].path!r}, {skipped[0].reason}" if skipped else ""
-            raise SourceError(f"{self.path} has no row that can be packed{reason}")
-        labels, classes = number_labels(raw, self.classes, where=str(self.path))
-        labelled = any(label is not None for label in labels)
-        inputs = []
-        for entry, label in zip(found, labels, strict=True):
-            if labelled and label is None:
-                skipped.append(Skip(entry.path, "has no label"))
-            else:
-                inputs.append(entry._replace(label=label))
+        inputs, classes = label_inputs(found, raw, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files([self.path]) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
@@ -147,7 +134,7 @@ class TableSource(Lazy):
     def _parse(self, text: str) -> Row:
         """Return a row from its own text."""
         if not self._is_lines:
-            return self._named(next(csv.reader(text.splitlines(keepends=True), delimiter=self._header[1])))
+            return self._named(next(csv.reader(_LINE.findall(text), delimiter=self._header[1])))
         row = json.loads(text.removeprefix("\ufeff"))
         if not isinstance(row, dict):
             raise SourceError(f'{self.path}: a line holds {text[:40]!r}; expected an object, such as {{"path": ...}}')
@@ -167,7 +154,7 @@ class TableSource(Lazy):
 
     def _facts(self, row: Row) -> Row:
         left_out = {*self._roles, *self._fields(row)}
-        return {name: value for name, value in row.items() if name not in left_out and name is not None}
+        return {fact_name(name): value for name, value in row.items() if name not in left_out}
 
     def _field(self, field: str, value: Any) -> bytes:
         """Return the content of a field: text as it stands, other types from the file that is named."""
@@ -220,24 +207,3 @@ class _Lines(Iterator[str]):
             raise StopIteration
         self.start, self.stop = self.stop, self.stop + len(line)
         return line.decode("utf-8", "surrogateescape")
-
-
-def fetch(url: str) -> bytes:
-    """Return the bytes behind a URL; a failure that may pass is tried again.
-
-    Raises:
-        SourceError: It is not there, or does not answer.
-    """
-    if "::" in url:
-        raise SourceError(f"URL {url!r} is a chain of file systems; allowed are plain URLs")
-    folder, name = split_folder(url)
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return open_store(folder, cache=CacheOptions.of(None, None)).read(name)
-        except FileNotFoundError as error:
-            raise SourceError(f"URL {url!r} is not there") from error
-        except WdsToolsError as error:
-            if attempt == _ATTEMPTS:
-                raise SourceError(f"URL {url!r} cannot be read: {error}") from error
-            time.sleep(attempt)
-    raise AssertionError("every attempt returns or raises")

@@ -15,10 +15,10 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import MAX_RECORD_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, facts_bytes, pick
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, pick
 from wds_tools.sources.extras import load
 from wds_tools.sources.files import Maps, find_files
-from wds_tools.sources.labels import number_labels
+from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.protobuf import Values, parse_example
 
 _NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
@@ -63,9 +63,9 @@ class TfRecordSource(Lazy):
         Raises:
             SourceError: A file that is cut or damaged between records, or no record with an image.
         """
-        found: list[tuple[str, int, tuple[int, ...], int]] = []
+        found: list[Input] = []
         raw: list[Any] = []
-        skipped = []
+        skipped: list[Skip] = []
         for file, path in enumerate(self.paths):
             for number, (start, size) in enumerate(records(self._maps[file], path)):
                 name = f"{path.name}#{number}"
@@ -74,19 +74,9 @@ class TfRecordSource(Lazy):
                 except SourceError as error:
                     skipped.append(Skip(name, str(error)))
                     continue
-                found.append((name, len(image), (file, start, size), facts_bytes(facts)))
+                found.append(Input(name, len(image), None, (file, start, size), -1, facts_bytes(facts)))
                 raw.append(label)
-        if not found:
-            reason = f"; the first: {skipped[0].reason}" if skipped else ""
-            raise SourceError(f"{self.path} holds no record with an image{reason}")
-        labels, classes = number_labels(raw, self.classes, where=str(self.path))
-        labelled = any(label is not None for label in labels)
-        inputs = []
-        for (name, size, place, extra), label in zip(found, labels, strict=True):
-            if labelled and label is None:
-                skipped.append(Skip(name, "has no label"))
-            else:
-                inputs.append(Input(name, size, label, place, -1, extra))
+        inputs, classes = label_inputs(found, raw, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
@@ -120,7 +110,7 @@ class TfRecordSource(Lazy):
                 "it, as in --column image=NAME (columns={'image': 'NAME'})"
             )
         facts = {
-            name: fact
+            fact_name(name): fact
             for name, values in features.items()
             if name not in (image, label) and (fact := _fact(values)) is not None
         }

@@ -20,7 +20,7 @@ from wds_tools.sample import IMAGE_FIELDS, split_name
 from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import Maps, find_files
-from wds_tools.sources.labels import number_labels
+from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.tar import is_tar
 
 _Place = tuple[int, int, int]  # shard, first byte, byte behind
@@ -73,12 +73,7 @@ class WebDatasetSource(Lazy):
                     extra = rest + facts_bytes({"key": key})
                     inputs.append(Input(name, len(fields[image]), None, place, -1, extra))
                     raw.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
-        if not inputs:
-            raise SourceError(
-                f"{self.path} holds no sample with an image; fields of images are {', '.join(IMAGE_FIELDS)}"
-            )
-        labels, classes = number_labels(raw, self.classes, where=str(self.path))
-        inputs = [entry._replace(label=label) for entry, label in zip(inputs, labels, strict=True)]
+        inputs, classes = label_inputs(inputs, raw, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)))
 
     def read(self, entry: Input) -> Record:
