@@ -128,6 +128,27 @@ def test_numbers_as_text_are_class_numbers_and_names_are_sorted() -> None:
         number_labels([2], ("a", "b"), where="t")
 
 
+def test_columns_named_like_our_own_words_are_kept_beside_them(tmp_path: Path, six: list[Photo]) -> None:
+    (tmp_path / "a.jpg").write_bytes(six[0].data)
+    (tmp_path / "t.csv").write_text("image;path;class;label\na.jpg;elsewhere;bird;2\n")
+    (sample,) = pack_and_read(tmp_path / "t.csv", tmp_path / "dst")
+    assert json.loads(sample["json"]) == {"path": "a.jpg", "path_": "elsewhere", "class_": "bird"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_rows_of_several_lines_are_found_by_their_place(tmp_path: Path, six: list[Photo], end: str) -> None:
+    rows = ["path,remark"]
+    for number, photo in enumerate(six):
+        (tmp_path / f"{number}.jpg").write_bytes(photo.data)
+        rows.append(f'{number}.jpg,"one{end}{number}\u2028, ""x"""{end if number == 2 else ""}')
+    (tmp_path / "t.csv").write_text(end.join(rows), newline="")
+    samples = pack_and_read(tmp_path / "t.csv", tmp_path / "dst")
+    facts = [json.loads(sample["json"]) for sample in samples]
+    assert {(fact["path"], fact["remark"]) for fact in facts} == {
+        (f"{number}.jpg", f'one{end}{number}\u2028, "x"') for number in range(6)
+    }
+
+
 # Parquet and Arrow
 
 
@@ -386,6 +407,25 @@ def test_lmdb_takes_pairs_and_datums(tmp_path: Path, six: list[Photo]) -> None:
             out.put(photo.name.encode(), datum)
     samples = pack_and_read(tmp_path / "datum.lmdb", tmp_path / "datum")
     assert {(sample["jpg"], int(sample["cls"])) for sample in samples} == {(photo.data, photo.label) for photo in six}
+
+
+def test_a_cut_lmdb_is_an_error_and_not_the_end_of_the_process(tmp_path: Path, six: list[Photo]) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        for photo in six:
+            out.put(photo.name.encode(), photo.data * 3)
+    data = tmp_path / "a.lmdb" / "data.mdb"
+    data.write_bytes(data.read_bytes()[:-12_000])
+    with pytest.raises(SourceError, match="was cut: it has"):
+        scan(tmp_path / "a.lmdb")
+
+
+def test_a_value_that_is_a_pickle_is_refused_by_name(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        out.put(b"0", pickle.dumps((b"image", 3)))
+    with pytest.raises(SourceError, match=r"'0': is a pickle, which is never read: write the encoded image"):
+        scan(tmp_path / "a.lmdb")
 
 
 # Archives and shards

@@ -35,6 +35,8 @@ from wds_tools.sources.groups import GroupCache
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 
+_BAD = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)  # what h5py and Zarr raise on damage
+
 
 @dataclass(slots=True)
 class Arrays:
@@ -96,7 +98,8 @@ class ArraySource(Lazy):
         """
         roles = self._roles
         count = roles.images.shape[0]
-        raw = roles.labels[:].tolist() if roles.labels is not None else [None] * count
+        with refusing(f"{self.path}: labels cannot be read", *_BAD):
+            raw = roles.labels[:].tolist() if roles.labels is not None else [None] * count
         size, rows = self._image_bytes(roles), _chunk_rows(roles.images)
         fixed = sum(field_bytes(_row_bytes(array, name)) for name, array in roles.others.items())
         inputs, skipped = [], list[Skip]()
@@ -115,7 +118,7 @@ class ArraySource(Lazy):
             SourceError: It cannot be read.
         """
         roles, row = self._roles, entry.place[0]
-        with refusing("cannot be read", ValueError, IndexError, KeyError, RuntimeError):
+        with refusing("cannot be read", *_BAD):
             image = self._row(IMAGE, roles.images, row)
             fields = {
                 name: _encode_other(name, np.asarray(self._row(name, array, row)))
@@ -133,8 +136,11 @@ class ArraySource(Lazy):
 
     @cached_property
     def _roles(self) -> _Roles:
-        """Find images, labels and the rest: by name, else the only one that can be meant."""
-        arrays, where = self._arrays.arrays, str(self.path)
+        """Return images, labels and the rest: by name, else the only one that can be meant."""
+        with refusing(f"{self.path} cannot be read", *_BAD):
+            return self._find(self._arrays.arrays, str(self.path))
+
+    def _find(self, arrays: Mapping[str, Any], where: str) -> _Roles:
         images = pick(IMAGE, arrays, self.columns, where=where) or _only(arrays, _looks_like_images)
         if images is None:
             raise no_image(

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import OptionError, SourceError
 from wds_tools.tarfmt import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 MAX_RECORD_BYTES = 1 << 30
@@ -125,7 +125,7 @@ def refusing(what: str, *errors: type[Exception]) -> Iterator[None]:
     caught: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
-    except SourceError:
+    except (SourceError, OptionError):
         raise
     except caught as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())

@@ -88,9 +88,15 @@ class LmdbSource(Lazy):
     @cached_property
     def _env(self) -> Any:
         is_folder = self.path.is_dir()
-        return self._lmdb.open(
+        data = self.path / "data.mdb" if is_folder else self.path
+        opened = self._lmdb.open(
             str(self.path), subdir=is_folder, readonly=True, lock=False, readahead=False, create=False, max_dbs=0
         )
+        needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
+        if data.stat().st_size < needed:  # reading behind the end would kill the process
+            opened.close()
+            raise SourceError(f"{data} was cut: it has {data.stat().st_size:,} of {needed:,} bytes, copy it again")
+        return opened
 
     def _found(self, skipped: list[Skip]) -> Iterator[tuple[bytes, int, int, Any]]:
         """Yield (key, bytes of the image, form, what is written as its label) of each image."""
