@@ -16,12 +16,10 @@ import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
-from wds_tools.sources.columns import check_columns
+from wds_tools.sources.columns import check_columns, facts_bytes
 from wds_tools.sources.files import find_files
-from wds_tools.sources.huggingface import Roles, find_roles, to_record
+from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
 from wds_tools.sources.labels import label_inputs
-
-_JSON_BYTES = 64  # what a value of no known length becomes in json, at most
 
 
 def is_arrow(name: str) -> bool:
@@ -70,8 +68,8 @@ class ArrowSource(Lazy):
             SourceError: It cannot be read, or holds no image.
         """
         file, number, row = entry.place
-        roles = self._roles
         with refusing("cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
+            roles = self._roles
             batch = self._batches(file)[number]
             return to_record({name: batch.column(name)[row].as_py() for name in [roles.image, *roles.rest]}, roles)
 
@@ -134,9 +132,7 @@ def _extra_bytes(batch: Any, roles: Roles) -> list[int]:
     for name in roles.fields:
         sizes = pc.binary_length(batch.column(name)).to_pylist()
         total = [a + field_bytes(b or 0) for a, b in zip(total, sizes, strict=True)]
-    for name in roles.facts:
-        column = batch.column(name)
-        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        sizes = pc.binary_length(column).to_pylist() if is_text else [_JSON_BYTES] * len(total)
-        total = [a + len(name) + 8 + (b or 0) for a, b in zip(total, sizes, strict=True)]
-    return total
+    image = batch.column(roles.image)
+    files = image.field("path").to_pylist() if pa.types.is_struct(image.type) else [None] * len(total)
+    rows = batch.select(list(roles.facts)).to_pylist() if roles.facts else [{}] * len(total)
+    return [a + facts_bytes(to_facts(row, roles, file)) for a, row, file in zip(total, rows, files, strict=True)]

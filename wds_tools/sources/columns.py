@@ -20,6 +20,7 @@ _KNOWN = {
 }
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
+_MAX_FIELD_NAME = 64  # so that a member's header stays one block
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -70,7 +71,7 @@ def field_name(column: str) -> str | None:
     name = column.strip().lower()
     if name in _TEXTS:
         return "txt"
-    return name if _EXTENSION.fullmatch(name) else None
+    return name if len(name) <= _MAX_FIELD_NAME and _EXTENSION.fullmatch(name) else None
 
 
 def plain_name(name: str) -> str:

@@ -85,15 +85,19 @@ def to_record(row: Mapping[str, Any], roles: Roles) -> Record:
     if data is None:
         what = f"names the file {file_name!r} in place of its bytes" if file_name else "is empty"
         raise SourceError(f"image {what}; packed are images that lie in the table")
-    facts = {"file_name": file_name} if file_name else {}
-    facts |= {fact_name(name): _jsonable(row[name]) for name in roles.facts}
     fields = {field: row[name].encode() for name, field in roles.fields.items() if row[name] is not None}
     for name in roles.pictures:
         more, _ = _image(row[name])
         kind = codecs.sniff(more) if more else None
         if more and kind:
             fields[f"{plain_name(name)}.{kind}"] = more
-    return Record(data, fields, facts)
+    return Record(data, fields, to_facts(row, roles, file_name))
+
+
+def to_facts(row: Mapping[str, Any], roles: Roles, file_name: str | None) -> dict[str, Any]:
+    """Return what ``json`` says of a row."""
+    facts = {"file_name": file_name} if file_name else {}
+    return facts | {fact_name(name): _jsonable(row[name]) for name in roles.facts}
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from wds_tools import manifest as manifests
 from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
 from wds_tools.manifest import MANIFEST_NAME
 from wds_tools.sample import IMAGE_FIELDS, split_name
-from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
+from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, refusing, stamp_files
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import Maps, find_files
 from wds_tools.sources.labels import label_inputs
@@ -69,9 +69,7 @@ class WebDatasetSource(Lazy):
                     if image is None:
                         skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
                         continue
-                    rest = sum(field_bytes(len(data)) for word, data in fields.items() if word not in (image, "cls"))
-                    extra = rest + facts_bytes({"key": key})
-                    inputs.append(Input(name, len(fields[image]), None, place, -1, extra))
+                    inputs.append(Input(name, len(fields[image]), None, place, -1, _extra_bytes(key, fields, image)))
                     raw.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
         inputs, classes = label_inputs(inputs, raw, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)))
@@ -134,6 +132,16 @@ def samples(data: memoryview, number: int, shard: str, *, part: bool = False) ->
 def image_field(fields: Mapping[str, Any]) -> str | None:
     """Return the name of the field that holds a sample's image."""
     return next((name for name in IMAGE_FIELDS if name in fields), None)
+
+
+def _extra_bytes(key: str, fields: _Fields, image: str) -> int:
+    """Return the bytes in a shard of all but image and label."""
+    facts = _object(fields.get("json"))
+    apart = (image, "cls") if facts is None else (image, "cls", "json")
+    rest = sum(
+        tarfmt.member_bytes(f"000000000.{name}", len(data)) for name, data in fields.items() if name not in apart
+    )
+    return rest if facts is None else rest + facts_bytes({"key": key, **facts})
 
 
 def _object(data: memoryview | None) -> dict[str, Any] | None:
