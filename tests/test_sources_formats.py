@@ -562,6 +562,25 @@ def test_random_items_floats_streams_and_workers_are_refused(tmp_path: Path, six
 # All of them
 
 
+@pytest.mark.parametrize("kind", ["arrow", "webdataset"])
+def test_a_shard_is_not_too_long_whatever_json_makes_of_the_text(tmp_path: Path, six: list[Photo], kind: str) -> None:
+    words = 'é\x01"1e15 日本' * 40
+    if kind == "arrow":
+        path = tmp_path / "a.arrow"
+        table = pa.table({"image": [photo.data for photo in six * 4], "words": [words] * 24})
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        files: dict[str, bytes] = {}
+        for number, photo in enumerate(six * 4):
+            facts = '{"words": "' + "é" * 400 + '", "numbers": [' + ",".join(["1e15"] * 200) + "]}"
+            files |= {f"{number:02d}.jpg": photo.data, f"{number:02d}.json": facts.encode()}
+        path = tar_of(tmp_path / "a.tar", files)
+    manifest = wt.pack(path, tmp_path / "dst", shard_bytes=24_000, workers=1).manifest
+    assert len(manifest.shards) > 3
+    assert max(shard.bytes for shard in manifest.shards) <= 24_000
+
+
 def test_an_interrupted_pack_of_chunks_goes_on_to_the_same_bytes(
     tmp_path: Path, six: list[Photo], monkeypatch: pytest.MonkeyPatch
 ) -> None:

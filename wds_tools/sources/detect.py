@@ -89,9 +89,10 @@ def detect(path: Path) -> str:
 
 def split_folders(path: Path) -> list[Path]:
     """Return the folders of a folder if they are those of splits, two at least and nothing else."""
-    folders = (
-        [part for part in sorted(path.iterdir()) if part.is_dir() and part.name[0] != "."] if path.is_dir() else []
-    )
+    try:
+        folders = [part for part in sorted(path.iterdir()) if part.is_dir() and part.name[0] != "."]
+    except OSError:
+        return []  # no folder, or listing it will say what is wrong
     return folders if len(folders) > 1 and all(part.name.lower() in _SPLITS for part in folders) else []
 
 
