@@ -40,6 +40,9 @@ any_inputs = st.lists(
         ),
         st.integers(1, 5000),
         st.integers(0, len(CLASSES) - 1),
+        place=st.just(()),
+        group=st.just(-1),
+        extra=st.just(0),
     ),
     min_size=1,
     max_size=30,
@@ -201,5 +204,41 @@ def test_what_differs_is_named() -> None:
     assert "files was 3 and is 4" in differences(old, {**old, "shard_bytes": 2, "files": 4})
     assert (
         differences(old, {**old, "digest": "b"})
-        == "paths, sizes, classes or the first pictures of the input are others"
+        == "paths, sizes, content, classes or the first pictures of the input are others"
     )
+
+
+def grouped(groups: int, each: int, size: int = 100) -> list[Input]:
+    return [Input(f"a.h5#{row}", size, None, (row,), row // each) for row in range(groups * each)]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 3000), st.integers(0, 5))
+def test_groups_are_shuffled_in_windows_and_nothing_is_lost(groups: int, each: int, window: int, seed: int) -> None:
+    inputs = grouped(groups, each)
+    order = shuffled(inputs, seed, window_bytes=window)
+    assert sorted(order) == sorted(inputs)
+    assert order == shuffled(inputs, seed, window_bytes=window)
+    rows = max(1, window // (100 * each)) * each  # of a window: whole groups
+    for start in range(0, len(order), rows):
+        parts = [entry.group for entry in order[start : start + rows]]
+        assert all(parts.count(group) == each for group in parts), "a group lies in one window"
+
+
+def test_a_source_whose_records_stand_alone_is_shuffled_as_a_whole() -> None:
+    alone = pictures(1000)
+    order = [alone.index(entry) for entry in shuffled(alone, 0, window_bytes=1)]
+    assert np.corrcoef(order, range(1000))[0, 1] < 0.1
+
+
+def test_a_window_of_groups_mixes_what_lies_sorted_by_class() -> None:
+    order = shuffled(grouped(200, 50), 0, window_bytes=100 * 50 * 20)
+    distinct = [len({entry.group for entry in order[start : start + 20]}) for start in range(0, len(order), 20)]
+    assert np.mean(distinct) > 11  # of 20 groups in a window, as many as 20 draws hit: 12.8
+
+
+def test_the_head_is_of_one_type_where_names_do_not_tell_it() -> None:
+    inputs = [Input(f"a.parquet#{row}", 100, None, (row,)) for row in range(40)]
+    unify_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.place[0] % 3], by_name=False)
+    assert len({entry.place[0] % 3 for entry in inputs[:HEAD]}) == 1
+    assert len(set(inputs)) == 40

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,12 +72,20 @@ def cli(run: Run, debug: bool) -> None:
     run.debug = debug
 
 
-@cli.command(epilog=_example("wds-tools pack photos/ shards/photos --shard-bytes 256MB"))
+@cli.command(
+    epilog=_example(
+        "wds-tools pack photos/ shards/photos --shard-bytes 256MB",
+        "wds-tools pack birds.csv shards/birds --column image=path --column label=species",
+    )
+)
 @click.argument("src", type=click.Path(path_type=Path))
 @click.argument("dst", type=click.Path(path_type=Path))
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
 @click.option("--seed", default=0, show_default=True, help="Of the random order that the samples are put in, once.")
 @click.option("--workers", type=int, help="Processes; the cores there are, 8 at most, if not given.")
+@click.option("--from", "kind", metavar="KIND", help="What SRC is, as hdf5 or parquet; else it is looked at.")
+@click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
+@click.option("--split", metavar="SHARES", help="A dataset each: train=0.9,val=0.1; or `folders`, if SRC holds those.")
 @click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
 @click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
@@ -88,23 +97,49 @@ def pack(
     shard_bytes: str,
     seed: int,
     workers: int | None,
+    kind: str | None,
+    columns: tuple[str, ...],
+    split: str | None,
     classes: Path | None,
     strict: bool,
     fresh: bool,
 ) -> None:
-    """Pack a folder of images into WebDataset shards.
+    """Pack images into WebDataset shards.
 
     SRC holds a folder per class, or images alone, which then get no labels. Packed are .jpg, .jpeg, .png and .webp.
+    SRC may also be a table of paths (CSV, TSV, JSON Lines), Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, .pt, Zarr,
+    tar, zip, or WebDataset shards; docs/packing.md says what is taken from each.
     DST becomes a dataset: shards, an index beside each, and manifest.json, written last. An interrupted pack goes on
     when it is run again; the bytes written do not depend on the number of workers.
     """
-    from wds_tools.packer import pack as pack_folder
+    from wds_tools.packer import pack as pack_one
+    from wds_tools.splits import pack_splits
 
     run.after_interrupt = "finished shards are kept, run the same command again to go on"
-    report = pack_folder(
-        src, dst, shard_bytes=shard_bytes, seed=seed, workers=workers, classes=classes, strict=strict, fresh=fresh
+    pack_all = pack_one if split is None else partial(pack_splits, split=split)
+    made = pack_all(
+        src,
+        dst,
+        kind=kind,
+        columns=_pairs(columns),
+        shard_bytes=shard_bytes,
+        seed=seed,
+        workers=workers,
+        classes=classes,
+        strict=strict,
+        fresh=fresh,
     )
-    click.echo(_pack_summary(report))
+    for report in made.values() if isinstance(made, dict) else [made]:
+        click.echo(_pack_summary(report))
+    click.echo(_next_steps(str(report.dst)))
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return ``ROLE=NAME`` words as pairs."""
+    for word in words:
+        if "=" not in word:
+            raise OptionError(f"--column {word!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
+    return {role: name for role, _, name in (word.partition("=") for word in words)}
 
 
 def _pack_summary(report: PackReport) -> str:
@@ -122,7 +157,7 @@ def _pack_summary(report: PackReport) -> str:
         lines = [f"packed {size}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
     if report.skipped:
         lines.append(f"skipped {counted(len(report.skipped), 'file')}: {report.dst / SKIPPED_NAME} says which and why")
-    return "\n".join([*lines, _next_steps(str(report.dst))])
+    return "\n".join(lines)
 
 
 def _next_steps(dataset: str) -> str:

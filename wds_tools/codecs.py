@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools import jpeg
@@ -24,6 +25,8 @@ from wds_tools.errors import DecodeError, SampleError
 
 MAX_PIXELS = 100_000_000
 """Images with more pixels are refused before memory is allocated; ImageNet's largest have about 70 million."""
+
+_MAX_NPY_HEADER = 1 << 20
 
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -127,6 +130,18 @@ def _png_exif(data: bytes | memoryview) -> bytes:
         position = stop
 
 
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return pixels as a PNG, which keeps each of them.
+
+    Args:
+        pixels: uint8 [H, W] or [H, W, 1 | 3 | 4], in the order R, G, B, A.
+    """
+    out = io.BytesIO()
+    pixels = np.ascontiguousarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=3)  # 224x224: 4.9 ms, 2 % longer than 11.8 ms of level 6
+    return out.getvalue()
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """How one type of field becomes bytes and back."""
@@ -141,9 +156,16 @@ def _encode_npy(value: Any) -> bytes:
     return out.getvalue()
 
 
-def _decode_npy(data: bytes) -> Any:
-    """As ``np.load``, which would allocate whatever the header claims, and would open zip files and pickles too."""
-    stream = io.BytesIO(data)
+def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Read the header of an ``.npy`` file as ``np.load`` would, but check that the array fits the bytes that follow.
+
+    Returns:
+        Shape, whether in Fortran's order, dtype, and where the array starts.
+
+    Raises:
+        ValueError: No such file, an array of objects, or of another length.
+    """
+    stream = io.BytesIO(data[:_MAX_NPY_HEADER])
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(stream)
     if version not in readers:
@@ -152,10 +174,16 @@ def _decode_npy(data: bytes) -> Any:
         shape, fortran, dtype = readers[version](stream)
     except (SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"header: {error}") from error  # numpy gives it to Python's own parser
-    start, count = stream.tell(), math.prod(shape)
-    if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - start:
+    start = stream.tell()
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(data) - start:
         raise ValueError(f"shape {shape} of {dtype} does not fit the {len(data) - start:,} bytes that follow")
-    return np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C").copy()
+    return shape, fortran, dtype, start
+
+
+def _decode_npy(data: bytes) -> Any:
+    """As ``np.load``, which would allocate whatever the header claims, and would open zip files and pickles too."""
+    shape, fortran, dtype, start = npy_header(data)
+    return np.frombuffer(data, dtype, math.prod(shape), start).reshape(shape, order="F" if fortran else "C").copy()
 
 
 def _decode_json(data: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Pack a folder of images into shards: parallel, resumable, and the same bytes every time; the manifest is last."""
+"""Pack images into shards: parallel, resumable, and the same bytes every time; the manifest is last."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -35,8 +36,8 @@ from wds_tools.packstate import (
     read_skipped,
 )
 from wds_tools.packwork import ShardTask, run_tasks
-from wds_tools.sources.base import Input, Skip, Source
-from wds_tools.sources.folder import FolderSource
+from wds_tools.sources.base import Input, Listing, Record, Skip, Source
+from wds_tools.sources.detect import open_source
 from wds_tools.writer import merge_stats
 
 _MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
@@ -67,9 +68,11 @@ class PackReport:
 
 
 def pack(
-    src: str | Path,
+    src: Any,
     dst: str | Path,
     *,
+    kind: str | None = None,
+    columns: Mapping[str, str] | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -78,14 +81,17 @@ def pack(
     fresh: bool = False,
     progress: bool | None = None,
 ) -> PackReport:
-    """Pack a folder of images into WebDataset shards.
+    """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/packing.md).
 
     A run that was interrupted is continued by the same call. The bytes written depend on the files and on
     ``shard_bytes``, ``seed`` and ``classes`` only.
 
     Args:
-        src: Folder with images in ``<class>/**``, or with images alone, which then get no labels.
+        src: Folder with images in ``<class>/**``, or with images alone, which then get no labels; or another source;
+            or an object with ``len()`` and ``[]``, such as a torch ``Dataset``, which is packed in this process.
         dst: Folder for shards, indexes and manifest; made if it is not there.
+        kind: What ``src`` is, such as "hdf5"; None looks at what is there.
+        columns: Names of the columns or arrays to take as ``image`` and ``label``, where theirs are not known.
         shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
             that is larger alone.
         seed: Of the random order that the samples are put in.
@@ -104,26 +110,68 @@ def pack(
         DestinationError: ``dst`` holds something else, is in use by another packer, or is full.
         WorkerError: A worker process died.
     """
+    options = pack_options(shard_bytes=shard_bytes, seed=seed, classes=classes, strict=strict)
+    source = open_input(src, Path(dst), kind=kind, classes=options.classes, columns=columns, workers=workers)
     started = time.monotonic()
-    options = PackOptions(
+    report = pack_listing(source, source.scan(), Path(dst), options, workers=workers, fresh=fresh, progress=progress)
+    return replace(report, seconds=time.monotonic() - started)
+
+
+def pack_options(
+    *, shard_bytes: int | str, seed: int, classes: str | Path | Sequence[str] | None, strict: bool
+) -> PackOptions:
+    """Return the options of a pack, checked."""
+    return PackOptions(
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         classes=_class_names(classes),
         strict=strict,
     )
-    _check_workers(workers)
-    src, dst = Path(src), Path(dst)
+
+
+def open_input(
+    src: Any,
+    dst: Path,
+    *,
+    kind: str | None,
+    classes: tuple[str, ...] | None,
+    columns: Mapping[str, str] | None,
+    workers: int | None,
+) -> Source:
+    """Return the source at ``src``, in which ``dst`` must not lie, and which so many workers can read."""
     _refuse_inside(src, dst)
-    source = FolderSource(src, options.classes)
-    listing = source.scan()
+    source = open_source(src, kind=kind, classes=classes, columns=columns)
+    _check_workers(workers, source)
+    return source
+
+
+def pack_listing(
+    source: Source,
+    listing: Listing,
+    dst: Path,
+    options: PackOptions,
+    *,
+    workers: int | None,
+    fresh: bool,
+    progress: bool | None,
+) -> PackReport:
+    """Pack what a listing names, all of its source or a part; arguments are those of `pack`."""
+    started = time.monotonic()
+    strict = options.strict
     if strict and listing.skipped:
         raise _strict_error(listing.skipped)
-    plan = make_plan(listing, kind="folder", seed=seed, shard_bytes=options.shard_bytes, kind_of=_head_kind(source))
+    plan = make_plan(
+        listing,
+        kind=source.kind,
+        seed=options.seed,
+        shard_bytes=options.shard_bytes,
+        kind_of=_head_kind(source),
+    )
     if not fresh and (done := _finished(dst, plan, strict=strict)) is not None:
         skipped = read_skipped(dst)
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
     with Destination(dst) as destination, _Bar(len(plan.inputs), progress) as bar:
-        job = _Job(plan, source, destination, workers or _process_count(plan), bar)
+        job = _Job(plan, source, destination, 1 if source.in_process else workers or _process_count(plan), bar)
         manifest, skipped = job.run(listing.skipped, strict=strict, fresh=fresh)
     return PackReport(manifest, dst, manifest.samples, skipped, len(job.kept), time.monotonic() - started)
 
@@ -262,11 +310,16 @@ def _head_kind(source: Source) -> Callable[[Input], str | None]:
         if next(reads) >= _MOST_HEAD_READS:
             return extension_kind(entry.path)
         try:
-            return codecs.probe(source.read(entry)).kind
+            return _fields_of(source.read(entry))
         except (SourceError, DecodeError):
             return None
 
     return kind_of
+
+
+def _fields_of(record: Record) -> str:
+    image = codecs.probe(record.image).kind if isinstance(record.image, bytes) else "png"
+    return "+".join([image, *sorted(record.fields)])
 
 
 def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -286,9 +339,11 @@ def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] 
     return tuple(classes)
 
 
-def _check_workers(workers: int | None) -> None:
+def _check_workers(workers: int | None, source: Source) -> None:
     if workers is not None and workers < 1:
         raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
+    if source.in_process and (workers or 1) > 1:
+        raise OptionError(f"workers={workers}, but an object is packed in the process that made it: leave workers out")
 
 
 def _process_count(plan: Plan) -> int:
@@ -297,9 +352,11 @@ def _process_count(plan: Plan) -> int:
     return min(_MOST_WORKERS, available_cores(), 1 + size // _BYTES_PER_WORKER)
 
 
-def _refuse_inside(src: Path, dst: Path) -> None:
-    outer, inner = src.resolve(), dst.resolve()
-    if src.is_dir() and (inner == outer or outer in inner.parents):
+def _refuse_inside(src: Any, dst: Path) -> None:
+    if not isinstance(src, (str, Path)):
+        return
+    outer, inner = Path(src).resolve(), dst.resolve()
+    if Path(src).is_dir() and (inner == outer or outer in inner.parents):
         raise DestinationError(
             f"the destination {dst} lies inside the source {src}, so shards would become input: choose a folder outside"
         )

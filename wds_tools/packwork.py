@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -66,11 +66,11 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
         with ShardFile(task.folder / name) as shard:
             for position, entry in enumerate(task.inputs, task.start):
                 try:
-                    sample, image = make_sample(task, position, entry)
+                    sample, image, label = make_sample(task, position, entry)
                 except (SourceError, DecodeError) as error:
                     skipped.append(Skip(entry.path, str(error)))
                 else:
-                    shard.write(sample, label=entry.label, image=image)
+                    shard.write(sample, label=label, image=image)
                 if advance is not None:
                     advance(1, entry.size)
         report = _report(task.number, shard, tuple(skipped))
@@ -82,20 +82,23 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     return report
 
 
-def make_sample(task: ShardTask, position: int, entry: Input) -> tuple[Sample, ImageInfo]:
-    """Read a picture and make its sample: the image under its true type, ``cls`` if it has a label, ``json``.
+def make_sample(task: ShardTask, position: int, entry: Input) -> tuple[Sample, ImageInfo, int | None]:
+    """Read a picture and make its sample: the image under its true type, ``cls`` if it has a label, ``json``, others.
 
     Raises:
         SourceError: It cannot be read.
         DecodeError: It is no whole image.
     """
-    data = task.source.read(entry)
+    record = task.source.read(entry)
+    if record.label is not None:
+        entry = entry._replace(label=record.label)
+    data = record.image if isinstance(record.image, bytes) else codecs.encode_png(record.image)
     image = codecs.probe(data)
     fields = {image.kind: data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label
-    fields["json"] = describe(entry, task.classes)
-    return Sample(sample_key(position), fields), image
+    fields["json"] = describe(entry, task.classes, record.facts)
+    return Sample(sample_key(position), fields | dict(record.fields)), image, entry.label
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:
@@ -191,8 +194,14 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
+_source: Source | None = None  # of a worker process: every task has the same one, but this one has its files open
+
+
 def _run_task(task: ShardTask) -> ShardReport:
-    return pack_shard(task, _advance_shared)
+    global _source  # noqa: PLW0603 - tasks come one by one, and what is open must outlive them
+    if _source is None:
+        _source = task.source
+    return pack_shard(replace(task, source=_source), _advance_shared)
 
 
 def _advance_shared(samples: int, size: int) -> None:
