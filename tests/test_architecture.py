@@ -10,11 +10,11 @@ import pytest
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
-READING_ORDER = """errors sample options prng tarfmt jpeg codecs index manifest storage shardset
-sources writer packplan packstate packwork packer indexer
-order planner quality views reader decode assemble ring pool dataset device loader
+READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest storage shardset
+sources transcode writer packplan packstate packwork packer indexer
+order planner quality views reader render assemble ring pool dataset device loader
 verifier stats forecast sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
-MAY_IMPORT_TORCH = {"decode", "assemble", "ring", "pool", "dataset", "device", "loader", "sheet", "bench"}
+MAY_IMPORT_TORCH = {"render", "assemble", "ring", "pool", "dataset", "device", "loader", "sheet", "bench"}
 MAX_LINES = 450
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -80,6 +80,10 @@ def cli(run: Run, debug: bool) -> None:
 @click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
 @click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
+@click.option("--images", metavar="POLICY", help="keep, crop-ready, resize or raw; crop-ready if jpegtran is there.")
+@click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
+@click.option("--quality", type=int, help="Of resized JPEGs; 90 if not given.")
+@click.option("--verify-pixels", is_flag=True, help="Prove by decoding that crop-ready changes no pixel.")
 @click.pass_obj
 def pack(
     run: Run,
@@ -91,6 +95,10 @@ def pack(
     classes: Path | None,
     strict: bool,
     fresh: bool,
+    images: str | None,
+    resize: str | None,
+    quality: int | None,
+    verify_pixels: bool,
 ) -> None:
     """Pack a folder of images into WebDataset shards.
 
@@ -102,7 +110,18 @@ def pack(
 
     run.after_interrupt = "finished shards are kept, run the same command again to go on"
     report = pack_folder(
-        src, dst, shard_bytes=shard_bytes, seed=seed, workers=workers, classes=classes, strict=strict, fresh=fresh
+        src,
+        dst,
+        shard_bytes=shard_bytes,
+        seed=seed,
+        workers=workers,
+        classes=classes,
+        strict=strict,
+        fresh=fresh,
+        images=images,
+        resize=resize,
+        quality=quality,
+        verify_pixels=verify_pixels,
     )
     click.echo(_pack_summary(report))
 

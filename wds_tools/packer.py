@@ -9,14 +9,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 from tqdm import tqdm
 
-from wds_tools import codecs
+from wds_tools import codecs, transcode
 from wds_tools.errors import (
     DecodeError,
     DestinationError,
@@ -37,10 +38,14 @@ from wds_tools.packstate import (
 from wds_tools.packwork import ShardTask, run_tasks
 from wds_tools.sources.base import Input, Skip, Source
 from wds_tools.sources.folder import FolderSource
+from wds_tools.transcode import Policy
 from wds_tools.writer import merge_stats
 
 _MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
 _BYTES_PER_WORKER = 250_000_000  # what one process packs in the half second that another one takes to start
+_BYTES_PER_TRANSCODER = 10_000_000  # the same, where images change
+_ESTIMATE_READS = 32
+_ESTIMATE_STREAM = 2  # keeps this use of the seed apart from others
 _MOST_HEAD_READS = 64
 _NAMED_FILES = 3
 
@@ -76,23 +81,34 @@ def pack(
     classes: str | Path | Sequence[str] | None = None,
     strict: bool = False,
     fresh: bool = False,
+    images: str | None = None,
+    resize: int | str | tuple[int, int] | None = None,
+    quality: int | None = None,
+    verify_pixels: bool = False,
     progress: bool | None = None,
 ) -> PackReport:
     """Pack a folder of images into WebDataset shards.
 
     A run that was interrupted is continued by the same call. The bytes written depend on the files and on
-    ``shard_bytes``, ``seed`` and ``classes`` only.
+    ``shard_bytes``, ``seed``, ``classes`` and what becomes of images only (and there, on the version of jpegtran or
+    Pillow).
 
     Args:
         src: Folder with images in ``<class>/**``, or with images alone, which then get no labels.
         dst: Folder for shards, indexes and manifest; made if it is not there.
         shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
-            that is larger alone.
+            that is larger alone. Where images change, their sizes are estimated, so it holds about.
         seed: Of the random order that the samples are put in.
         workers: Processes; None takes as many as pay, up to the cores there are and to 8. 1 packs in this process.
         classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
         strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
+        images: ``keep`` the files' bytes; ``crop-ready``: JPEGs get restart markers, losslessly, so that a crop is
+            decoded without the rest; ``resize``: JPEGs of at most that size; ``raw``: decoded, as ``npy``. None takes
+            ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where jpegtran is not installed.
+        resize: Pixels of the shorter side, or "WIDTHxHEIGHT", or (height, width).
+        quality: Of resized JPEGs, 90 if not given.
+        verify_pixels: Prove each crop-ready JPEG by decoding it and its original; one that differs is kept as it is.
         progress: Show a bar on stderr; None does if it is a terminal.
 
     Returns:
@@ -111,6 +127,7 @@ def pack(
         classes=_class_names(classes),
         strict=strict,
     )
+    policy = transcode.choose(images, resize=resize, quality=quality, verify_pixels=verify_pixels)
     _check_workers(workers)
     src, dst = Path(src), Path(dst)
     _refuse_inside(src, dst)
@@ -118,12 +135,20 @@ def pack(
     listing = source.scan()
     if strict and listing.skipped:
         raise _strict_error(listing.skipped)
-    plan = make_plan(listing, kind="folder", seed=seed, shard_bytes=options.shard_bytes, kind_of=_head_kind(source))
+    plan = make_plan(
+        listing,
+        kind="folder",
+        seed=seed,
+        shard_bytes=options.shard_bytes,
+        kind_of=_head_kind(source),
+        images=str(policy),
+        image_bytes=_image_bytes(listing.inputs, source, policy, seed),
+    )
     if not fresh and (done := _finished(dst, plan, strict=strict)) is not None:
         skipped = read_skipped(dst)
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
     with Destination(dst) as destination, _Bar(len(plan.inputs), progress) as bar:
-        job = _Job(plan, source, destination, workers or _process_count(plan), bar)
+        job = _Job(plan, source, destination, workers or _process_count(plan, policy), bar, policy)
         manifest, skipped = job.run(listing.skipped, strict=strict, fresh=fresh)
     return PackReport(manifest, dst, manifest.samples, skipped, len(job.kept), time.monotonic() - started)
 
@@ -131,12 +156,15 @@ def pack(
 class _Job:
     """One run of the packer over a plan."""
 
-    def __init__(self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar) -> None:
+    def __init__(
+        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar, policy: Policy
+    ) -> None:
         self.plan = plan
         self.source = source
         self.destination = destination
         self.processes = processes
         self.bar = bar
+        self.policy = policy
         self.kept: dict[int, ShardReport] = {}
         self.made: list[ShardReport] = []
 
@@ -163,7 +191,9 @@ class _Job:
         self.bar.start_at(sum(stop - start for start, stop in map(self._range, self.kept)))
         missing = [number for number in range(self.plan.shards) if number not in self.kept]
         processes = min(self.processes, len(missing))
-        tasks = (self._task(number) for number in missing)
+        # Images that change take a core each; cores that have no shard of their own help with those there are.
+        threads = 1 if self.policy.images == "keep" else max(1, available_cores() // max(1, processes))
+        tasks = (self._task(number, threads) for number in missing)
         with closing(run_tasks(tasks, processes=processes, advance=self.bar.advance)) as reports:
             for report in reports:
                 self.made.append(report)
@@ -171,10 +201,12 @@ class _Job:
     def _range(self, number: int) -> tuple[int, int]:
         return self.plan.boundaries[number], self.plan.boundaries[number + 1]
 
-    def _task(self, number: int) -> ShardTask:
+    def _task(self, number: int, threads: int) -> ShardTask:
         start, stop = self._range(number)
         inputs = tuple(self.plan.inputs[start:stop])
-        return ShardTask(number, start, inputs, self.plan.classes, self.source, self.destination.folder)
+        return ShardTask(
+            number, start, inputs, self.plan.classes, self.source, self.destination.folder, self.policy, threads
+        )
 
     def _manifest(self, reports: Sequence[ShardReport]) -> Manifest:
         fields: Counter[str] = Counter()
@@ -291,10 +323,26 @@ def _check_workers(workers: int | None) -> None:
         raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
 
 
-def _process_count(plan: Plan) -> int:
+def _process_count(plan: Plan, policy: Policy) -> int:
     """Return how many processes pay."""
     size = sum(entry.size for entry in plan.inputs)
-    return min(_MOST_WORKERS, available_cores(), 1 + size // _BYTES_PER_WORKER)
+    keep = policy.images == "keep"
+    most = _MOST_WORKERS if keep else available_cores()
+    return min(most, available_cores(), 1 + size // (_BYTES_PER_WORKER if keep else _BYTES_PER_TRANSCODER))
+
+
+def _image_bytes(inputs: Sequence[Input], source: Source, policy: Policy, seed: int) -> int | None:
+    """Return what an image is planned to take: exactly, or the mean of a few; None where that is its input's size."""
+    if policy.fixed_bytes is not None:
+        return policy.fixed_bytes
+    if policy.images in ("keep", "crop-ready"):
+        return None
+    some = np.random.default_rng([seed, _ESTIMATE_STREAM]).permutation(len(inputs))[:_ESTIMATE_READS]
+    sizes = []
+    for number in some.tolist():
+        with suppress(SourceError, DecodeError):
+            sizes.append(len(transcode.transcode(source.read(inputs[number]), policy).data))
+    return sum(sizes) // len(sizes) if sizes else None
 
 
 def _refuse_inside(src: Path, dst: Path) -> None:

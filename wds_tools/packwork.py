@@ -7,23 +7,25 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from wds_tools import codecs
 from wds_tools.codecs import ImageInfo
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
 from wds_tools.packplan import describe, sample_key, shard_name
 from wds_tools.packstate import ShardReport, remove_shard, save_report
 from wds_tools.sample import Sample
 from wds_tools.sources.base import Input, Skip, Source
+from wds_tools.transcode import Policy, transcode
 from wds_tools.writer import ShardFile, count_fields, image_stats
 
 Advance = Callable[[int, int], None]
@@ -44,6 +46,8 @@ class ShardTask:
         classes: Class names by number.
         source: Where to read them.
         folder: Where to write.
+        policy: What becomes of images.
+        threads: Samples that are made at a time.
     """
 
     number: int
@@ -52,6 +56,8 @@ class ShardTask:
     classes: tuple[str, ...]
     source: Source
     folder: Path
+    policy: Policy
+    threads: int
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -64,9 +70,9 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     skipped = []
     try:
         with ShardFile(task.folder / name) as shard:
-            for position, entry in enumerate(task.inputs, task.start):
+            for entry, make in _makers(task):
                 try:
-                    sample, image = make_sample(task, position, entry)
+                    sample, image = make()
                 except (SourceError, DecodeError) as error:
                     skipped.append(Skip(entry.path, str(error)))
                 else:
@@ -82,20 +88,42 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     return report
 
 
+_Make = Callable[[], tuple[Sample, ImageInfo]]
+
+
+def _makers(task: ShardTask) -> Iterator[tuple[Input, _Make]]:
+    """Yield each input with what makes its sample, in order; on threads, the next ones are being made already."""
+    works = (
+        (entry, partial(make_sample, task, position, entry)) for position, entry in enumerate(task.inputs, task.start)
+    )
+    if task.threads == 1:
+        yield from works
+        return
+    begun: deque[tuple[Input, _Make]] = deque()
+    with ThreadPoolExecutor(task.threads) as pool:
+        try:
+            for entry, work in works:
+                begun.append((entry, pool.submit(work).result))
+                if len(begun) > 2 * task.threads:
+                    yield begun.popleft()
+            yield from begun
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
 def make_sample(task: ShardTask, position: int, entry: Input) -> tuple[Sample, ImageInfo]:
-    """Read a picture and make its sample: the image under its true type, ``cls`` if it has a label, ``json``.
+    """Read a picture and make its sample: the image under its type, ``cls`` if it has a label, ``json``.
 
     Raises:
         SourceError: It cannot be read.
         DecodeError: It is no whole image.
     """
-    data = task.source.read(entry)
-    image = codecs.probe(data)
-    fields = {image.kind: data}
+    image = transcode(task.source.read(entry), task.policy)
+    fields = {image.kind: image.data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label
     fields["json"] = describe(entry, task.classes)
-    return Sample(sample_key(position), fields), image
+    return Sample(sample_key(position), fields), image.info
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:
