@@ -217,7 +217,7 @@ def test_the_manifest_counts_fields_classes_and_image_sizes(photos: Path, packed
 def test_the_manifest_names_nothing_of_the_machine(small: Path, tmp_path: Path) -> None:
     manifest = pack(small, tmp_path / "dst", workers=1, seed=5).manifest
     assert manifest.shuffled
-    assert set(manifest.source) == {"kind", "seed", "shard_bytes", "files", "digest"}
+    assert set(manifest.source) == {"kind", "seed", "shard_bytes", "files", "images", "image_bytes", "digest"}
     assert str(tmp_path) not in (tmp_path / "dst" / "manifest.json").read_text()
 
 

@@ -9,6 +9,7 @@ decoded, of another baseline JPEG only the rows down to the end of the box; the 
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 import simplejpeg
@@ -20,8 +21,8 @@ from wds_tools.codecs import MAX_PIXELS, PILLOW_FORMATS, stored_pixels
 from wds_tools.errors import DecodeError
 from wds_tools.jpeg import Box, Frame
 
-_DAMAGE = ("remature end", "bad Huffman", "instead of RST", "orrupt JPEG data: bad")
-"""Words of libjpeg's warnings that mean lost pixels; others, such as stray bytes, do not."""
+_DAMAGE = re.compile("remature end|bad Huffman|instead of RST|orrupt JPEG data: bad|before marker 0xd[0-7]")
+"""libjpeg's warnings that mean lost pixels; others, such as stray bytes before other markers, do not."""
 
 _BACK = {6: 8, 8: 6}
 """Orientation that undoes another one; the others undo themselves."""
@@ -71,7 +72,7 @@ def _decode_jpeg(data: memoryview) -> Pixels | None:
         return np.asarray(simplejpeg.decode_jpeg(data, "RGB"))
     except ValueError as error:
         # Pillow would fill what is missing with grey, and say nothing.
-        if any(word in str(error) for word in _DAMAGE):
+        if _DAMAGE.search(str(error)):
             raise DecodeError(f"image cannot be decoded: {error}") from error
     return None
 
@@ -114,6 +115,8 @@ def decode_top(data: memoryview, frame: Frame, rows: int) -> Pixels | None:
     The height in the frame header is lowered, so that the decoder stops there. The pixels are those of a full decode,
     because one more row than needed is there for the interpolation of chroma.
     """
+    if frame.restart:
+        return None  # libjpeg would stop at one of the markers, and warn of that as it warns of damage
     step = frame.mcu_height
     rows = -(-(rows + (step > 8)) // step) * step
     if rows >= frame.height:

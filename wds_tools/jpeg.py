@@ -180,7 +180,7 @@ def baseline_frame(data: bytes | memoryview) -> Frame | None:
     frame: tuple[int, int, int, int, int, int] | None = None
     restart = 0
     position = 2
-    while position + 20 < len(data) and data[position] == 0xFF:
+    while position + 10 < len(data) and data[position] == 0xFF:
         marker = data[position + 1]
         stop = position + 2 + (data[position + 2] << 8 | data[position + 3])
         if marker in (0xC0, 0xC1):
@@ -189,7 +189,8 @@ def baseline_frame(data: bytes | memoryview) -> Frame | None:
         elif marker == 0xDD:
             restart = data[position + 4] << 8 | data[position + 5]
         elif marker == 0xDA:
-            return Frame(*frame, restart, stop) if frame and data[position + 4] == frame[3] else None
+            whole = frame is not None and data[position + 4] == frame[3] and stop + 2 <= len(data)
+            return Frame(*frame, restart, stop) if frame and whole else None
         elif marker in _FRAMES or marker in _STANDALONE or marker in (0x00, 0xFF):
             return None
         position = stop
@@ -283,6 +284,8 @@ def _covered(frame: Frame, left: int, right: int, top: int, bottom: int) -> Box:
 def _piece_ends(data: bytes | memoryview, frame: Frame, count: int) -> NDArray[np.int64] | None:
     """Return where the marker behind each piece is, int64 [count], or None if one is missing or another than due."""
     scan = np.frombuffer(data, np.uint8, offset=frame.scan_at)
+    if 2 * count > len(scan):
+        return None  # a header may claim more pieces than there is memory for
     at = np.flatnonzero(scan[:-1] == 0xFF)
     codes = scan[at + 1]
     marks = np.flatnonzero(codes)[:count]  # FF 00 is a coded FF

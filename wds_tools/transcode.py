@@ -230,7 +230,7 @@ def piece_mcus(width: int, mcu_width: int) -> int:
     """Return the MCUs of a piece: they divide those of a row, and are near `PIECE_PIXELS` wide.
 
     >>> piece_mcus(500, 16), piece_mcus(375, 8), piece_mcus(31 * 16, 16), piece_mcus(113 * 8, 8)
-    (4, 1, 1, 113)
+    (4, 47, 1, 113)
     """
     row = -(-width // mcu_width)
     fitting = [n for n in range(1, row) if row % n == 0 and n * mcu_width >= _LEAST_PIECE_PIXELS]
