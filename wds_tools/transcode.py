@@ -248,7 +248,7 @@ def crop_ready(data: bytes, info: ImageInfo, policy: Policy) -> Encoded:
         return kept
     try:
         new = _encoded(jpeg.with_segments(made, jpeg.needed_segments(data)))
-    except DecodeError:
+    except ValueError:
         return kept
     facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new.info)]
     if facts[0] != facts[1] or not new.info.restart:
