@@ -282,7 +282,7 @@ def test_a_class_whose_name_is_no_utf8_is_kept_in_the_manifest(tmp_path: Path) -
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_the_number_of_workers_changes_no_byte(photos: Path, packed: Path, tmp_path: Path, workers: int) -> None:
-    pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers)
+    pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers, images="keep")
     assert contents(tmp_path / "dst") == contents(packed)
 
 

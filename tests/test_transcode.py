@@ -13,15 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
+import wds_tools as wt
 from wds_tools.codecs import ImageInfo, probe, view_npy
 from wds_tools.decode import decode_rgb
-from wds_tools.errors import DecodeError, OptionError, WorkerError
+from wds_tools.errors import DecodeError, DestinationError, OptionError, WorkerError
+from wds_tools.index import from_bytes
 from wds_tools.jpeg import baseline_frame
+from wds_tools.manifest import from_json
 from wds_tools.prng import uniform
 from wds_tools.transcode import Policy, choose, parse_size, piece_mcus, transcode
 from wds_tools.views import CenterCrop, RandomResizedCrop, Resize, View
@@ -410,3 +414,114 @@ def test_without_jpegtran_images_are_kept_and_that_is_said_once(
     assert not caplog.records
     with pytest.raises(OptionError, match=r"needs the program jpegtran: install it \(Debian: apt install"):
         choose("crop-ready", resize=None, quality=None, verify_pixels=False)
+
+
+# In a dataset
+
+
+@pytest.fixture(scope="module")
+def crop_ready(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the sample photographs packed as `packed` is, but crop-ready."""
+    if not shutil.which("jpegtran"):
+        pytest.skip("jpegtran of libjpeg-turbo-progs")
+    folder = tmp_path_factory.mktemp("crop") / "ready"
+    wt.pack(photos, folder, shard_bytes="1MB", workers=1, images="crop-ready")
+    return folder
+
+
+def manifest_of(folder: Path) -> wt.Manifest:
+    return from_json((folder / "manifest.json").read_bytes())
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("view", [wt.RandomResizedCrop(64, flip=True), wt.CenterCrop(64, resize=80), wt.Resize(50)])
+def test_the_loader_gives_the_same_pixels_of_crop_ready_shards(packed: Path, crop_ready: Path, view: View) -> None:
+    batches = []
+    for dataset in (packed, crop_ready):
+        with wt.make_loader(dataset, batch_size=64, view=view, shuffle=False, num_workers=0) as loader:
+            batches.append([(list(images), labels) for images, labels in loader])
+    assert len(batches[0]) > 5
+    for one, other in zip(*batches, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+        assert torch.equal(one[1], other[1])
+
+
+def test_the_index_says_what_is_crop_ready_and_indexing_again_finds_it_out(crop_ready: Path, tmp_path: Path) -> None:
+    stats = wt.describe(crop_ready)
+    assert stats.crop_ready == stats.fields["jpg"].samples > 300
+    for path in crop_ready.glob("*.tar"):
+        shutil.copy(path, tmp_path)
+    wt.index_shards([f"{tmp_path}/*.tar"])
+    for path in crop_ready.glob("*.parquet"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+@needs_jpegtran
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_and_threads_change_no_byte_of_crop_ready_shards(
+    photos: Path, crop_ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr("wds_tools.packer.available_cores", lambda: cores)
+    wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers, images="crop-ready", verify_pixels=True)
+    assert files_of(tmp_path / "dst") == files_of(crop_ready)
+
+
+def test_another_policy_is_another_dataset(photos: Path, tmp_path: Path) -> None:
+    src, dst = photos / "cat", tmp_path / "dst"
+    wt.pack(src, dst, images="raw", resize=32, workers=1)
+    assert wt.pack(src, dst, images="raw", resize=32, workers=1).kept == 1
+    for options, said in (
+        ({"images": "keep"}, "images was 'raw 32' and is 'keep'"),
+        ({"images": "raw", "resize": 48}, "images was 'raw 32' and is 'raw 48'"),
+    ):
+        with pytest.raises(DestinationError, match=f"holds another dataset .*{said}"):
+            wt.pack(src, dst, workers=1, **options)  # type: ignore[arg-type]
+
+
+def test_raw_shards_are_read_by_the_loader_and_by_webdataset(photos: Path, tmp_path: Path) -> None:
+    wt.pack(photos, tmp_path / "dst", images="raw", resize="48x32", shard_bytes="500kB", workers=1)
+    manifest = manifest_of(tmp_path / "dst")
+    assert all(shard.bytes <= 500_000 for shard in manifest.shards)
+    assert all(shard.bytes > 490_000 for shard in manifest.shards[:-1])  # sizes are known beforehand
+    urls = [str(tmp_path / "dst" / shard.name) for shard in manifest.shards]
+    theirs = [sample["npy"] for sample in webdataset.WebDataset(urls, shardshuffle=False).decode()]
+    with wt.make_loader(
+        tmp_path / "dst", batch_size=50, view=wt.Resize((32, 48)), num_workers=0, tail="mask"
+    ) as loader:
+        ours = torch.cat([batch[0] for batch in loader])
+    assert theirs[0].shape == (32, 48, 3)
+    assert (ours[: len(theirs)].numpy() == np.stack(theirs).transpose(0, 3, 1, 2)).all()
+    with wt.make_loader(tmp_path / "dst", batch_size=50, view=wt.CenterCrop((20, 30)), num_workers=0) as loader:
+        images, _ = next(iter(loader))
+    assert (images.numpy() == np.stack(theirs[:50]).transpose(0, 3, 1, 2)[:, :, 6:26, 9:39]).all()
+
+
+def test_resized_shards_are_about_as_long_as_asked(photos: Path, tmp_path: Path) -> None:
+    dst = tmp_path / "dst"
+    wt.pack(photos, dst, resize=64, quality=80, shard_bytes="200kB", workers=1)
+    sizes = [shard.bytes for shard in manifest_of(dst).shards]
+    assert len(sizes) > 3
+    assert 0.8 * 200_000 < np.mean(sizes[:-1]) < 1.1 * 200_000
+    assert wt.describe(dst).fields.keys() == {"jpg", "cls", "json"}  # the PNGs became JPEGs
+    again = tmp_path / "again"
+    wt.pack(photos, again, resize=64, quality=80, shard_bytes="200kB", workers=2)
+    assert files_of(again) == files_of(dst)
+
+
+def test_an_npy_field_that_is_no_image_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        writer.write({"__key__": "vector", "npy": np.arange(4.0), "cls": 1})
+        writer.write({"__key__": "picture", "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
+        writer.write({"__key__": "both", "jpg": encoded(noise()), "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
+    wt.index_shards([str(tmp_path / "a.tar")])
+    assert not caplog.records
+    index = from_bytes((tmp_path / "a.parquet").read_bytes(), name="a")
+    assert (index.width.tolist(), index.height.tolist()) == ([0, 5, 131], [0, 4, 75])
+    assert index.mode == ["", "RGB", "RGB"]
+    with wt.make_loader(tmp_path, batch_size=3, fields=("npy", "__key__"), num_workers=0) as loader:
+        (batch,) = loader
+    assert batch.npy[0].tolist() == [0, 1, 2, 3]
