@@ -286,6 +286,7 @@ def test_an_interrupted_pack_is_one_line_and_goes_on_when_it_is_run_again(photos
         for number in range(6):
             shutil.copytree(folder, tmp_path / "src" / folder.name / str(number))
     words = ["pack", str(tmp_path / "src"), str(tmp_path / "out"), "--shard-bytes", "1MB", "--workers", "2"]
+    words += ["--images", "keep"]
     command = [sys.executable, "-m", "wds_tools.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         while not list((tmp_path / "out").glob("*.parquet")):
