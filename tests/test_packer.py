@@ -647,7 +647,7 @@ def test_a_missing_source_is_an_error_and_makes_no_destination(tmp_path: Path) -
 
 def test_a_second_packer_is_refused_at_once(small: Path, tmp_path: Path) -> None:
     with Destination(tmp_path / "dst"):
-        script = f"from wds_tools.packer import pack; pack({str(small)!r}, {str(tmp_path / 'dst')!r}, workers=1, images='keep')"
+        script = f"from wds_tools.packer import pack; pack({str(small)!r}, {str(tmp_path / 'dst')!r}, workers=1)"
         done = run(script)
     assert done.returncode == 1
     assert "another packer is writing" in done.stderr
@@ -657,7 +657,8 @@ def test_of_packers_that_start_together_one_packs_and_the_others_do_no_harm(
     photos: Path, packed: Path, tmp_path: Path
 ) -> None:
     dst = tmp_path / "dst"
-    script = f"from wds_tools.packer import pack; pack({str(photos)!r}, {str(dst)!r}, shard_bytes='1MB', workers=1, images='keep')"
+    arguments = f"{str(photos)!r}, {str(dst)!r}, shard_bytes='1MB', workers=1, images='keep'"
+    script = f"from wds_tools.packer import pack; pack({arguments})"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     packers = [
         subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
@@ -708,7 +709,7 @@ def fork(number):
 
     sys.addaudithook(hook)
     try:
-        pack(src, os.path.join(dst, str(number)), workers=1, shard_bytes=12_000, images='keep')
+        pack(src, os.path.join(dst, str(number)), workers=1, shard_bytes=12_000, images="keep")
     except BaseException as error:
         print(error, file=sys.stderr)
         os._exit(1)
@@ -763,7 +764,7 @@ def test_a_kill_while_an_earlier_pack_is_replaced_is_mended_by_a_rerun(
     pack(few, killed / "template", workers=1, seed=1, shard_bytes=10_240)
     for number in range(1, 61):
         shutil.copytree(killed / "template", killed / str(number))
-    script = KILL_EVERYWHERE.replace("shard_bytes=12_000)", "shard_bytes=12_000, fresh=True)")
+    script = KILL_EVERYWHERE.replace("shard_bytes=12_000", "shard_bytes=12_000, fresh=True")
     done = run(script.format(src=str(few), dst=str(killed)))
     assert done.returncode == 0, done.stderr
     assert 30 < int(done.stdout) <= 60
