@@ -31,7 +31,7 @@ QUALITY = 90
 PIECE_PIXELS = 64
 """About how wide a piece between two restart markers is: see docs/decisions/0005-crop-ready.md."""
 
-_LEAST_PIECE_PIXELS = 16  # below, markers and padding add a tenth to the file
+_LEAST_PIECE_PIXELS = 16  # below, markers and padding add more than a tenth to a file
 _MOST_SIDE = 65_535
 _INSTALL = "install it (Debian: apt install libjpeg-turbo-progs, Homebrew: brew install jpeg-turbo)"
 _log = logging.getLogger("wds_tools")
