@@ -5,6 +5,8 @@ import io
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -326,3 +328,20 @@ def test_damage_between_restart_markers_is_an_error_or_the_pixels_of_a_full_deco
         if not (part == allowed[0]).all():  # libjpeg sees nothing wrong in a few of them
             assert (part == cut(decode_rgb(memoryview(odd), **options), box)).all()
     assert refused > 30
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
+def test_a_damaged_jpeg_gives_a_part_of_the_right_size_or_a_decode_error(changes, in_header):
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 90, 3), np.uint8))
+    data = bytearray(encode(photo, "jpg", restart_marker_blocks=2))
+    frame = baseline_frame(data)
+    size = bytes(data[frame.height_at : frame.height_at + 4])
+    for where, value in changes:
+        data[where % (frame.scan_at if in_header else len(data))] = value
+    data[frame.height_at : frame.height_at + 4] = size  # or it would ask for gigabytes
+    try:
+        part = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1, box=(40, 20, 30, 17))
+    except DecodeError:
+        return
+    assert part.shape == (17, 30, 3)

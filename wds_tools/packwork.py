@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -69,8 +69,8 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     name = shard_name(task.number)
     skipped = []
     try:
-        with ShardFile(task.folder / name) as shard:
-            for entry, make in _makers(task):
+        with ShardFile(task.folder / name) as shard, closing(_makers(task)) as makers:
+            for entry, make in makers:
                 try:
                     sample, image = make()
                 except (SourceError, DecodeError) as error:
@@ -91,7 +91,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 _Make = Callable[[], tuple[Sample, ImageInfo]]
 
 
-def _makers(task: ShardTask) -> Iterator[tuple[Input, _Make]]:
+def _makers(task: ShardTask) -> Generator[tuple[Input, _Make], None, None]:
     """Yield each input with what makes its sample, in order; on threads, the next ones are being made already."""
     works = (
         (entry, partial(make_sample, task, position, entry)) for position, entry in enumerate(task.inputs, task.start)
