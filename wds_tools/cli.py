@@ -76,7 +76,7 @@ def cli(run: Run, debug: bool) -> None:
 @click.argument("dst", type=click.Path(path_type=Path))
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
 @click.option("--seed", default=0, show_default=True, help="Of the random order that the samples are put in, once.")
-@click.option("--workers", type=int, help="Processes; the cores there are, 8 at most, if not given.")
+@click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
 @click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
 @click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
@@ -105,6 +105,9 @@ def pack(
     SRC holds a folder per class, or images alone, which then get no labels. Packed are .jpg, .jpeg, .png and .webp.
     DST becomes a dataset: shards, an index beside each, and manifest.json, written last. An interrupted pack goes on
     when it is run again; the bytes written do not depend on the number of workers.
+
+    crop-ready changes no pixel: JPEGs get restart markers, with which a crop is decoded without the rest. keep writes
+    the files' own bytes, resize writes JPEGs of that size, raw stores pixels, for small images.
     """
     from wds_tools.packer import pack as pack_folder
 
