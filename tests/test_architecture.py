@@ -10,14 +10,14 @@ import pytest
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
-READING_ORDER = """errors sample options prng tarfmt jpeg codecs index manifest storage shardset
-sources writer packplan packstate packwork packer splits indexer
-selection proof order mixture planner quality where choose views reader decode assemble ring pool
+READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest storage shardset
+sources transcode writer packing packplan packstate packwork packprobe packer splits indexer
+selection proof order mixture planner quality where choose views reader render assemble ring pool
 ranks opened witness dataset device job loader
 verifier stats chart forecast picture sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = {
-    *("decode", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),
+    *("render", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),
 }
 MAX_LINES = 450
 FILES = sorted(PACKAGE.rglob("*.py"))

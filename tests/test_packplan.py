@@ -167,6 +167,18 @@ def test_a_plan_depends_on_what_is_listed_only() -> None:
     assert plans[0].shards > 1
 
 
+def test_images_that_change_are_planned_with_the_bytes_they_will_have() -> None:
+    listing = Listing(pictures(50), [], ())
+    options = {"kind": "folder", "seed": 3, "shard_bytes": 20_000, "kind_of": no_probe}
+    kept = make_plan(listing, **options)
+    raw = make_plan(listing, **options, images="raw 64x64", image_bytes=4000)
+    assert raw.inputs == kept.inputs  # the files, with their own sizes
+    per_shard = (20_000 - len(END)) // sample_bytes(Input("000.jpg", 4000, None), ())
+    assert set(np.diff(raw.boundaries[:-1])) == {per_shard}
+    assert (raw.source["images"], raw.source["image_bytes"]) == ("raw 64x64", 4000)
+    assert (kept.source["images"], kept.source["image_bytes"]) == ("keep", None)
+
+
 def test_the_digest_tells_paths_sizes_labels_order_and_classes_apart() -> None:
     inputs = [Input("a", 1, 0), Input("b", 2, 1)]
     others = [
@@ -202,6 +214,8 @@ def test_what_differs_is_named() -> None:
     assert differences(old, {**old, "seed": 1}) == "seed was 0 and is 1"
     assert "shard_bytes was 1 and is 2" in differences(old, {**old, "shard_bytes": 2, "files": 4})
     assert "files was 3 and is 4" in differences(old, {**old, "shard_bytes": 2, "files": 4})
+    changed = differences({**old, "images": "raw 64"}, {**old, "images": "raw 32", "image_bytes": 9})
+    assert changed == "images was 'raw 64' and is 'raw 32', image_bytes was None and is 9"
     assert (
         differences(old, {**old, "digest": "b"})
         == "paths, sizes, content, classes or the first pictures of the input are others"

@@ -33,6 +33,11 @@ from wds_tools.sources.pixels import layout_of, png_bound
 from wds_tools.sources.protobuf import parse_datum, parse_example
 
 
+def pack(src, dst, **options):
+    """Pack with the bytes of images as they are, so that they can be compared."""
+    return wt.pack(src, dst, **{"images": "keep", **options})
+
+
 @pytest.fixture(scope="module")
 def six() -> list[Photo]:
     return photos_of(6)
@@ -47,7 +52,7 @@ def scan_as(path: Path, kind: str) -> Listing:
 
 
 def pack_and_read(src: object, dst: Path, **options: object) -> list[dict[str, bytes]]:
-    wt.pack(src, dst, workers=1, **options)
+    pack(src, dst, workers=1, **options)
     return stored(dst)
 
 
@@ -110,7 +115,7 @@ def test_paths_may_be_absolute_or_climb_and_urls_are_fetched(tmp_path: Path, six
     (tmp_path / "deep").mkdir()
     rows = ["../a.jpg", str(tmp_path / "a.jpg"), "memory://bucket/b.jpg", "memory://bucket/gone.jpg"]
     (tmp_path / "deep" / "t.tsv").write_text("image_url\n" + "\n".join(rows))
-    report = wt.pack(tmp_path / "deep" / "t.tsv", tmp_path / "dst", workers=1)
+    report = pack(tmp_path / "deep" / "t.tsv", tmp_path / "dst", workers=1)
     assert report.packed == 3
     assert [skip.reason for skip in report.skipped] == ["URL 'memory://bucket/gone.jpg' is not there"]
 
@@ -166,7 +171,7 @@ def test_what_the_datasets_library_writes_is_read(tmp_path: Path, six: list[Phot
     made.to_parquet(str(tmp_path / "train.parquet"))
     made.save_to_disk(str(tmp_path / "saved"))
     for number, src in enumerate((tmp_path / "train.parquet", tmp_path / "saved")):
-        report = wt.pack(src, tmp_path / f"{number}", workers=1)
+        report = pack(src, tmp_path / f"{number}", workers=1)
         assert report.manifest.classes == CLASSES
         assert report.manifest.fields == {"jpg": 6, "cls": 6, "json": 6, "txt": 6}
         assert {(sample["txt"].decode(), sample["jpg"]) for sample in stored(tmp_path / f"{number}")} == {
@@ -179,7 +184,7 @@ def test_splits_in_one_folder_are_not_mixed(tmp_path: Path, six: list[Photo]) ->
         pq.write_table(hugging_face_table(six), tmp_path / f"{name}-00000-of-00001.parquet")
     with pytest.raises(SourceError, match=r"several splits \(test, train\): pack one at a time"):
         scan(tmp_path)
-    assert wt.pack(f"{tmp_path}/train*.parquet", tmp_path / "dst", workers=1).packed == 6
+    assert pack(f"{tmp_path}/train*.parquet", tmp_path / "dst", workers=1).packed == 6
 
 
 def test_a_row_without_an_image_is_skipped_and_other_images_become_fields(tmp_path: Path, six: list[Photo]) -> None:
@@ -191,7 +196,7 @@ def test_a_row_without_an_image_is_skipped_and_other_images_become_fields(tmp_pa
         }
     )
     pq.write_table(table, tmp_path / "t.parquet")
-    report = wt.pack(tmp_path / "t.parquet", tmp_path / "dst", workers=1)
+    report = pack(tmp_path / "t.parquet", tmp_path / "dst", workers=1)
     assert [(skip.path, skip.reason) for skip in report.skipped] == [
         ("t.parquet#0", "image is empty; packed are images that lie in the table")
     ]
@@ -273,7 +278,7 @@ def test_hdf5_keeps_other_arrays_and_class_names(tmp_path: Path, six: list[Photo
         file["score"] = np.array([0.5, np.nan, 1, 2, 3, 4])
         file["boxes"] = np.arange(24, dtype=np.float32).reshape(6, 4)
         file.attrs["classes"] = list(CLASSES)
-    report = wt.pack(tmp_path / "a.h5", tmp_path / "dst", workers=1)
+    report = pack(tmp_path / "a.h5", tmp_path / "dst", workers=1)
     assert report.manifest.classes == CLASSES
     facts = {}
     for sample in stored(tmp_path / "dst"):
@@ -338,7 +343,7 @@ def test_chunks_are_read_once_per_window(tmp_path: Path, six: list[Photo], monke
         return get(self, group, lambda: loads.append(group) or load())
 
     monkeypatch.setattr(GroupCache, "get", counted)
-    wt.pack(tmp_path / "a.h5", tmp_path / "dst", shard_bytes=30_000, workers=1)
+    pack(tmp_path / "a.h5", tmp_path / "dst", shard_bytes=30_000, workers=1)
     assert sorted(start for _, start in loads) == list(range(0, 120, 10))
 
 
@@ -370,7 +375,7 @@ def test_a_cut_tfrecord_is_an_error_that_names_the_byte(tmp_path: Path, six: lis
 def test_features_of_an_example_go_into_json(tmp_path: Path, six: list[Photo]) -> None:
     features = {"image": six[0].data, "label": 2, "image/filename": b"a.jpg", "raw": b"\xff\xfe", "box": [0.5, 1.0]}
     (tmp_path / "a.tfrecord").write_bytes(frame(example(features)) + frame(b"\xff\xff\xff"))
-    report = wt.pack(tmp_path / "a.tfrecord", tmp_path / "dst", workers=1)
+    report = pack(tmp_path / "a.tfrecord", tmp_path / "dst", workers=1)
     assert json.loads(stored(tmp_path / "dst")[0]["json"]) == {
         "path": "a.tfrecord#0",
         "image/filename": "a.jpg",
@@ -444,14 +449,14 @@ def test_a_zip_member_that_is_longer_than_it_states_is_skipped(tmp_path: Path, s
         archive.writestr("cat/bomb.png", bytes(10**6))
     data = (tmp_path / "a.zip").read_bytes()
     (tmp_path / "a.zip").write_bytes(data.replace((10**6).to_bytes(4, "little"), (100).to_bytes(4, "little")))
-    report = wt.pack(tmp_path / "a.zip", tmp_path / "dst", workers=1)
+    report = pack(tmp_path / "a.zip", tmp_path / "dst", workers=1)
     assert [(skip.path, skip.reason) for skip in report.skipped] == [
         ("cat/bomb.png", "is damaged: its length or checksum is not what the directory says")
     ]
 
 
 def test_our_own_dataset_can_be_packed_again(tmp_path: Path, packed: Path) -> None:
-    wt.pack(packed, tmp_path / "dst", shard_bytes="200kB", seed=3, workers=1)
+    pack(packed, tmp_path / "dst", shard_bytes="200kB", seed=3, workers=1)
     before = {json.loads(sample["json"])["path"]: sample for sample in stored(packed)}
     after = {json.loads(sample["json"])["path"]: sample for sample in stored(tmp_path / "dst")}
     assert before.keys() == after.keys()
@@ -507,12 +512,12 @@ def test_a_torch_dataset_is_packed(tmp_path: Path, six: list[Photo]) -> None:
         def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
             return torch.from_numpy(six[number].pixels.copy()).permute(2, 0, 1), torch.tensor(six[number].label)
 
-    report = wt.pack(Dataset(), tmp_path / "dst", shard_bytes=20_480)
+    report = pack(Dataset(), tmp_path / "dst", shard_bytes=20_480)
     assert report.packed == 6
     assert report.manifest.source["kind"] == "object"
     found = {decode(sample["png"]).tobytes(): int(sample["cls"]) for sample in stored(tmp_path / "dst")}
     assert found == {photo.pixels.tobytes(): photo.label for photo in six}
-    assert wt.pack(Dataset(), tmp_path / "dst", shard_bytes=20_480).kept == len(report.manifest.shards)
+    assert pack(Dataset(), tmp_path / "dst", shard_bytes=20_480).kept == len(report.manifest.shards)
 
 
 def test_items_may_be_pictures_bytes_arrays_and_dictionaries(tmp_path: Path, six: list[Photo]) -> None:
@@ -537,24 +542,24 @@ def test_an_item_that_cannot_be_read_is_skipped_but_an_error_of_code_is_not(tmp_
     def broken() -> object:
         raise OSError("image file is truncated")
 
-    report = wt.pack(Items([(six[0].data, 0), broken]), tmp_path / "dst")
+    report = pack(Items([(six[0].data, 0), broken]), tmp_path / "dst")
     assert [(skip.path, skip.reason) for skip in report.skipped] == [
         ("Items#1", "cannot be read: OSError: image file is truncated")
     ]
     with pytest.raises(ZeroDivisionError):
-        wt.pack(Items([lambda: 1 / 0]), tmp_path / "other")
+        pack(Items([lambda: 1 / 0]), tmp_path / "other")
 
 
 def test_random_items_floats_streams_and_workers_are_refused(tmp_path: Path, six: list[Photo]) -> None:
     random = Items([lambda: (np.random.default_rng().integers(0, 256, (8, 8, 3)).astype("u1"), 0)])
     with pytest.raises(SourceError, match=r"item 0 of the Items differs each time.*random transforms"):
-        wt.pack(random, tmp_path / "dst")
+        pack(random, tmp_path / "dst")
     with pytest.raises(SourceError, match="float32; packed are uint8"):
-        wt.pack(Items([(np.zeros((8, 8, 3), "f4"), 0)]), tmp_path / "dst")
+        pack(Items([(np.zeros((8, 8, 3), "f4"), 0)]), tmp_path / "dst")
     with pytest.raises(OptionError, match="with len"):
-        wt.pack((photo for photo in six), tmp_path / "dst")
+        pack((photo for photo in six), tmp_path / "dst")
     with pytest.raises(OptionError, match="workers=2, but an object"):
-        wt.pack(Items([(six[0].data, 0)]), tmp_path / "dst", workers=2)
+        pack(Items([(six[0].data, 0)]), tmp_path / "dst", workers=2)
     with pytest.raises(SourceError, match="classes are not known"):
         ObjectSource([(six[0].data, "x")]).read(ObjectSource([(six[0].data, 1)]).scan().inputs[0])
 
@@ -576,7 +581,7 @@ def test_a_shard_is_not_too_long_whatever_json_makes_of_the_text(tmp_path: Path,
             facts = '{"words": "' + "é" * 400 + '", "numbers": [' + ",".join(["1e15"] * 200) + "]}"
             files |= {f"{number:02d}.jpg": photo.data, f"{number:02d}.json": facts.encode()}
         path = tar_of(tmp_path / "a.tar", files)
-    manifest = wt.pack(path, tmp_path / "dst", shard_bytes=24_000, workers=1).manifest
+    manifest = pack(path, tmp_path / "dst", shard_bytes=24_000, workers=1).manifest
     assert len(manifest.shards) > 3
     assert max(shard.bytes for shard in manifest.shards) <= 24_000
 
@@ -585,7 +590,7 @@ def test_an_interrupted_pack_of_chunks_goes_on_to_the_same_bytes(
     tmp_path: Path, six: list[Photo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(hugging_face_table(six * 5), tmp_path / "a.parquet", row_group_size=4)
-    wt.pack(tmp_path / "a.parquet", tmp_path / "whole", shard_bytes=12_000, workers=1)
+    pack(tmp_path / "a.parquet", tmp_path / "whole", shard_bytes=12_000, workers=1)
     write, calls = ShardFile.write, []
 
     def stop(self: ShardFile, *args: object, **options: object) -> None:
@@ -597,8 +602,8 @@ def test_an_interrupted_pack_of_chunks_goes_on_to_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(ShardFile, "write", stop)
         with pytest.raises(KeyboardInterrupt):
-            wt.pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=1)
-    assert wt.pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=2).kept > 0
+            pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=1)
+    assert pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=2).kept > 0
     assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
 
 
@@ -615,7 +620,7 @@ def test_a_kind_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path)
         scan_as(tmp_path, "excel")
     (tmp_path / "a.xls").write_bytes(b"x")
     with pytest.raises(SourceError, match=r"a\.xls is not a folder, and no file that is known by its name"):
-        wt.pack(tmp_path / "a.xls", tmp_path / "dst")
+        pack(tmp_path / "a.xls", tmp_path / "dst")
 
 
 def test_a_library_that_is_not_there_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What goes where, decided from names and sizes before a picture is read. Pure arithmetic: no files, no clock.
+"""What goes where, decided from names and sizes before the pictures are read. Pure arithmetic: no files, no clock.
 
 So the output cannot depend on the number of workers, on their timing, or on where an earlier run was killed.
 """
@@ -23,6 +23,7 @@ HEAD = 5
 
 _PROBED = 32  # where names do not tell the type of a picture, so many are read for it
 _ORDER_STREAM = 1  # keeps this use of the seed apart from others
+_TOLD = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes")  # of a source, apart from its digest
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -55,7 +56,7 @@ def describe(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | No
 
 
 def sample_bytes(entry: Input, classes: Sequence[str]) -> int:
-    """Return the bytes that a sample takes in a shard, whatever the type of its image: as exact as its sizes are."""
+    """Return the bytes that a sample takes in a shard if its image has the input's size, whatever its type."""
     total = field_bytes(entry.size) + field_bytes(len(describe(entry, classes))) + entry.extra
     return total if entry.label is None else total + field_bytes(len(str(entry.label)))
 
@@ -191,7 +192,14 @@ class Plan:
 
 
 def make_plan(
-    listing: Listing, *, kind: str, seed: int, shard_bytes: int, kind_of: Callable[[Input], str | None]
+    listing: Listing,
+    *,
+    kind: str,
+    seed: int,
+    shard_bytes: int,
+    kind_of: Callable[[Input], str | None],
+    images: str = "keep",
+    image_bytes: int | None = None,
 ) -> Plan:
     """Decide on the order of the samples and the boundaries of the shards.
 
@@ -201,15 +209,20 @@ def make_plan(
         seed: Of the order.
         shard_bytes: Most bytes of a shard.
         kind_of: As for `unify_head`.
+        images: What becomes of images, for the manifest.
+        image_bytes: What each takes then; None takes the size of its input.
     """
     inputs = shuffled(listing.inputs, seed)
     unify_head(inputs, kind_of, by_name=all(_is_told(entry) for entry in inputs))
-    sizes = np.array([sample_bytes(entry, listing.classes) for entry in inputs], np.int64)
+    planned = inputs if image_bytes is None else [entry._replace(size=image_bytes) for entry in inputs]
+    sizes = np.array([sample_bytes(entry, listing.classes) for entry in planned], np.int64)
     source = {
         "kind": kind,
         "seed": seed,
         "shard_bytes": shard_bytes,
         "files": len(inputs),
+        "images": images,
+        "image_bytes": image_bytes,
         "digest": digest(inputs, listing.classes, listing.stamp),
     }
     return Plan(inputs, plan_boundaries(sizes, shard_bytes), listing.classes, source)
@@ -235,6 +248,6 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
     >>> differences({"seed": 0, "digest": "a"}, {"seed": 1, "digest": "b"})
     'seed was 0 and is 1'
     """
-    words = [word for word in ("kind", "seed", "shard_bytes", "files") if old.get(word) != new.get(word)]
+    words = [word for word in _TOLD if old.get(word) != new.get(word)]
     named = [f"{word} was {old.get(word)!r} and is {new.get(word)!r}" for word in words]
     return ", ".join(named) or "paths, sizes, content, classes or the first pictures of the input are others"

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.packer import PackReport, open_input, pack_listing, pack_options
+from wds_tools.packer import PackReport, open_input, pack_listing
+from wds_tools.packing import Packing
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders
 
@@ -33,6 +34,10 @@ def pack_splits(
     classes: str | Path | Sequence[str] | None = None,
     strict: bool = False,
     fresh: bool = False,
+    images: str | None = None,
+    resize: int | str | tuple[int, int] | None = None,
+    quality: int | None = None,
+    verify_pixels: bool = False,
     progress: bool | None = None,
 ) -> dict[str, PackReport]:
     """Pack a source into several datasets, ``dst/train``, ``dst/val``, and so on, with the same class numbers.
@@ -50,6 +55,10 @@ def pack_splits(
         classes: As for `pack`.
         strict: As for `pack`.
         fresh: As for `pack`.
+        images: As for `pack`.
+        resize: As for `pack`.
+        quality: As for `pack`.
+        verify_pixels: As for `pack`.
         progress: As for `pack`.
 
     Returns:
@@ -60,19 +69,30 @@ def pack_splits(
         SourceError: A split that would be empty, no folders of splits, and whatever `pack` raises.
     """
     dst = Path(dst)
-    options = pack_options(shard_bytes=shard_bytes, seed=seed, classes=classes, strict=strict)
+    packing = Packing.of(
+        kind=kind,
+        columns=columns,
+        shard_bytes=shard_bytes,
+        seed=seed,
+        workers=workers,
+        classes=classes,
+        strict=strict,
+        fresh=fresh,
+        images=images,
+        resize=resize,
+        quality=quality,
+        verify_pixels=verify_pixels,
+        progress=progress,
+    )
     shares = parse_shares(split)
     source: Source
     if shares is None:
-        parts = _of_folders(src, dst, kind, options.classes, columns, workers)
+        parts = _of_folders(src, dst, packing)
     else:
-        source = open_input(src, dst, kind=kind, classes=options.classes, columns=columns, workers=workers)
+        source = open_input(src, dst, packing)
         listing = source.scan()
         parts = {name: (source, part) for name, part in divide(listing, shares, seed).items()}
-    return {
-        name: pack_listing(source, listing, dst / name, options, workers=workers, fresh=fresh, progress=progress)
-        for name, (source, listing) in parts.items()
-    }
+    return {name: pack_listing(source, listing, dst / name, packing) for name, (source, listing) in parts.items()}
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None:
@@ -131,26 +151,18 @@ def divide(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> dict[
     return parts
 
 
-def _of_folders(
-    src: Any,
-    dst: Path,
-    kind: str | None,
-    classes: tuple[str, ...] | None,
-    columns: Mapping[str, str] | None,
-    workers: int | None,
-) -> dict[str, tuple[Source, Listing]]:
+def _of_folders(src: Any, dst: Path, packing: Packing) -> dict[str, tuple[Source, Listing]]:
     """Return source and listing of each folder of a split; classes are numbered over all of them."""
     folders = split_folders(Path(src)) if isinstance(src, (str, Path)) else []
     if not folders:
         raise SourceError(f"{src} holds no folders named train, val, test or alike: give shares, as train=0.9,val=0.1")
 
     def scan(classes: tuple[str, ...] | None) -> dict[str, tuple[Source, Listing]]:
-        sources = {
-            path.name: open_input(path, dst, kind=kind, classes=classes, columns=columns, workers=workers)
-            for path in folders
-        }
+        numbered = replace(packing, options=replace(packing.options, classes=classes))
+        sources = {path.name: open_input(path, dst, numbered) for path in folders}
         return {name: (source, source.scan()) for name, source in sources.items()}
 
+    classes = packing.options.classes
     parts = scan(classes)
     named = {listing.classes for _, listing in parts.values()}
     if classes is not None or len(named) == 1:

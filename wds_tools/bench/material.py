@@ -66,7 +66,7 @@ def prepare(dataset: str | os.PathLike[str], folder: Path, *, workers: int, batc
     total = sum(_write(tree, copies, *picture) for picture in _pictures(source, pictures))
     # Four shards a worker, because webdataset deals whole shards to its workers.
     limit = max(_LEAST_SHARD_BYTES, total // (4 * workers))
-    report = pack(tree, shards, shard_bytes=limit, workers=1, progress=False)
+    report = pack(tree, shards, shard_bytes=limit, workers=1, images="keep", progress=False)
     for skip in report.skipped:  # no contender gets what the packer refuses
         (tree / skip.path).unlink()
     pictures -= len(report.skipped) // copies
