@@ -15,11 +15,13 @@ NAMES = [
     "StreamingDataset",
     "WdsToolsError",
     "__version__",
+    "append",
     "describe",
     "index_shards",
     "make_loader",
     "pack",
     "pack_splits",
+    "reshard",
     "train_test_split",
     "verify",
 ]

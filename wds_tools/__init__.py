@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wds_tools.appender import append, reshard
     from wds_tools.choose import train_test_split
     from wds_tools.dataset import StreamingDataset
     from wds_tools.errors import WdsToolsError
@@ -37,11 +38,13 @@ _HOMES = {
     "Resize": "views",
     "StreamingDataset": "dataset",
     "WdsToolsError": "errors",
+    "append": "appender",
     "describe": "stats",
     "index_shards": "indexer",
     "make_loader": "loader",
     "pack": "packer",
     "pack_splits": "splits",
+    "reshard": "appender",
     "train_test_split": "choose",
     "verify": "verifier",
 }
@@ -55,11 +58,13 @@ __all__ = [
     "StreamingDataset",
     "WdsToolsError",
     "__version__",
+    "append",
     "describe",
     "index_shards",
     "make_loader",
     "pack",
     "pack_splits",
+    "reshard",
     "train_test_split",
     "verify",
 ]

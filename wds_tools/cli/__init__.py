@@ -45,7 +45,7 @@ def cli(run: Run, debug: bool) -> None:
 
 
 for _command in (
-    *(making.pack, making.index),
+    *(making.pack, making.append, making.reshard, making.index),
     *(looking.info, looking.verify, looking.sample, looking.plan, looking.bench),
 ):
     cli.add_command(_command)
