@@ -11,10 +11,10 @@ import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs index manifest storage shardset
-sources writer packplan packstate packwork packer indexer
+sources encode writer claim shardwriter packplan packstate packwork packer merger indexer
 selection proof order mixture planner quality where choose views reader decode assemble ring pool
 ranks opened witness dataset device job loader
-verifier stats chart forecast picture sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
+verifier stored tree unpacker stats chart forecast picture sheet bench cli_tools cli""".split()  # noqa: SIM905 - read as the book it is
 MAY_IMPORT_TORCH = {
     *("decode", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),
 }
@@ -71,6 +71,7 @@ def test_the_format_modules_do_no_io():
     [
         "import wds_tools",
         "import wds_tools.packer, wds_tools.indexer, wds_tools.verifier, wds_tools.stats",
+        "import wds_tools.shardwriter, wds_tools.merger, wds_tools.unpacker",
         "import wds_tools.cli",
         "from wds_tools import pack, RandomResizedCrop",
     ],

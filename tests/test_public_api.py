@@ -12,14 +12,17 @@ NAMES = [
     "Mixture",
     "RandomResizedCrop",
     "Resize",
+    "ShardWriter",
     "StreamingDataset",
     "WdsToolsError",
     "__version__",
     "describe",
     "index_shards",
     "make_loader",
+    "merge",
     "pack",
     "train_test_split",
+    "unpack",
     "verify",
 ]
 
@@ -35,7 +38,18 @@ def test_every_public_name_is_there_and_described(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["StreamingDataset", "describe", "index_shards", "make_loader", "pack", "train_test_split", "verify"]
+    "name",
+    [
+        "StreamingDataset",
+        "describe",
+        "index_shards",
+        "make_loader",
+        "merge",
+        "pack",
+        "train_test_split",
+        "unpack",
+        "verify",
+    ],
 )
 def test_options_are_keywords_and_nothing_swallows_a_misspelt_one(name):
     parameters = list(inspect.signature(getattr(wds_tools, name)).parameters.values())

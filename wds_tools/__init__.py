@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from wds_tools.indexer import index_shards
     from wds_tools.loader import make_loader
     from wds_tools.manifest import Manifest
+    from wds_tools.merger import merge
     from wds_tools.mixture import Mixture
     from wds_tools.packer import pack
+    from wds_tools.shardwriter import ShardWriter
     from wds_tools.stats import describe
+    from wds_tools.unpacker import unpack
     from wds_tools.verifier import verify
     from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
 
@@ -34,13 +37,16 @@ _HOMES = {
     "Mixture": "mixture",
     "RandomResizedCrop": "views",
     "Resize": "views",
+    "ShardWriter": "shardwriter",
     "StreamingDataset": "dataset",
     "WdsToolsError": "errors",
     "describe": "stats",
     "index_shards": "indexer",
     "make_loader": "loader",
+    "merge": "merger",
     "pack": "packer",
     "train_test_split": "choose",
+    "unpack": "unpacker",
     "verify": "verifier",
 }
 
@@ -50,14 +56,17 @@ __all__ = [
     "Mixture",
     "RandomResizedCrop",
     "Resize",
+    "ShardWriter",
     "StreamingDataset",
     "WdsToolsError",
     "__version__",
     "describe",
     "index_shards",
     "make_loader",
+    "merge",
     "pack",
     "train_test_split",
+    "unpack",
     "verify",
 ]
 

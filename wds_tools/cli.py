@@ -14,13 +14,13 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from wds_tools import __version__
+from wds_tools import __version__, cli_tools
+from wds_tools.cli_tools import Run, amount, example
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
 if TYPE_CHECKING:
@@ -31,21 +31,6 @@ STDOUT = 1
 MAX_NAMED = 5  # files or shards that a summary names before it counts
 
 
-@dataclass(slots=True)
-class Run:
-    """One run of the program: what its end depends on.
-
-    Attributes:
-        debug: Show tracebacks.
-        failure_code: Exit code of an error that is not about the arguments.
-        after_interrupt: What to tell who pressed Ctrl-C.
-    """
-
-    debug: bool = False
-    failure_code: int = 1
-    after_interrupt: str = ""
-
-
 class _InOrder(click.Group):
     """Commands are listed in the order of the work, not of the alphabet."""
 
@@ -53,15 +38,10 @@ class _InOrder(click.Group):
         return list(self.commands)
 
 
-def _example(*lines: str) -> str:
-    """Return the end of a help text; click would join the lines without the mark."""
-    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
-
-
 @click.group(
     cls=_InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=_example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos"),
+    epilog=example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos"),
 )
 @click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
 @click.version_option(__version__, prog_name="wds-tools", message="%(prog)s %(version)s")
@@ -71,7 +51,7 @@ def cli(run: Run, debug: bool) -> None:
     run.debug = debug
 
 
-@cli.command(epilog=_example("wds-tools pack photos/ shards/photos --shard-bytes 256MB"))
+@cli.command(epilog=example("wds-tools pack photos/ shards/photos --shard-bytes 256MB"))
 @click.argument("src", type=click.Path(path_type=Path))
 @click.argument("dst", type=click.Path(path_type=Path))
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
@@ -113,7 +93,7 @@ def _pack_summary(report: PackReport) -> str:
 
     manifest, made = report.manifest, len(report.manifest.shards) - report.kept
     classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else "no labels"
-    size = f"{_amount(report.packed, len(manifest.shards), manifest.bytes, word='image')}, {classes}"
+    size = f"{amount(report.packed, len(manifest.shards), manifest.bytes, word='image')}, {classes}"
     if made == 0:
         lines = [f"{report.dst} was packed already: {size}"]
     else:
@@ -133,7 +113,7 @@ def _next_steps(dataset: str) -> str:
     )
 
 
-@cli.command(epilog=_example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
+@cli.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
 @click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
 @click.option("--manifest", metavar="NAME", help="File name of the manifest, manifest.json if not given.")
 @click.pass_obj
@@ -152,12 +132,12 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
     folder = Path(expand_pattern(patterns[0])[0]).parent
     dataset = folder if manifest is None else folder / manifest
     click.echo(
-        f"indexed {_amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
+        f"indexed {amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
         f"into {folder / (manifest or MANIFEST_NAME)}\n{_next_steps(str(dataset))}"
     )
 
 
-@cli.command(epilog=_example("wds-tools info shards/photos"))
+@cli.command(epilog=example("wds-tools info shards/photos"))
 @click.argument("dataset")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def info(dataset: str, as_json: bool) -> None:
@@ -172,7 +152,7 @@ def info(dataset: str, as_json: bool) -> None:
     click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else render(stats))
 
 
-@cli.command(epilog=_example("wds-tools verify shards/photos && python train.py"))
+@cli.command(epilog=example("wds-tools verify shards/photos && python train.py"))
 @click.argument("dataset")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
@@ -201,7 +181,7 @@ def _verify_text(report: VerifyReport) -> str:
     lines += [f"not checked: shard {shard}: {_one_line(reason)}" for shard, reason in report.unchecked.items()]
     if report.strangers:
         lines.append(f"not part of the dataset, so never read: {_named(report.strangers)}")
-    checked = _amount(report.samples, report.shards, report.bytes)
+    checked = amount(report.samples, report.shards, report.bytes)
     if report.damage_count:
         count, where = counted(report.damage_count, "damage"), _named(report.damaged_shards)
         lines.append(
@@ -214,7 +194,11 @@ def _verify_text(report: VerifyReport) -> str:
     return "\n".join(lines)
 
 
-@cli.command(epilog=_example("wds-tools sample shards/photos --out grid.png --view train"))
+cli.add_command(cli_tools.merge)
+cli.add_command(cli_tools.unpack)
+
+
+@cli.command(epilog=example("wds-tools sample shards/photos --out grid.png --view train"))
 @click.argument("dataset")
 @click.option("--out", type=click.Path(path_type=Path), default="sample.png", show_default=True, help="File to write.")
 @click.option("--view", default="train", show_default=True, help="train, eval, or whole: all of each picture.")
@@ -233,7 +217,7 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
     click.echo(f"{shown} samples of {dataset} as {view} shows them: {out}")
 
 
-@cli.command(epilog=_example("wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8"))
+@cli.command(epilog=example("wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8"))
 @click.argument("dataset")
 @click.option("--batch-size", default=256, show_default=True, help="Samples per batch of a rank.")
 @click.option("--world-size", default=1, show_default=True, help="Number of ranks (GPUs).")
@@ -300,7 +284,7 @@ def plan(
         click.echo(f"picture: {plot}", err=as_json)  # JSON stays alone on stdout
 
 
-@cli.command(epilog=_example("wds-tools bench shards/photos --workers 4"))
+@cli.command(epilog=example("wds-tools bench shards/photos --workers 4"))
 @click.argument("dataset")
 @click.option("--view", default="train", show_default=True, help="train or eval.")
 @click.option("--against", default="imagefolder,webdataset", show_default=True, help="Peers, with commas.")
@@ -340,12 +324,6 @@ def bench(
     if json_file:
         json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
     click.echo(report.render())
-
-
-def _amount(samples: int, shards: int, size: int, *, word: str = "sample") -> str:
-    from wds_tools.stats import counted, human_bytes
-
-    return f"{counted(samples, word)} in {counted(shards, 'shard')}, {human_bytes(size)}"
 
 
 def _named(names: Sequence[str]) -> str:
