@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -41,11 +40,11 @@ def amount(samples: int, shards: int, size: int, *, word: str = "sample") -> str
 
 @click.command(epilog=example("wds-tools merge shards/2024 shards/2025 -o shards/both"))
 @click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
-@click.option("-o", "--out", "dst", type=click.Path(path_type=Path), required=True, metavar="DST", help="Its folder.")
+@click.option("-o", "--out", "dst", required=True, metavar="DST", help="Local folder of the result.")
 @click.option("--copy", is_flag=True, help="Copy local shards instead of linking them.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier merge left in DST, and start over.")
 @click.pass_obj
-def merge(run: Run, datasets: tuple[str, ...], dst: Path, copy: bool, fresh: bool) -> None:
+def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool) -> None:
     """Join datasets into one, without rewriting a shard.
 
     Local shards become hard links, which take no room; remote ones are copied. The classes of all DATASETs must be the
@@ -72,7 +71,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: Path, copy: bool, fresh: boo
     epilog=example("wds-tools unpack shards/photos photos/", "wds-tools unpack a.json out/ --fields image,txt")
 )
 @click.argument("dataset")
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dst")
 @click.option("--fields", metavar="NAMES", help="Fields to write, with commas; image is whichever image there is.")
 @click.option(
     "--layout",
@@ -83,7 +82,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: Path, copy: bool, fresh: boo
 )
 @click.option("--overwrite", is_flag=True, help="Replace files that are there and have other bytes.")
 @click.pass_obj
-def unpack(run: Run, dataset: str, dst: Path, fields: str | None, layout: Layout, overwrite: bool) -> None:
+def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: Layout, overwrite: bool) -> None:
     """Write the samples of a dataset to files.
 
     Pictures that pack took from a folder get their paths back (layout paths); other samples become KEY.FIELD files

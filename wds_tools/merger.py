@@ -100,6 +100,8 @@ def merge(
         StoreError: Storage that does not answer.
     """
     started = time.monotonic()
+    if is_url(os.fspath(dst)):
+        raise OptionError(f"{dst} is no local folder; merge into one, then copy it as a whole")
     cache = CacheOptions.of(None, 1)  # every byte is read once: none is worth keeping
     sets = [open_shards(name, cache=cache) for name in datasets]
     dst = Path(dst)
@@ -247,8 +249,6 @@ def _shuffled(sets: Sequence[ShardSet]) -> bool:
 def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
     if not sets:
         raise OptionError("no dataset was given; name at least one")
-    if is_url(str(dst)):
-        raise OptionError(f"{dst} is no local folder; merge into one, then copy it as a whole")
     seen: dict[str, str] = {}
     for shards in sets:
         before = seen.setdefault(shards.manifest.fingerprint, shards.name)

@@ -17,8 +17,9 @@ from wds_tools.errors import DestinationError, MissingFieldError, OptionError, W
 from wds_tools.options import CacheOptions
 from wds_tools.sample import IMAGE_FIELDS
 from wds_tools.shardset import ShardSet, open_shards
+from wds_tools.storage import is_url
 from wds_tools.stored import StoredSample, stored_samples
-from wds_tools.tree import Tree
+from wds_tools.tree import Tree, check_path
 
 Layout = Literal["paths", "keys", "shards"]
 LAYOUTS = ("paths", "keys", "shards")
@@ -81,7 +82,7 @@ def unpack(
         What was written.
 
     Raises:
-        OptionError: Another layout.
+        OptionError: Another layout, or ``dst`` is a URL.
         NotADatasetError: There is no dataset.
         MissingFieldError: It has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
@@ -91,6 +92,8 @@ def unpack(
     started = time.monotonic()
     if layout not in LAYOUTS:
         raise OptionError(f"layout={layout!r}; allowed are {', '.join(LAYOUTS)}")
+    if is_url(os.fspath(dst)):
+        raise OptionError(f"{dst} is no local folder; unpack into one")
     shards = open_shards(dataset, cache=CacheOptions.of(None, 1))  # every byte is read once: none is worth keeping
     wanted = _wanted(shards, fields)
     report = UnpackReport(Path(dst))
@@ -139,6 +142,9 @@ def files_of(sample: StoredSample, wanted: frozenset[str] | None, layout: Layout
         sample: What is stored.
         wanted: Fields to write; None stands for all that are not told by the path.
         layout: As for `unpack`.
+
+    Raises:
+        DestinationError: A path in ``json`` that is none inside a folder.
     """
     image = next((name for name in IMAGE_FIELDS if name in sample.fields), None)
     facts = _facts(sample) if layout == "paths" and image is not None else None
@@ -150,6 +156,7 @@ def files_of(sample: StoredSample, wanted: frozenset[str] | None, layout: Layout
                 yield f"{base}.{name}", data
         return
     path = str(facts["path"])
+    check_path(path)  # as it is: with an ending, even "" or "a/" would name a file
     told = _told_by_path(facts)
     for name, data in sample.fields.items():
         if name == image and (wanted is None or name in wanted or "image" in wanted):
