@@ -282,7 +282,12 @@ def test_a_shard_of_another_length_is_found_before_it_is_linked(packed_copy: Pat
     os.truncate(packed_copy / "shard-000001.tar", 5000)
     with pytest.raises(TruncatedShardError, match=r"shard-000001\.tar has 5,000 bytes"):
         merge([packed_copy], tmp_path / "c")
+    assert (tmp_path / "c" / "shard-000000.tar").exists()
     assert not (tmp_path / "c" / "manifest.json").exists()
+    os.truncate(packed_copy / "shard-000000.tar", 5000)
+    with pytest.raises(TruncatedShardError):
+        merge([packed_copy], tmp_path / "d")
+    assert not (tmp_path / "d").exists(), "nothing was done, so nothing stands in the way of other inputs"
 
 
 def test_a_damaged_shard_is_not_copied(packed_copy: Path, tmp_path: Path) -> None:

@@ -477,33 +477,57 @@ def test_after_a_kill_fresh_gives_the_bytes_of_a_run_without_one(tmp_path: Path,
     assert left == contents(tmp_path / "whole")
 
 
-def test_a_kill_at_any_change_of_the_disk_is_mended(tmp_path: Path) -> None:
+# Writes in a fork that is killed just before its n-th change of the disk, for each n until one runs to its end.
+KILL_EVERYWHERE = """
+import os, sys
+from wds_tools import ShardWriter, claim, shardwriter
+os.fsync = lambda descriptor: None
+
+def attempt(number):
+    left = number
+    def hook(event, arguments):
+        nonlocal left
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT
+        if writes or event in ("os.rename", "os.remove", "os.truncate", "os.rmdir"):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), 9)
+    sys.addaudithook(hook)
+    with ShardWriter(f"{number}/a-%06d.tar", maxcount=8, fresh=True) as writer:
+        for key in range(20):
+            writer.write({"__key__": f"{key:04}", "bin": bytes([key]) * 1000, "cls": key % 3})
+    os._exit(0)
+
+number = 1
+while True:
+    child = os.fork()
+    if not child:
+        attempt(number)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -9:
+        break
+    number += 1
+print(number)
+"""
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_kill_at_any_change_of_the_disk_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
+) -> None:
+    monkeypatch.setattr(os, "fsync", os.fstat)
     write_all(tmp_path / "whole", small(20), maxcount=8)
-    hook = (
-        "import os, sys\nleft = [{number}]\n"
-        "def hook(event, arguments):\n"
-        "    writes = event == 'open' and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT\n"
-        "    if writes or event in ('os.rename', 'os.remove', 'os.truncate'):\n"
-        "        left[0] -= 1\n"
-        "        if not left[0]: os.kill(os.getpid(), 9)\n"
-        "from wds_tools import ShardWriter, shardwriter, claim\n"
-        "sys.addaudithook(hook)\n"
-    )
-    loop = LOOP.replace("maxcount=3", "maxcount=8").replace("KILL", "").partition("import ShardWriter\n")[2]
-    kills = 0
-    for number in range(1, 100):
+    for number in range(1, 61):
+        if replaces:
+            write_all(tmp_path / str(number), small(12, start=100), maxcount=3)
+    done = run(KILL_EVERYWHERE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 10 < int(done.stdout) <= 60
+    for number in range(1, int(done.stdout)):
         folder = tmp_path / str(number)
-        folder.mkdir()
-        killed = run(hook.replace("{number}", str(number)) + loop, folder)
-        if killed.returncode == 0:
-            break
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        kills += 1
         if (folder / "manifest.json").exists():
             assert wt.verify(folder).ok
         write_all(folder, small(20), maxcount=8, fresh=True)
         assert contents(folder) == contents(tmp_path / "whole"), number
-    assert kills > 10
 
 
 def test_a_full_disk_says_what_is_kept(tmp_path: Path) -> None:

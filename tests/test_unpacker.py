@@ -227,6 +227,10 @@ def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(packed: Path, tm
     with pytest.raises(NotADatasetError):
         unpack(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    before = files(packed)
+    with pytest.raises(OptionError, match="is the folder of the dataset"):
+        unpack(packed, packed, layout="keys", overwrite=True)
+    assert files(packed) == before
 
 
 # --- hostile and foreign ---

@@ -58,10 +58,7 @@ class Claim:
             DestinationError: A file of its name is there.
         """
         _refuse_existing(shard)
-        assert self._lock is not None
-        os.lseek(self._lock, 0, os.SEEK_END)
-        os.write(self._lock, f"{shard.name}\n".encode())
-        os.fsync(self._lock)
+        self._note([shard.name])
 
     def complete(self, manifest: Manifest) -> None:
         """Write the manifest, and let go."""
@@ -81,6 +78,12 @@ class Claim:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _note(self, names: Sequence[str]) -> None:
+        assert self._lock is not None
+        os.lseek(self._lock, 0, os.SEEK_END)
+        os.write(self._lock, "".join(f"{name}\n" for name in names).encode())
+        os.fsync(self._lock)
 
     def _begun(self) -> list[str]:
         """Return the names of the shards that this file lists; a last line that was cut names none that is there."""
@@ -105,9 +108,11 @@ class Claim:
             raise DestinationError(
                 f"{self.manifest} was not made by ShardWriter, so fresh=True does not remove it: choose another folder"
             )
+        if old is not None:
+            self._note([entry.name for entry in old.shards])  # or a kill right here would leave shards of nobody
         self.manifest.unlink(missing_ok=True)  # first, so that a half-removed dataset is never taken for a whole one
         sync_folder(self.folder)
-        self._remove([*begun, *(entry.name for entry in (old.shards if old else ()))])
+        self._remove(self._begun())
         assert self._lock is not None
         os.ftruncate(self._lock, 0)
 

@@ -114,7 +114,12 @@ def merge(
         with Destination(dst) as destination:
             destination.claim(source, fresh=fresh)
             job = _Job(join_sets(sets), destination, copy)
-            manifest = job.run(classes, _shuffled(sets), source, progress)
+            try:
+                manifest = job.run(classes, _shuffled(sets), source, progress)
+            except WdsToolsError:
+                if not job.linked + job.copied + job.kept:
+                    destination.undo(())  # nothing that a rerun could go on from: the folder is free for other inputs
+                raise
     except OSError as error:
         if isinstance(error, WdsToolsError):
             raise

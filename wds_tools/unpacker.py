@@ -18,6 +18,7 @@ from wds_tools.options import CacheOptions
 from wds_tools.sample import IMAGE_FIELDS
 from wds_tools.shardset import ShardSet, open_shards
 from wds_tools.storage import is_url
+from wds_tools.storage.local import LocalStore
 from wds_tools.stored import StoredSample, stored_samples
 from wds_tools.tree import Tree, check_path
 
@@ -82,7 +83,7 @@ def unpack(
         What was written.
 
     Raises:
-        OptionError: Another layout, or ``dst`` is a URL.
+        OptionError: Another layout, or ``dst`` is a URL or the dataset's own folder.
         NotADatasetError: There is no dataset.
         MissingFieldError: It has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
@@ -96,6 +97,7 @@ def unpack(
         raise OptionError(f"{dst} is no local folder; unpack into one")
     shards = open_shards(dataset, cache=CacheOptions.of(None, 1))  # every byte is read once: none is worth keeping
     wanted = _wanted(shards, fields)
+    _refuse_dataset(shards, Path(dst))
     report = UnpackReport(Path(dst))
     show = sys.stderr.isatty() if progress is None else progress
     total = shards.manifest.samples
@@ -183,6 +185,13 @@ def _told_by_path(facts: dict[str, Any]) -> set[str]:
     if facts.keys() <= ({"path", "class"} if in_class_folder else {"path"}):
         told.add("json")
     return told
+
+
+def _refuse_dataset(shards: ShardSet, dst: Path) -> None:
+    """A file of a sample could have the name of a shard, an index, or the manifest."""
+    folders = {place.store.folder for place in shards.places if isinstance(place.store, LocalStore)}
+    if dst.exists() and any(os.path.samefile(folder, dst) for folder in folders):  # noqa: PTH121 - a string as it is
+        raise OptionError(f"{dst} is the folder of the dataset; unpack into another one")
 
 
 def _wanted(shards: ShardSet, fields: Sequence[str] | None) -> frozenset[str] | None:
