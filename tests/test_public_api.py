@@ -12,6 +12,7 @@ NAMES = [
     "Mixture",
     "RandomResizedCrop",
     "Resize",
+    "ShardWriter",
     "StreamingDataset",
     "WdsToolsError",
     "__version__",
@@ -19,10 +20,12 @@ NAMES = [
     "describe",
     "index_shards",
     "make_loader",
+    "merge",
     "pack",
     "pack_splits",
     "reshard",
     "train_test_split",
+    "unpack",
     "verify",
 ]
 
@@ -44,9 +47,12 @@ def test_every_public_name_is_there_and_described(name):
         "describe",
         "index_shards",
         "make_loader",
+        "merge",
         "pack",
         "pack_splits",
+        "reshard",
         "train_test_split",
+        "unpack",
         "verify",
     ],
 )

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from wds_tools.indexer import index_shards
     from wds_tools.loader import make_loader
     from wds_tools.manifest import Manifest
+    from wds_tools.merger import merge
     from wds_tools.mixture import Mixture
     from wds_tools.packer import pack
+    from wds_tools.shardwriter import ShardWriter
     from wds_tools.splits import pack_splits
     from wds_tools.stats import describe
+    from wds_tools.unpacker import unpack
     from wds_tools.verifier import verify
     from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
 
@@ -36,16 +39,19 @@ _HOMES = {
     "Mixture": "mixture",
     "RandomResizedCrop": "views",
     "Resize": "views",
+    "ShardWriter": "shardwriter",
     "StreamingDataset": "dataset",
     "WdsToolsError": "errors",
     "append": "appender",
     "describe": "stats",
     "index_shards": "indexer",
     "make_loader": "loader",
+    "merge": "merger",
     "pack": "packer",
     "pack_splits": "splits",
     "reshard": "appender",
     "train_test_split": "choose",
+    "unpack": "unpacker",
     "verify": "verifier",
 }
 
@@ -55,6 +61,7 @@ __all__ = [
     "Mixture",
     "RandomResizedCrop",
     "Resize",
+    "ShardWriter",
     "StreamingDataset",
     "WdsToolsError",
     "__version__",
@@ -62,10 +69,12 @@ __all__ = [
     "describe",
     "index_shards",
     "make_loader",
+    "merge",
     "pack",
     "pack_splits",
     "reshard",
     "train_test_split",
+    "unpack",
     "verify",
 ]
 

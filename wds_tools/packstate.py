@@ -6,8 +6,6 @@ per finished shard. It goes away once the manifest, the last file of a dataset, 
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
@@ -25,11 +23,11 @@ from wds_tools.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
 from wds_tools.packplan import differences, shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
+from wds_tools.storage.lock import lock_file
 
 WORK_NAME = ".packing"
 SKIPPED_NAME = "skipped.jsonl"
 APPENDED = "appended"  # kind of the source of a dataset that was packed in several goes
-_LOCK_ATTEMPTS = 20  # each is lost only if another packer ends in that very moment
 _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
 
 
@@ -97,9 +95,9 @@ class Destination:
     def __enter__(self) -> Destination:
         self._made_folder = not self.folder.exists()
         try:
-            self._locks = [_lock(self.work / "lock", shared=self.task is not None)]
+            self._locks = [lock_file(self.work / "lock", shared=self.task is not None)]
             if self.task:
-                self._locks.append(_lock(self.work / f"task-{self.task[0]}-of-{self.task[1]}.lock"))
+                self._locks.append(lock_file(self.work / f"task-{self.task[0]}-of-{self.task[1]}.lock"))
         except BlockingIOError as error:
             raise DestinationError(
                 f"another packer is writing into {self.folder}; wait for it to end, or choose another folder"
@@ -300,36 +298,3 @@ def _refuse_foreign(folder: Path, old: Manifest | None) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in (MANIFEST_NAME, SKIPPED_NAME) or _SHARD.fullmatch(name) is not None
-
-
-def _lock(path: Path, *, shared: bool = False) -> int:
-    """Return an open, locked file; its folder is made."""
-    for _ in range(_LOCK_ATTEMPTS):
-        with suppress(FileNotFoundError, FileExistsError):  # a packer that has just ended took its work area away
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return _try_lock(path, shared)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return _try_lock(path, shared)
-
-
-def _try_lock(path: Path, shared: bool) -> int:
-    """Open and lock a file; the one locked must still be the one of that name."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    except OSError:
-        return descriptor  # a file system without locks: the lock is a courtesy, nothing depends on it
-    if not _same_file(descriptor, path):
-        os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return descriptor
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import looking, making
+from wds_tools.cli import looking, making, moving
 from wds_tools.cli.words import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
@@ -46,6 +46,7 @@ def cli(run: Run, debug: bool) -> None:
 
 for _command in (
     *(making.pack, making.append, making.reshard, making.index),
+    *(moving.merge, moving.unpack),
     *(looking.info, looking.verify, looking.sample, looking.plan, looking.bench),
 ):
     cli.add_command(_command)
