@@ -114,6 +114,11 @@ def shuffled(inputs: Sequence[Input], seed: int, *, window_bytes: int = WINDOW_B
     return order
 
 
+def is_full_shuffle(inputs: Sequence[Input], *, window_bytes: int = WINDOW_BYTES) -> bool:
+    """Tell whether `shuffled` mixes all inputs, and not only those of a window."""
+    return not any(entry.group >= 0 for entry in inputs) or sum(entry.size for entry in inputs) <= window_bytes
+
+
 def _windows(inputs: Sequence[Input], random: np.random.Generator, window_bytes: int) -> Iterator[list[int]]:
     """Yield runs of inputs, as their numbers: whole groups in random order."""
     groups: dict[int, list[int]] = {}
@@ -188,7 +193,7 @@ class Plan:
         source: What the manifest says of the input; equal plans have equal sources.
         first_shard: Number of the first shard: those of a dataset that is appended to come before.
         first_position: Of the first sample, likewise; keys count on from there.
-        shuffled: The inputs are in random order.
+        shuffled: The inputs are in random order, all of them.
     """
 
     inputs: list[Input]
@@ -241,6 +246,7 @@ def make_plan(
     inputs = shuffled(listing.inputs, seed) if shuffle else list(listing.inputs)
     if shuffle:
         unify_head(inputs, kind_of, by_name=all(_is_told(entry) for entry in inputs))
+    mixed = is_full_shuffle(listing.inputs) if shuffle else listing.shuffled
     planned = inputs if image_bytes is None else [entry._replace(size=image_bytes) for entry in inputs]
     sizes = np.array([sample_bytes(entry, listing.classes) for entry in planned], np.int64)
     source = {
@@ -253,9 +259,7 @@ def make_plan(
         "shuffle": shuffle,
         "digest": digest(inputs, listing.classes, listing.stamp),
     }
-    return Plan(
-        inputs, plan_boundaries(sizes, shard_bytes), listing.classes, source, shuffled=shuffle or listing.shuffled
-    )
+    return Plan(inputs, plan_boundaries(sizes, shard_bytes), listing.classes, source, shuffled=mixed)
 
 
 def digest(inputs: Sequence[Input], classes: Sequence[str], stamp: str = "") -> str:
