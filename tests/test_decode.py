@@ -137,7 +137,8 @@ def cut(pixels, box):
 def shown(pixels, view, position=0):
     u = uniform(4, np.array([position]), view.draws)
     regions = view.regions(np.array([pixels.shape[1]]), np.array([pixels.shape[0]]), u)
-    return regions, render(cut(pixels, regions.box[0]), regions, 0)
+    needed = regions.needed()[0].tolist()
+    return regions, render(cut(pixels, needed), regions, 0, needed)
 
 
 def mean_difference(ours, theirs):
@@ -179,11 +180,41 @@ def test_fixed_views_give_torchvisions_pixels(sample_files, view, theirs):
         assert mean_difference(ours, expected) <= 2, path
 
 
+@settings(max_examples=300)
+@given(
+    st.integers(1, 200),
+    st.integers(1, 200),
+    st.integers(1, 120),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(0, 2**32 - 1),
+)
+def test_what_a_centre_crop_does_not_need_changes_no_pixel(width, height, resize, crop_height, crop_width, seed):
+    view = CenterCrop((min(crop_height, resize), min(crop_width, resize)), resize=resize)
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    regions, ours = shown(pixels, view)
+    (resized_h, resized_w), (y, x) = regions.resize[0].tolist(), regions.corner[0].tolist()
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    whole = torch.nn.functional.interpolate(image, size=(resized_h, resized_w), mode="bilinear", antialias=True)[0]
+    h, w = view.shape
+    assert (torch.from_numpy(ours) == whole[:, y : y + h, x : x + w]).all()
+
+
+def test_a_centre_crop_needs_little_more_than_the_middle():
+    view = CenterCrop(224, resize=256)
+    regions = view.regions(np.array([500, 4000]), np.array([375, 3000]), np.zeros((2, 0)))
+    left, top, width, height = regions.needed().T
+    assert (width * height / np.array([500 * 375, 4000 * 3000]) < 0.6).all()
+    assert (left > 0).all()
+    assert (top > 0).all()
+
+
 def test_render_writes_into_the_place_it_is_given(photo):
     pixels = np.asarray(photo)
     regions, expected = shown(pixels, RandomResizedCrop(32))
     batch = np.zeros((2, 3, 32, 32), np.uint8)
-    render(cut(pixels, regions.box[0]), regions, 0, batch[1])
+    needed = regions.needed()[0].tolist()
+    render(cut(pixels, needed), regions, 0, needed, batch[1])
     assert (batch[1] == expected).all()
     assert not batch[0].any()
 

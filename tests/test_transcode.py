@@ -477,7 +477,7 @@ def test_the_index_says_what_is_crop_ready_and_indexing_again_finds_it_out(crop_
 def test_workers_and_threads_change_no_byte_of_crop_ready_shards(
     photos: Path, crop_ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
-    monkeypatch.setattr("wds_tools.packer.available_cores", lambda: cores)
+    monkeypatch.setattr("wds_tools.packjob.available_cores", lambda: cores)
     wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers, images="crop-ready", verify_pixels=True)
     assert files_of(tmp_path / "dst") == files_of(crop_ready)
 

@@ -126,7 +126,7 @@ class Assembler:
         turns = rows.gather("orientation").tolist()
         regions = self._regions(rows, epoch, positions) if view else None
         direct = out.numpy() if out is not None and transform is None else None
-        boxes = regions.box.tolist() if regions else [None] * len(rows)
+        boxes: list[Any] = regions.needed().tolist() if regions else [None] * len(rows)
         images = []
         for i in range(len(rows)):
             try:
@@ -136,7 +136,7 @@ class Assembler:
             if regions is None:
                 image = np.ascontiguousarray(cut.transpose(2, 0, 1))
             else:
-                image = render(cut, regions, i, direct[i] if direct is not None else None)
+                image = render(cut, regions, i, boxes[i], direct[i] if direct is not None else None)
             if direct is not None:
                 continue
             images.append(torch.from_numpy(image))

@@ -6,6 +6,8 @@ Pillow took 1.0, in the same run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -13,36 +15,52 @@ from wds_tools.decode import Pixels
 from wds_tools.views import Regions
 
 
-def render(cut: Pixels, regions: Regions, number: int, out: Pixels | None = None) -> Pixels:
+def render(part: Pixels, regions: Regions, number: int, needed: Sequence[int], out: Pixels | None = None) -> Pixels:
     """Resize, cut and flip what a view shows of one picture.
 
     Args:
-        cut: uint8 [height, width, 3], the pixels of the region's box.
-        regions: What becomes of it.
+        part: uint8 [height, width, 3], the pixels that the result depends on.
+        regions: What becomes of the picture.
         number: Which of the regions.
+        needed: Where ``part`` lies in the picture: a row of ``regions.needed()``.
         out: uint8 [3, height, width] to write into; a new array without it.
 
     Returns:
         uint8 [3, height, width].
     """
-    resized_h, resized_w = regions.resize[number].tolist()
-    if cut.shape[:2] != (resized_h, resized_w):
-        cut = _resize(cut, resized_h, resized_w)
+    box, resized = regions.box[number].tolist(), regions.resize[number].tolist()
     y, x = regions.corner[number].tolist()
     h, w = regions.size[number].tolist()
-    cut = cut[y : y + h, x : x + w]
+    if resized != [box[3], box[2]]:
+        left, top = needed[0] - box[0], needed[1] - box[1]
+        if part.shape[:2] != (box[3], box[2]):
+            part = _placed(part, left, top)
+            # Where the filter lies depends on where the box starts: only what is right of and below the cut is spared.
+            part = _resize(part, y + h, x + w, scales=(resized[0] / box[3], resized[1] / box[2]))
+        else:
+            part = _resize(part, *resized)
+        part = part[y : y + h, x : x + w]
     if regions.flip[number]:
-        cut = cut[:, ::-1]
+        part = part[:, ::-1]
     if out is None:
         out = np.empty((3, h, w), np.uint8)
-    out[...] = cut.transpose(2, 0, 1)  # one strided copy flips, reorders and places: 0.045 ms at 224
+    out[...] = part.transpose(2, 0, 1)  # one strided copy flips, reorders and places: 0.045 ms at 224
     return out
 
 
-def _resize(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Resize with antialiasing: uint8 [height, width, 3]."""
+def _placed(part: Pixels, left: int, top: int) -> Pixels:
+    """Return the part at its place in the box; what is left of it and above decides nothing, and is not cleared."""
+    canvas = np.empty((top + part.shape[0], left + part.shape[1], 3), np.uint8)
+    canvas[top:, left:] = part
+    return canvas
+
+
+def _resize(pixels: Pixels, height: int, width: int, scales: tuple[float, float] | None = None) -> Pixels:
+    """Resize with antialiasing: uint8 [height, width, 3]; by these factors, if the result is cut off."""
     if not pixels.flags.writeable:
         pixels = pixels.copy()  # Pillow's arrays are read-only; torch warns of them
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = torch.nn.functional.interpolate(image, size=(height, width), mode="bilinear", antialias=True)
-    return resized[0].permute(1, 2, 0).numpy()
+    resized = torch.ops.aten._upsample_bilinear2d_aa(  # noqa: SLF001 - what interpolate() calls, which takes no factors
+        image, [height, width], False, *(scales or (None, None))
+    )
+    return resized[0].permute(1, 2, 0).numpy()  # type: ignore[no-any-return]

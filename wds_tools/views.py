@@ -37,6 +37,22 @@ class Regions:
     size: NDArray[np.int64]
     flip: NDArray[np.bool_]
 
+    def needed(self) -> NDArray[np.int64]:
+        """Return the part of each box that the result depends on: int64 [n, 4], left, top, width, height.
+
+        The filter that resizes with antialiasing reaches one output pixel to either side, at least one input pixel.
+        """
+        start, stop = self.corner, self.corner + self.size  # [n, 2], rows and columns of the resized box
+        length = self.box[:, [3, 2]]  # [n, 2], height and width
+        scale = length / self.resize
+        reach = np.maximum(scale, 1.0) + 1.5  # half a pixel for the centres, one for rounding
+        first = np.clip(np.floor(scale * (start + 0.5) - reach), 0, length).astype(np.int64)
+        last = np.clip(np.ceil(scale * (stop - 0.5) + reach), 0, length).astype(np.int64)
+        same = (self.resize == length).all(axis=1, keepdims=True)  # nothing is resized: a plain cut
+        first, last = np.where(same, start, first), np.where(same, stop, last)
+        place = self.box[:, [1, 0]] + first
+        return np.concatenate([place[:, ::-1], (last - first)[:, ::-1]], axis=1)
+
 
 class View(Protocol):
     """What every view tells."""
