@@ -1,13 +1,15 @@
 """StreamingDataset in a plain DataLoader: the same samples in the same order."""
 
+import json
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import ChecksumError, OptionError
 
 VIEW = wt.RandomResizedCrop(24, flip=True)
 FIELDS = ("__key__", "image", "label")
@@ -112,3 +114,40 @@ def test_labels_are_plain_ints_and_images_tensors(packed):
 def test_mask_is_refused_and_says_where_it_is(packed):
     with pytest.raises(OptionError, match="make_loader"):
         make(packed, tail="mask")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_without_decoding_samples_come_as_they_are_stored_in_the_same_order(packed, photos, num_workers):
+    dataset = wt.StreamingDataset(packed, batch_size=20, shuffle=True, decode=False)
+    samples = list(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+    keys = make(packed, batch_size=20, view=None, fields=("__key__",))
+    expected = [sample.key for sample in DataLoader(keys, batch_size=None, num_workers=num_workers)]
+    assert [sample["__key__"] for sample in samples] == expected
+    for sample in samples:
+        path = photos / json.loads(sample["json"])["path"]
+        assert sample["jpg" if path.suffix == ".jpg" else "png"] == path.read_bytes()
+        assert sample["__url__"].endswith(".tar")
+        assert int(sample["cls"]) == sorted(p.name for p in photos.iterdir() if p.is_dir()).index(path.parent.name)
+
+
+def test_a_webdataset_pipeline_can_be_fed(packed):
+    import webdataset
+
+    dataset = wt.StreamingDataset(packed, batch_size=20, shuffle=True, decode=False, tail="pad")
+    pipeline = webdataset.DataPipeline(
+        dataset, webdataset.decode("pil"), webdataset.to_tuple("jpg;png", "cls"), webdataset.map_tuple(np.array, int)
+    )
+    rows = list(DataLoader(pipeline, batch_size=None, num_workers=2))
+    assert len(rows) == 400
+    assert all(image.shape[2] == 3 and 0 <= label < 8 for image, label in rows)
+
+
+def test_bytes_are_verified_and_take_no_view(packed_copy):
+    with pytest.raises(OptionError, match="decode=False"):
+        wt.StreamingDataset(packed_copy, decode=False, view=VIEW)
+    path = packed_copy / "shard-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError, match=r"shard-000001\.tar"):
+        list(wt.StreamingDataset(packed_copy, decode=False))

@@ -42,6 +42,9 @@ class StreamingDataset(IterableDataset[Any]):
         seed: Of the order, of crops and flips.
         fields: ``image``, ``label``, ``__key__``, or any stored field.
         transform: Function on a uint8 tensor [3, height, width], or an Albumentations transform.
+        decode: False gives what is stored, verified, as a dictionary of bytes with ``__key__`` and ``__url__``: what
+            webdataset's pipelines take, as in ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger
+            ``batch_size`` then deals out longer runs, which is faster.
         tail: Samples that do not fill a batch on every rank: ``drop`` them, or ``pad`` with others.
         where: Only samples for which this holds, as for `make_loader`.
         subset: A fraction of them, or sample ids.
@@ -73,6 +76,7 @@ class StreamingDataset(IterableDataset[Any]):
         seed: int = 0,
         fields: Sequence[str] = ("image", "label"),
         transform: Transform | None = None,
+        decode: bool = True,
         tail: Tail = "drop",
         where: Where | None = None,
         subset: Subset | None = None,
@@ -86,12 +90,14 @@ class StreamingDataset(IterableDataset[Any]):
     ) -> None:
         if tail == "mask":
             raise OptionError("tail='mask' is make_loader's: a sample has no place to say that it is padding")
+        if not decode and (view is not None or transform is not None):
+            raise OptionError("decode=False gives bytes: leave view= and transform= to what comes behind")
         request = Request(
             batch_size=batch_size,
             view=view,
             shuffle=shuffle,
             seed=seed,
-            fields=fields,
+            fields=fields if decode else ("__key__",),
             transform=transform,
             where=where,
             subset=subset,
@@ -106,6 +112,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._opened = open_dataset(dataset, request)
         self.batch_size = batch_size
         self.tail = tail
+        self.decode = decode
         check_plan(self._plan(0))
         # Shared with the workers: the next epoch, the running one, and which round of the DataLoader that is.
         self._shared = torch.tensor([0, -1, -1, -1], dtype=torch.int64).share_memory_()
@@ -137,6 +144,9 @@ class StreamingDataset(IterableDataset[Any]):
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         for number in range(worker, len(plan), num_workers):
             step = plan.step(number)
+            if not self.decode:
+                yield from self._assembler.reader.rows(step.ids).stored()
+                continue
             for start in range(0, len(step.ids), _CHUNK):
                 part = slice(start, start + _CHUNK)
                 values = self._assembler.batch(

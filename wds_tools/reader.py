@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -101,6 +102,25 @@ class Rows:
     def field(self, name: str) -> list[memoryview]:
         """Return the verified bytes of one field of each sample; raises as `images` does."""
         return self._read(name)
+
+    def stored(self) -> list[dict[str, Any]]:
+        """Return each sample as it is stored, verified: ``__key__``, ``__url__`` of its shard, and fields as bytes.
+
+        Raises:
+            ChecksumError: Bytes have changed since they were packed.
+        """
+        out: list[dict[str, Any]] = [{}] * len(self)
+        for shard, group, rows in self._groups:
+            number = int(self.shard[group[0]])
+            url, keys = self._reader.shards.shard_url(number), shard.index.keys
+            for position, row in zip(group.tolist(), rows.tolist(), strict=True):
+                out[position] = {"__key__": keys[row], "__url__": url}
+            for name, columns in shard.index.fields.items():
+                there = np.flatnonzero(columns.offset[rows] != ABSENT)
+                found = self._reader.cut(shard, number, name, columns, rows[there])
+                for position, data in zip(group[there].tolist(), found, strict=True):
+                    out[position][name] = bytes(data)
+        return out
 
     def _strings(self, column: str) -> list[str]:
         out = [""] * len(self)
