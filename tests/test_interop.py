@@ -1,10 +1,11 @@
-"""What we pack is read by others: webdataset, GNU tar, Hugging Face datasets, pandas, and twenty lines of Python."""
+"""What we pack is read by others: webdataset, GNU tar, libarchive, Hugging Face datasets, pandas, and twenty lines of Python."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -51,12 +52,15 @@ def test_webdataset_decodes_images_labels_and_json(packed: Path, photos: Path) -
     assert count == 400
 
 
-# --- GNU tar ---
+# --- GNU tar, and libarchive's bsdtar ---
 
 
-def test_gnu_tar_unpacks_every_byte_of_the_folder(packed: Path, photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["tar", "bsdtar"])
+def test_tar_programs_unpack_every_byte_of_the_folder(program: str, packed: Path, photos: Path, tmp_path: Path) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (Debian: libarchive-tools)")
     for shard in shards(packed):
-        run = subprocess.run(["tar", "-xvf", shard, "-C", str(tmp_path)], capture_output=True, text=True, check=True)
+        run = subprocess.run([program, "-xf", shard, "-C", str(tmp_path)], capture_output=True, text=True, check=True)
         assert run.stderr == ""
     described = sorted(tmp_path.glob("*.json"))
     assert len(described) == 400
