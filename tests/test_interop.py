@@ -1,4 +1,4 @@
-"""What we pack is read by others: webdataset, GNU tar, libarchive, Hugging Face datasets, pandas, and twenty lines of Python."""
+"""What we pack is read by others: webdataset, tar programs, Hugging Face datasets, pandas, twenty lines of Python."""
 
 from __future__ import annotations
 
