@@ -127,7 +127,7 @@ CONTENDERS = {
     "ffcv": Contender(
         "peers.ffcv",
         ("ffcv", "torch"),
-        "threads instead of worker processes, OrderOption.QUASI_RANDOM, os_cache=True",
+        "threads instead of worker processes, QUASI_RANDOM order, os_cache=True; compiles before its first batch",
         works=(*PICTURES, "raw"),
         notes={
             **dict.fromkeys(

@@ -21,6 +21,8 @@ from wds_tools.errors import WorkerError
 _START = Path(__file__).with_name("start.py")
 _PATIENCE_SECONDS = 120.0
 _GOODBYE_SECONDS = 1.0
+_OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+_LONGEST_TMPDIR = 70  # bytes; multiprocessing makes sockets below it, whose names end at 107
 
 
 class Contestant:
@@ -47,7 +49,7 @@ class Contestant:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=_environment(foreign=python is not None),
+                env=_environment(folder, foreign=python is not None),
             )
 
     def wait_until_loaded(self) -> None:
@@ -123,10 +125,17 @@ def contestants(names: Iterable[str], folder: Path, pythons: Mapping[str, str]) 
             contestant.end(patience)
 
 
-def _environment(*, foreign: bool) -> dict[str, str]:
-    """Return the environment of this process; another Python must not find packages of this one."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+def _environment(folder: Path, *, foreign: bool) -> dict[str, str]:
+    """Return the environment of this process; another Python must not find packages of this one.
+
+    What peers leave in the folder for temporary files goes with ours.
+    """
+    found = dict(os.environ)
+    own = folder / "tmp"
+    if len(os.fsencode(own)) <= _LONGEST_TMPDIR:
+        own.mkdir(exist_ok=True)
+        found["TMPDIR"] = str(own)
     if foreign:
-        return {name: value for name, value in os.environ.items() if name not in hidden}
+        return {name: value for name, value in found.items() if name not in _OF_THIS_PYTHON}
     root = str(_START.parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    return {**found, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

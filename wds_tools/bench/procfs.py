@@ -29,8 +29,11 @@ def family(pid: int) -> list[int]:
 
 
 def workers(pid: int) -> list[int]:
-    """Return the descendants of a process that do work: not those that multiprocessing keeps beside it."""
-    return [member for member in family(pid)[1:] if not _keeps_books(member)]
+    """Return the descendants of a process that can do work.
+
+    Those that have ended and were not waited for cannot, and those that multiprocessing keeps beside it do not.
+    """
+    return [member for member in family(pid)[1:] if _stat(member)[:1] not in ([], ["Z"]) and not _keeps_books(member)]
 
 
 def cpu_seconds(pid: int) -> float:

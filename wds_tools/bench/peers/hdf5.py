@@ -61,8 +61,7 @@ class _Samples(Dataset[Any]):
     def __getitem__(self, number: int) -> Any:
         if self._stored is None:
             self._stored = h5py.File(_place(self._setup), "r")["samples"]
-        data = self._stored[number]
-        return data.tobytes() if self._setup.work == "bytes" else self._open(data)
+        return self._open(self._stored[number])
 
 
 def _place(setup: Setup) -> Path:

@@ -48,8 +48,7 @@ class _Samples(Dataset[Any]):
         if self._transaction is None:
             place = str(self._setup.own)
             self._transaction = lmdb.open(place, readonly=True, lock=False, readahead=False).begin(buffers=True)
-        data = self._transaction.get(_key(number))
-        return self._open(bytes(data) if self._setup.work == "bytes" else data)
+        return self._open(self._transaction.get(_key(number)))
 
 
 def _key(number: int) -> bytes:

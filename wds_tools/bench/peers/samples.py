@@ -22,7 +22,7 @@ from wds_tools.bench.works import RAW_SHAPE, Setup
 def opener(setup: Setup) -> Callable[[Any], Any]:
     """Return the function that makes a sample of what a format has stored, bytes or an array of them."""
     if setup.work == "bytes":
-        return _as_is
+        return bytes
     if setup.work == "raw":
         return _raw
     return partial(_shown, transform_of(setup.view))  # to be pickled, as litdata wants
