@@ -31,7 +31,7 @@ def photos() -> Path:
 def packed(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     """Return the sample photographs packed into several small shards. Not to be changed: see `packed_copy`."""
     folder = tmp_path_factory.mktemp("packed") / "photos"
-    wt.pack(photos, folder, shard_bytes="1MB", workers=1)
+    wt.pack(photos, folder, shard_bytes="1MB", workers=1, images="keep")
     return folder
 
 

@@ -213,6 +213,23 @@ def test_every_option_of_pack_reaches_the_packer(call: Call, few: Path, tmp_path
     assert_one_line_error(call("pack", few, tmp_path / "new", "--workers", "1", "--strict"), 1, "'cat/broken.jpg'")
 
 
+def test_the_image_options_of_pack_reach_the_packer(call: Call, few: Path, tmp_path: Path) -> None:
+    for words, source in (
+        (["--images", "keep"], "keep"),
+        (["--images", "raw", "--resize", "32x24"], "raw 32x24"),
+        (["--resize", "24", "--quality", "70"], "resize 24 quality 70"),
+    ):
+        dst = tmp_path / source
+        assert call("pack", few, dst, "--workers", "1", *words).code == 0
+        assert json.loads((dst / "manifest.json").read_text())["source"]["images"].startswith(source)
+    for words, said in (
+        (["--images", "keep", "--verify-pixels"], "verify_pixels with images='keep'"),
+        (["--images", "smaller"], "allowed are 'keep', 'crop-ready', 'resize', 'raw'"),
+    ):
+        assert_one_line_error(call("pack", few, tmp_path / "none", *words), 2, said)
+        assert not (tmp_path / "none").exists()
+
+
 def make_nothing(folder: Path) -> None:
     """Leave the source missing."""
 
@@ -287,6 +304,7 @@ def test_an_interrupted_pack_is_one_line_and_goes_on_when_it_is_run_again(photos
         for number in range(6):
             shutil.copytree(folder, tmp_path / "src" / folder.name / str(number))
     words = ["pack", str(tmp_path / "src"), str(tmp_path / "out"), "--shard-bytes", "1MB", "--workers", "2"]
+    words += ["--images", "keep"]
     command = [sys.executable, "-m", "wds_tools.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         while not list((tmp_path / "out").glob("*.parquet")):

@@ -5,13 +5,17 @@ import io
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
-from wds_tools.codecs import probe
-from wds_tools.decode import decode_rgb, decode_stored, decode_top, orient, render
+from wds_tools.codecs import encode_npy, probe
+from wds_tools.decode import decode_rgb, decode_stored, decode_top, orient, turned_box
 from wds_tools.errors import DecodeError
+from wds_tools.jpeg import baseline_frame
 from wds_tools.prng import uniform
+from wds_tools.render import render
 from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
 
 
@@ -125,10 +129,15 @@ def test_a_mask_keeps_its_class_numbers(photo):
     assert decode_stored(memoryview(encode(photo, "png"))).shape[2] == 3
 
 
+def cut(pixels, box):
+    left, top, width, height = box
+    return pixels[top : top + height, left : left + width]
+
+
 def shown(pixels, view, position=0):
     u = uniform(4, np.array([position]), view.draws)
     regions = view.regions(np.array([pixels.shape[1]]), np.array([pixels.shape[0]]), u)
-    return regions, render(pixels, regions, 0)
+    return regions, render(cut(pixels, regions.box[0]), regions, 0)
 
 
 def mean_difference(ours, theirs):
@@ -174,14 +183,15 @@ def test_render_writes_into_the_place_it_is_given(photo):
     pixels = np.asarray(photo)
     regions, expected = shown(pixels, RandomResizedCrop(32))
     batch = np.zeros((2, 3, 32, 32), np.uint8)
-    render(pixels, regions, 0, batch[1])
+    render(cut(pixels, regions.box[0]), regions, 0, batch[1])
     assert (batch[1] == expected).all()
     assert not batch[0].any()
 
 
 def same_top(data, rows):
     """Decode the top of a JPEG, compare it with the whole, and return how many rows there are."""
-    top = decode_top(memoryview(data), rows)
+    frame = baseline_frame(data)
+    top = None if frame is None else decode_top(memoryview(data), frame, rows)
     if top is None:
         return None
     whole = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1)
@@ -211,19 +221,12 @@ def test_the_top_of_baseline_jpegs_of_all_kinds_is_that_of_the_whole(photo, mode
         assert all(height is not None for height in heights[:5])
 
 
-def test_there_is_no_top_of_a_progressive_jpeg_or_of_what_is_none(photo):
-    assert decode_top(memoryview(encode(photo, "jpg", progressive=True)), 10) is None
-    assert decode_top(memoryview(encode(photo, "png")), 10) is None
-    for data in (b"", b"\xff\xd8", b"\xff\xd8\xff\xc0" + bytes(15), b"\xff\xd8\xff\xe0\x00\x00" + bytes(40)):
-        assert decode_top(memoryview(data), 10) is None
-
-
 def test_damage_in_the_rows_that_are_needed_is_an_error_and_never_other_pixels(photo):
     data = encode(photo, "jpg", quality=92)
     start = data.index(b"\xff\xda") + 14
     cut = data[: start + 200] + b"\xff\xd9"
     with pytest.raises(DecodeError):
-        decode_rgb(memoryview(cut), kind="jpg", mode="RGB", orientation=1, rows=photo.height - 40)
+        decode_rgb(memoryview(cut), kind="jpg", mode="RGB", orientation=1, box=(0, 0, 9, photo.height - 40))
 
 
 def test_stray_bytes_before_the_scan_never_give_pixels_of_other_memory(photo):
@@ -234,7 +237,111 @@ def test_stray_bytes_before_the_scan_never_give_pixels_of_other_memory(photo):
         for stray in (b"\0\0\0", b"\xff\xff\x00", b"\xff\xd0"):
             odd = data[:at] + stray + data[at:]
             try:
-                pixels = decode_rgb(memoryview(odd), kind="jpg", mode="RGB", orientation=1, rows=40)
+                pixels = decode_rgb(memoryview(odd), kind="jpg", mode="RGB", orientation=1, box=(0, 0, photo.width, 40))
             except DecodeError:
                 continue
-            assert abs(pixels[:40].astype(int) - whole[:40]).mean() <= 2
+            assert abs(pixels.astype(int) - whole[:40]).mean() <= 2
+
+
+def assert_boxes(data, boxes):
+    """Decode parts of an image and compare each with the whole, to the bit."""
+    info = probe(data)
+    whole = decoded(data)
+    for left, top, width, height in boxes:
+        box = left % info.width, top % info.height, width, height
+        box = (*box[:2], min(width, info.width - box[0]), min(height, info.height - box[1]))
+        part = decode_rgb(memoryview(data), kind=info.kind, mode=info.mode, orientation=info.orientation, box=box)
+        assert part.shape == (box[3], box[2], 3)
+        assert (part == cut(whole, box)).all(), box
+
+
+BOXES = [(0, 0, 999, 999), (0, 0, 1, 1), (17, 33, 40, 30), (15, 16, 1, 1), (79, 31, 33, 1), (100, 90, 999, 999)]
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("options", [{}, {"restart_marker_blocks": 1}])
+def test_a_part_of_a_turned_image_is_that_of_the_whole(photo, kind, orientation, options):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert_boxes(encode(photo.crop((0, 0, 118, 99)), kind, exif=exif, **(options if kind == "jpg" else {})), BOXES)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+@pytest.mark.parametrize("options", [{}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 1}])
+def test_a_part_of_a_jpeg_of_any_mode_is_that_of_the_whole(photo, mode, options):
+    assert_boxes(encode(photo.convert(mode), "jpg", **options), BOXES)
+
+
+def test_a_box_outside_the_picture_is_an_error_and_says_what_to_do(photo):
+    for options in ({}, {"restart_marker_blocks": 1}):
+        data = encode(photo.crop((0, 0, 64, 48)), "jpg", **options)
+        for box in ((0, 0, 65, 10), (10, 10, 20, 39)):
+            with pytest.raises(DecodeError, match=r"64x48, smaller than its index says.*wds-tools index"):
+                decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1, box=box)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_box_turns_as_its_picture_does(orientation):
+    pixels = np.arange(7 * 11 * 3).astype(np.uint8).reshape(7, 11, 3)
+    box = (2, 1, 5, 3)
+    assert (
+        cut(orient(pixels, orientation), turned_box(box, orientation, (11, 7))) == orient(cut(pixels, box), orientation)
+    ).all()
+
+
+def test_stored_pixels_are_taken_as_they_are_and_cut_without_a_copy():
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), np.uint8)
+    data = memoryview(encode_npy(pixels))
+    assert (decode_rgb(data, kind="npy", mode="RGB", orientation=1) == pixels).all()
+    part = decode_rgb(data, kind="npy", mode="RGB", orientation=1, box=(3, 2, 5, 4))
+    assert (part == pixels[2:6, 3:8]).all()
+    assert np.shares_memory(part, np.frombuffer(data, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((4, 4, 1), np.uint8), np.zeros((0, 4, 3), np.uint8)],
+)
+def test_an_array_that_is_no_image_is_an_error(array):
+    with pytest.raises(DecodeError, match=r"is no image; those are uint8 \[h, w, 3\]"):
+        decode_rgb(memoryview(encode_npy(array)), kind="npy", mode="RGB", orientation=1)
+
+
+@pytest.mark.parametrize("blocks", [2, 5])  # 5 divides the 25 MCUs of a row, 2 does not
+def test_damage_between_restart_markers_is_an_error_or_the_pixels_of_a_full_decode(photo, blocks):
+    data = bytearray(encode(photo, "jpg", quality=92, restart_marker_blocks=blocks))
+    assert baseline_frame(data).columns == (5 if blocks == 5 else 0)
+    box = 20, 20, 60, 60
+    allowed = [cut(decoded(bytes(data)), box)]
+    start = data.index(b"\xff\xda") + 14
+    refused = 0
+    for place in np.random.default_rng(0).integers(start, len(data) - 2, 200).tolist():
+        odd = data.copy()
+        del odd[place : place + 40]  # whole markers too
+        options = {"kind": "jpg", "mode": "RGB", "orientation": 1}
+        try:
+            part = decode_rgb(memoryview(odd), box=box, **options)
+        except DecodeError:
+            refused += 1
+            continue
+        if not (part == allowed[0]).all():  # libjpeg sees nothing wrong in a few of them
+            assert (part == cut(decode_rgb(memoryview(odd), **options), box)).all()
+    assert refused > 30
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
+def test_a_damaged_jpeg_gives_a_part_of_the_right_size_or_a_decode_error(changes, in_header):
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 90, 3), np.uint8))
+    data = bytearray(encode(photo, "jpg", restart_marker_blocks=2))
+    frame = baseline_frame(data)
+    size = bytes(data[frame.height_at : frame.height_at + 4])
+    for where, value in changes:
+        data[where % (frame.scan_at if in_header else len(data))] = value
+    data[frame.height_at : frame.height_at + 4] = size  # or it would ask for gigabytes
+    try:
+        part = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1, box=(40, 20, 30, 17))
+    except DecodeError:
+        return
+    assert part.shape == (17, 30, 3)

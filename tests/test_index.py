@@ -22,7 +22,9 @@ from wds_tools.index import ABSENT, NO_LABEL, Index, IndexBuilder, from_bytes, i
 
 QUICK = settings(deadline=None, max_examples=100)
 SHARD_BYTES = 2**62
-IMAGE = ImageInfo("jpg", 640, 480, "RGB", 6)
+IMAGE = ImageInfo("jpg", 640, 480, "RGB", 6, 4, 16, 8)
+
+NUMBERS = ("label", "width", "height", "orientation", "restart", "mcu_width", "mcu_height")
 
 places = st.tuples(st.integers(0, 2**61), st.integers(0, 2**61), st.integers(0, 2**64 - 1))
 images = st.builds(
@@ -32,6 +34,9 @@ images = st.builds(
     height=st.integers(1, 2**31 - 1),
     mode=st.sampled_from(["RGB", "L", "I;16"]),
     orientation=st.integers(1, 8),
+    restart=st.integers(0, 65_535),
+    mcu_width=st.integers(0, 32),
+    mcu_height=st.integers(0, 32),
 )
 rows = st.lists(
     st.tuples(
@@ -76,7 +81,7 @@ def assert_same(first: Index, second: Index) -> None:
     for name in ("shard", "shard_bytes", "shard_xxh3", "keys", "mode"):
         assert getattr(first, name) == getattr(second, name)
     assert list(first.fields) == list(second.fields)
-    columns = [(getattr(first, name), getattr(second, name)) for name in ("label", "width", "height", "orientation")]
+    columns = [(getattr(first, name), getattr(second, name)) for name in NUMBERS]
     for field in first.fields:
         columns += [
             (getattr(first.fields[field], c), getattr(second.fields[field], c)) for c in ("offset", "size", "xxh3")
@@ -105,6 +110,7 @@ def test_the_columns_have_the_types_that_the_format_names() -> None:
         "cls.offset": "int64", "cls.size": "int64", "cls.xxh3": "uint64",
         "json.offset": "int64", "json.size": "int64", "json.xxh3": "uint64",
         "label": "int64", "width": "int32", "height": "int32", "mode": "string", "orientation": "int8",
+        "restart": "int32", "mcu_width": "int8", "mcu_height": "int8",
     }  # fmt: skip
     assert json.loads(table.schema.metadata[b"wds_tools"]) == {
         "version": 1,
@@ -125,6 +131,14 @@ def test_what_is_absent_is_null_on_disk_and_marked_in_memory() -> None:
     assert index.label.tolist() == [3, NO_LABEL, 0]
     assert (index.width.tolist(), index.height.tolist()) == ([640, 0, 0], [480, 0, 0])
     assert (index.mode, index.orientation.tolist()) == (["RGB", "", ""], [6, 1, 1])
+
+
+def test_an_index_of_before_there_were_restart_intervals_is_read() -> None:
+    old = rewritten({"restart": None, "mcu_width": None, "mcu_height": None})
+    index = from_bytes(old, name="s.parquet")
+    assert [index.restart.tolist(), index.mcu_width.tolist(), index.mcu_height.tolist()] == [[0, 0, 0]] * 3
+    now = from_bytes(to_bytes(small()), name="s.parquet")
+    assert [now.restart.tolist(), now.mcu_width.tolist(), now.mcu_height.tolist()] == [[4, 0, 0], [16, 0, 0], [8, 0, 0]]
 
 
 def test_a_checksum_of_64_bits_is_kept() -> None:
@@ -200,6 +214,7 @@ def test_a_statement_that_cannot_be_is_refused(about: dict[str, Any]) -> None:
         {"label": pa.array([2**64 - 1, 0, 0], pa.uint64())},
         {"jpg.xxh3": pa.array([-1, 0, 0])}, {"width": pa.array([2**40, 0, 0])}, {"width": pa.array([-1, 0, 0])},
         {"height": pa.array([-1, 0, 0])}, {"orientation": pa.array([0, 1, 1])}, {"orientation": pa.array([9, 1, 1])},
+        {"restart": pa.array([0, -1, 0])}, {"mcu_width": pa.array([-8, 0, 0])},
         {"key": pa.array([b"\xff", b"", b""])}, {"jpg.offset": pa.array([[1], [2], [3]])},
     ],
 )  # fmt: skip

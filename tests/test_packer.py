@@ -26,13 +26,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from wds_tools import packer
 from wds_tools.errors import DestinationError, OptionError, SourceError
 from wds_tools.index import NO_LABEL, from_bytes
 from wds_tools.manifest import Manifest, from_json
-from wds_tools.packer import PackReport, pack
+from wds_tools.packer import PackReport
 from wds_tools.packstate import Destination
 
 REPOSITORY = Path(__file__).parents[1]
+
+
+def pack(src: Path, dst: Path, **options: object) -> PackReport:
+    """Pack the files' own bytes: what else may become of images is in test_transcode.py."""
+    return packer.pack(src, dst, **{"images": "keep", **options})  # type: ignore[arg-type]
 
 
 def picture(kind: str = "JPEG", size: tuple[int, int] = (8, 6), colour: int = 0) -> bytes:
@@ -217,7 +223,7 @@ def test_the_manifest_counts_fields_classes_and_image_sizes(photos: Path, packed
 def test_the_manifest_names_nothing_of_the_machine(small: Path, tmp_path: Path) -> None:
     manifest = pack(small, tmp_path / "dst", workers=1, seed=5).manifest
     assert manifest.shuffled
-    assert set(manifest.source) == {"kind", "seed", "shard_bytes", "files", "digest"}
+    assert set(manifest.source) == {"kind", "seed", "shard_bytes", "files", "images", "image_bytes", "digest"}
     assert str(tmp_path) not in (tmp_path / "dst" / "manifest.json").read_text()
 
 
@@ -282,7 +288,7 @@ def test_a_class_whose_name_is_no_utf8_is_kept_in_the_manifest(tmp_path: Path) -
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_the_number_of_workers_changes_no_byte(photos: Path, packed: Path, tmp_path: Path, workers: int) -> None:
-    pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers)
+    pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers, images="keep")
     assert contents(tmp_path / "dst") == contents(packed)
 
 
@@ -651,7 +657,8 @@ def test_of_packers_that_start_together_one_packs_and_the_others_do_no_harm(
     photos: Path, packed: Path, tmp_path: Path
 ) -> None:
     dst = tmp_path / "dst"
-    script = f"from wds_tools.packer import pack; pack({str(photos)!r}, {str(dst)!r}, shard_bytes='1MB', workers=1)"
+    arguments = f"{str(photos)!r}, {str(dst)!r}, shard_bytes='1MB', workers=1, images='keep'"
+    script = f"from wds_tools.packer import pack; pack({arguments})"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     packers = [
         subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
@@ -702,7 +709,7 @@ def fork(number):
 
     sys.addaudithook(hook)
     try:
-        pack(src, os.path.join(dst, str(number)), workers=1, shard_bytes=12_000)
+        pack(src, os.path.join(dst, str(number)), workers=1, shard_bytes=12_000, images="keep")
     except BaseException as error:
         print(error, file=sys.stderr)
         os._exit(1)
@@ -757,7 +764,7 @@ def test_a_kill_while_an_earlier_pack_is_replaced_is_mended_by_a_rerun(
     pack(few, killed / "template", workers=1, seed=1, shard_bytes=10_240)
     for number in range(1, 61):
         shutil.copytree(killed / "template", killed / str(number))
-    script = KILL_EVERYWHERE.replace("shard_bytes=12_000)", "shard_bytes=12_000, fresh=True)")
+    script = KILL_EVERYWHERE.replace("shard_bytes=12_000", "shard_bytes=12_000, fresh=True")
     done = run(script.format(src=str(few), dst=str(killed)))
     assert done.returncode == 0, done.stderr
     assert 30 < int(done.stdout) <= 60
@@ -773,14 +780,14 @@ PACK = """
 import sys
 from wds_tools.packer import pack
 if __name__ == "__main__":
-    pack({src!r}, {dst!r}, shard_bytes={shard_bytes!r}, workers=2)
+    pack({src!r}, {dst!r}, shard_bytes={shard_bytes!r}, workers=2, images={images!r})
 """
 
 
-def start(src: Path, dst: Path, shard_bytes: str, mark: str) -> subprocess.Popen[bytes]:
+def start(src: Path, dst: Path, shard_bytes: str, mark: str, images: str = "keep") -> subprocess.Popen[bytes]:
     """Start packing in a process whose children can be told by ``mark`` in their environment."""
     script = dst.parent / "pack_script.py"
-    script.write_text(PACK.format(src=str(src), dst=str(dst), shard_bytes=shard_bytes))
+    script.write_text(PACK.format(src=str(src), dst=str(dst), shard_bytes=shard_bytes, images=images))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PACK_MARK": mark}
     return subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
 
@@ -817,22 +824,26 @@ def ended_or_finished(process: subprocess.Popen[bytes], dst: Path, shards: int) 
 
 
 @needs_proc
-def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("images", ["keep", "crop-ready"])
+def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, tmp_path: Path, images: str) -> None:
+    if images == "crop-ready" and not shutil.which("jpegtran"):
+        pytest.skip("jpegtran of libjpeg-turbo-progs")
+    pack(photos, tmp_path / "whole", shard_bytes="1MB", workers=1, images=images)
     randomness = random.Random(20261121)
     landed = 0
     for chain in range(3):
         dst, mark = tmp_path / f"{chain}" / "dst", uuid.uuid4().hex
         dst.parent.mkdir()
         for kill in (1, 2):
-            process = start(photos, dst, "1MB", mark)
+            process = start(photos, dst, "1MB", mark, images)
             goal = kill + randomness.randrange(2)  # shards finished by then; some time later it is killed
             assert wait_for(partial(ended_or_finished, process, dst, goal))
             time.sleep(0.03 * randomness.random())
             process.kill()
             landed += process.wait() == -signal.SIGKILL
             assert no_one_left(mark)
-        pack(photos, dst, shard_bytes="1MB", workers=1)
-        assert contents(dst) == contents(packed)
+        pack(photos, dst, shard_bytes="1MB", workers=1, images=images)
+        assert contents(dst) == contents(tmp_path / "whole")
     assert landed >= 1
 
 
@@ -848,7 +859,7 @@ def test_a_rerun_keeps_the_shards_that_were_finished(small: Path, tmp_path: Path
             save(folder, report)
             if report.number == 2: os.kill(os.getpid(), 9)
         packwork.save_report = save_and_die
-        packer.pack({str(small)!r}, {str(dst)!r}, shard_bytes=12_000, workers=1)
+        packer.pack({str(small)!r}, {str(dst)!r}, shard_bytes=12_000, workers=1, images="keep")
         """
     )
     assert done.returncode == -signal.SIGKILL
@@ -862,7 +873,7 @@ def test_a_rerun_keeps_the_shards_that_were_finished(small: Path, tmp_path: Path
 
 def interrupted(src: Path, dst: Path, **options: object) -> None:
     """Leave ``dst`` as a packer that is killed after its second shard does."""
-    arguments = {"shard_bytes": 12_000, "workers": 1, **options}
+    arguments = {"shard_bytes": 12_000, "workers": 1, "images": "keep", **options}
     run(
         f"""
         import os
@@ -898,7 +909,7 @@ def test_a_shard_whose_pictures_have_all_gone_bad_since_does_not_stay(tmp_path: 
         def save_or_die(folder, report):
             return save(folder, report) if report.number < 6 else os.kill(os.getpid(), 9)
         packwork.save_report = save_or_die
-        packer.pack({str(src)!r}, {str(tmp_path / "dst")!r}, shard_bytes=12_000, workers=1)
+        packer.pack({str(src)!r}, {str(tmp_path / "dst")!r}, shard_bytes=12_000, workers=1, images="keep")
         """
     )
     assert done.returncode == -signal.SIGKILL
@@ -991,7 +1002,7 @@ def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(
     )
     (tmp_path / "script.py").write_text(
         "import sys\nfrom wds_tools import packer\nfrom wds_tools.errors import WorkerError\n"
-        "try: packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2)\n"
+        "try: packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2, images='keep')\n"
         "except WorkerError as error: sys.exit(f'WorkerError: {error}')\n"
     )
     done = subprocess.run(
@@ -1023,7 +1034,7 @@ def test_ctrl_c_stops_within_a_shard_and_keeps_what_is_finished(photos: Path, pa
     )
     (tmp_path / "script.py").write_text(
         "import sys\nfrom wds_tools import packer\n"
-        "packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2)\n"
+        "packer.pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=2, images='keep')\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PACK_MARK": mark}
     process = subprocess.Popen(
@@ -1081,7 +1092,7 @@ def test_a_full_disk_says_what_is_kept_and_a_rerun_goes_on(photos: Path, packed:
     dst.parent.mkdir()
     script = (
         "import sys\nfrom wds_tools.packer import pack\nfrom wds_tools.errors import DestinationError\n"
-        "try: pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=1)\n"
+        "try: pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=1, images='keep')\n"
         "except DestinationError as error: print(error, flush=True)\n"
     )
     shell = (

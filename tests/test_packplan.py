@@ -40,6 +40,9 @@ any_inputs = st.lists(
         ),
         st.integers(1, 5000),
         st.integers(0, len(CLASSES) - 1),
+        place=st.just(()),
+        group=st.just(-1),
+        extra=st.just(0),
     ),
     min_size=1,
     max_size=30,
@@ -164,6 +167,18 @@ def test_a_plan_depends_on_what_is_listed_only() -> None:
     assert plans[0].shards > 1
 
 
+def test_images_that_change_are_planned_with_the_bytes_they_will_have() -> None:
+    listing = Listing(pictures(50), [], ())
+    options = {"kind": "folder", "seed": 3, "shard_bytes": 20_000, "kind_of": no_probe}
+    kept = make_plan(listing, **options)
+    raw = make_plan(listing, **options, images="raw 64x64", image_bytes=4000)
+    assert raw.inputs == kept.inputs  # the files, with their own sizes
+    per_shard = (20_000 - len(END)) // sample_bytes(Input("000.jpg", 4000, None), ())
+    assert set(np.diff(raw.boundaries[:-1])) == {per_shard}
+    assert (raw.source["images"], raw.source["image_bytes"]) == ("raw 64x64", 4000)
+    assert (kept.source["images"], kept.source["image_bytes"]) == ("keep", None)
+
+
 def test_the_digest_tells_paths_sizes_labels_order_and_classes_apart() -> None:
     inputs = [Input("a", 1, 0), Input("b", 2, 1)]
     others = [
@@ -199,7 +214,45 @@ def test_what_differs_is_named() -> None:
     assert differences(old, {**old, "seed": 1}) == "seed was 0 and is 1"
     assert "shard_bytes was 1 and is 2" in differences(old, {**old, "shard_bytes": 2, "files": 4})
     assert "files was 3 and is 4" in differences(old, {**old, "shard_bytes": 2, "files": 4})
+    changed = differences({**old, "images": "raw 64"}, {**old, "images": "raw 32", "image_bytes": 9})
+    assert changed == "images was 'raw 64' and is 'raw 32', image_bytes was None and is 9"
     assert (
         differences(old, {**old, "digest": "b"})
-        == "paths, sizes, classes or the first pictures of the input are others"
+        == "paths, sizes, content, classes or the first pictures of the input are others"
     )
+
+
+def grouped(groups: int, each: int, size: int = 100) -> list[Input]:
+    return [Input(f"a.h5#{row}", size, None, (row,), row // each) for row in range(groups * each)]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 3000), st.integers(0, 5))
+def test_groups_are_shuffled_in_windows_and_nothing_is_lost(groups: int, each: int, window: int, seed: int) -> None:
+    inputs = grouped(groups, each)
+    order = shuffled(inputs, seed, window_bytes=window)
+    assert sorted(order) == sorted(inputs)
+    assert order == shuffled(inputs, seed, window_bytes=window)
+    rows = max(1, window // (100 * each)) * each  # of a window: whole groups
+    for start in range(0, len(order), rows):
+        parts = [entry.group for entry in order[start : start + rows]]
+        assert all(parts.count(group) == each for group in parts), "a group lies in one window"
+
+
+def test_a_source_whose_records_stand_alone_is_shuffled_as_a_whole() -> None:
+    alone = pictures(1000)
+    order = [alone.index(entry) for entry in shuffled(alone, 0, window_bytes=1)]
+    assert np.corrcoef(order, range(1000))[0, 1] < 0.1
+
+
+def test_a_window_of_groups_mixes_what_lies_sorted_by_class() -> None:
+    order = shuffled(grouped(200, 50), 0, window_bytes=100 * 50 * 20)
+    distinct = [len({entry.group for entry in order[start : start + 20]}) for start in range(0, len(order), 20)]
+    assert np.mean(distinct) > 11  # of 20 groups in a window, as many as 20 draws hit: 12.8
+
+
+def test_the_head_is_of_one_type_where_names_do_not_tell_it() -> None:
+    inputs = [Input(f"a.parquet#{row}", 100, None, (row,)) for row in range(40)]
+    unify_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.place[0] % 3], by_name=False)
+    assert len({entry.place[0] % 3 for entry in inputs[:HEAD]}) == 1
+    assert len(set(inputs)) == 40

@@ -19,6 +19,7 @@ NAMES = [
     "index_shards",
     "make_loader",
     "pack",
+    "pack_splits",
     "train_test_split",
     "verify",
 ]
@@ -35,7 +36,17 @@ def test_every_public_name_is_there_and_described(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["StreamingDataset", "describe", "index_shards", "make_loader", "pack", "train_test_split", "verify"]
+    "name",
+    [
+        "StreamingDataset",
+        "describe",
+        "index_shards",
+        "make_loader",
+        "pack",
+        "pack_splits",
+        "train_test_split",
+        "verify",
+    ],
 )
 def test_options_are_keywords_and_nothing_swallows_a_misspelt_one(name):
     parameters = list(inspect.signature(getattr(wds_tools, name)).parameters.values())

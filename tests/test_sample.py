@@ -66,7 +66,7 @@ def test_samples_do_not_share_their_fields() -> None:
 
 
 def test_jpeg_is_an_image_field_after_the_ones_that_the_packer_writes() -> None:
-    assert IMAGE_FIELDS == ("jpg", "png", "webp", "jpeg")
+    assert IMAGE_FIELDS == ("jpg", "png", "webp", "jpeg", "npy")
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_odd_names_are_listed_and_read(tmp_path: Path, name: str) -> None:
     source = FolderSource(tmp_path)
     (entry,) = source.scan().inputs
     assert entry.path == f"cat/{name}"
-    assert source.read(entry) == name.encode()
+    assert source.read(entry).image == name.encode()
 
 
 def test_a_name_that_is_no_utf8_is_listed_and_read(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_name_that_is_no_utf8_is_listed_and_read(tmp_path: Path) -> None:
     listing = source.scan()
     assert listing.inputs == [Input("caf\udce9/\udcff.jpg", 1, 0)]
     assert listing.classes == ("caf\udce9",)
-    assert source.read(listing.inputs[0]) == b"x"
+    assert source.read(listing.inputs[0]).image == b"x"
 
 
 def test_names_that_differ_in_case_only_are_two_inputs(tmp_path: Path) -> None:

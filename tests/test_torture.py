@@ -156,9 +156,8 @@ def _any_process_with(variable):
 @pytest.mark.parametrize("chain", range(40))
 def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
     rng = random.Random(chain)
-    script = (
-        f"import wds_tools as wt; wt.pack({str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2)"
-    )
+    arguments = f"{str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2, images='keep'"
+    script = f"import wds_tools as wt; wt.pack({arguments})"
     for _ in range(rng.randint(1, 5)):
         environment = {**os.environ, "TORTURE": str(tmp_path)}
         process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, env=environment)
@@ -167,6 +166,6 @@ def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
         process.wait()
         while _any_process_with(f"TORTURE={tmp_path}"):  # its workers notice, and may write until they do
             time.sleep(0.02)
-    wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1)
+    wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1, images="keep")
     ours, theirs = ({p.name: p.read_bytes() for p in f.iterdir()} for f in (tmp_path / "dst", packed))
     assert ours == theirs

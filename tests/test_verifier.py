@@ -24,6 +24,7 @@ from wds_tools.tarfmt import BLOCK, END, build_header, padded
 from wds_tools.verifier import Damage, verify
 
 SHARD = "shard-000001.tar"
+NUMBERS = ("label", "width", "height", "orientation", "restart", "mcu_width", "mcu_height")
 
 
 def flip(path: Path, offset: int, bit: int = 0) -> None:
@@ -221,7 +222,7 @@ def test_a_field_that_the_archive_does_not_have_is_damage(packed_copy: Path) -> 
         )
         for name, part in index.fields.items()
     }
-    more = {name: np.append(getattr(index, name), 1) for name in ("label", "width", "height", "orientation")}
+    more = {name: np.append(getattr(index, name), 1) for name in NUMBERS}
     index = replace(index, keys=keys, fields=fields, mode=[*index.mode, "RGB"], **more)
     reseal(packed_copy, index)
     manifest = from_json((packed_copy / "manifest.json").read_bytes())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wds_tools.manifest import Manifest
     from wds_tools.mixture import Mixture
     from wds_tools.packer import pack
+    from wds_tools.splits import pack_splits
     from wds_tools.stats import describe
     from wds_tools.verifier import verify
     from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
@@ -40,6 +41,7 @@ _HOMES = {
     "index_shards": "indexer",
     "make_loader": "loader",
     "pack": "packer",
+    "pack_splits": "splits",
     "train_test_split": "choose",
     "verify": "verifier",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "index_shards",
     "make_loader",
     "pack",
+    "pack_splits",
     "train_test_split",
     "verify",
 ]

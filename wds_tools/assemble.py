@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wds_tools.codecs import decode_field
-from wds_tools.decode import Pixels, decode_rgb, decode_stored, render
+from wds_tools.codecs import CODECS, decode_field
+from wds_tools.decode import decode_rgb, decode_stored
 from wds_tools.errors import DecodeError, MissingFieldError, OptionError
 from wds_tools.index import NO_LABEL
 from wds_tools.prng import key_of, uniform
 from wds_tools.reader import Reader, Rows
+from wds_tools.render import render
 from wds_tools.sample import IMAGE_FIELDS
 from wds_tools.views import Regions, View
 
@@ -125,14 +126,17 @@ class Assembler:
         turns = rows.gather("orientation").tolist()
         regions = self._regions(rows, epoch, positions) if view else None
         direct = out.numpy() if out is not None and transform is None else None
-        bottom = (regions.box[:, 1] + regions.box[:, 3]).tolist() if regions else [1 << 20] * len(rows)
+        boxes = regions.box.tolist() if regions else [None] * len(rows)
         images = []
         for i in range(len(rows)):
             try:
-                pixels = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], rows=bottom[i])
-                image = _show(pixels, regions, i, direct[i] if direct is not None else None)
+                cut = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], box=boxes[i])
             except DecodeError as error:
                 raise _placed(error, rows, i) from error
+            if regions is None:
+                image = np.ascontiguousarray(cut.transpose(2, 0, 1))
+            else:
+                image = render(cut, regions, i, direct[i] if direct is not None else None)
             if direct is not None:
                 continue
             images.append(torch.from_numpy(image))
@@ -189,19 +193,6 @@ class Assembler:
         return result
 
 
-def _show(pixels: Pixels, regions: Regions | None, i: int, out: Pixels | None) -> Pixels:
-    """Return the view of a decoded picture, or all of it: uint8 [3, height, width]."""
-    if regions is None:
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
-    left, top, width, height = regions.box[i].tolist()
-    if left + width > pixels.shape[1] or top + height > pixels.shape[0]:
-        raise DecodeError(
-            f"image is {pixels.shape[1]}x{pixels.shape[0]}, smaller than its index says: "
-            "make the index again with `wds-tools index`"
-        )
-    return render(pixels, regions, i, out)
-
-
 def _placed(error: DecodeError, rows: Rows, i: int) -> DecodeError:
     shard, key = rows.where(i)
     return DecodeError(str(error), shard=shard, key=key)
@@ -219,7 +210,8 @@ def _labels(rows: Rows) -> NDArray[np.int64]:
 def _field(rows: Rows, name: str) -> Any:
     """Decode another field: an array if its values are numbers, else a list."""
     data = rows.field(name)
-    if name.rpartition(".")[2] in IMAGE_FIELDS:
+    suffix = name.rpartition(".")[2]
+    if suffix in IMAGE_FIELDS and suffix not in CODECS:
         return [np.ascontiguousarray(decode_stored(piece).transpose(2, 0, 1)) for piece in data]
     values = []
     for i, piece in enumerate(data):

@@ -14,9 +14,11 @@ import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools import jpeg
@@ -24,6 +26,8 @@ from wds_tools.errors import DecodeError, SampleError
 
 MAX_PIXELS = 100_000_000
 """Images with more pixels are refused before memory is allocated; ImageNet's largest have about 70 million."""
+
+_MAX_NPY_HEADER = 1 << 20
 
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -33,11 +37,14 @@ class ImageInfo:
     """What an image's header says.
 
     Attributes:
-        kind: ``jpg``, ``png`` or ``webp``.
+        kind: ``jpg``, ``png``, ``webp``, or ``npy`` for stored pixels.
         width: Pixels as shown, orientation applied.
         height: Pixels as shown, orientation applied.
         mode: Pillow's name: ``RGB``, ``L``, ``CMYK``, ``P``, ``RGBA``, ``I;16``, ...
         orientation: EXIF orientation, 1 to 8.
+        restart: MCUs between the restart markers along which a JPEG can be cut, 0 where it cannot.
+        mcu_width: Pixels of a JPEG's MCU as stored, which tells its sampling; 0 for others.
+        mcu_height: Pixels of an MCU.
     """
 
     kind: str
@@ -45,10 +52,13 @@ class ImageInfo:
     height: int
     mode: str
     orientation: int
+    restart: int = 0
+    mcu_width: int = 0
+    mcu_height: int = 0
 
 
 def sniff(data: bytes | memoryview) -> str | None:
-    """Return the image type by the first bytes: ``jpg``, ``png``, ``webp`` or None.
+    """Return the image type by the first bytes: ``jpg``, ``png``, ``webp``, ``npy`` or None.
 
     >>> sniff(bytes.fromhex("89504e470d0a1a0a")), sniff(b"GIF89a")
     ('png', None)
@@ -60,6 +70,8 @@ def sniff(data: bytes | memoryview) -> str | None:
         return "png"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
+    if head[:6] == b"\x93NUMPY":
+        return "npy"
     return None
 
 
@@ -75,7 +87,7 @@ def probe(data: bytes | memoryview) -> ImageInfo:
     if kind is None:
         raise DecodeError(f"is no JPEG, PNG or WebP: it starts with {bytes(data[:8])!r}")
     try:
-        info = _probe_jpeg(data) if kind == "jpg" else _probe_pillow(data, kind)
+        info = _PROBES[kind](data)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DecodeError(str(error)) from error
     if info.width * info.height > MAX_PIXELS:
@@ -93,7 +105,14 @@ def _probe_jpeg(data: bytes | memoryview) -> ImageInfo:
     width, height = header.width, header.height
     if header.orientation >= 5:
         width, height = height, width
-    return ImageInfo("jpg", width, height, mode, header.orientation)
+    frame = jpeg.baseline_frame(data)
+    restart = frame.restart if frame and frame.columns else 0
+    return ImageInfo("jpg", width, height, mode, header.orientation, restart, header.mcu_width, header.mcu_height)
+
+
+def _probe_npy(data: bytes | memoryview) -> ImageInfo:
+    height, width, _ = stored_pixels(data).shape
+    return ImageInfo("npy", width, height, "RGB", 1)
 
 
 def _probe_pillow(data: bytes | memoryview, kind: str) -> ImageInfo:
@@ -107,6 +126,14 @@ def _probe_pillow(data: bytes | memoryview, kind: str) -> ImageInfo:
             orientation = jpeg.exif_orientation(b"Exif\0\0" + exif.removeprefix(b"Exif\0\0")) or 1
             width, height = image.size[::-1] if orientation >= 5 else image.size
             return ImageInfo(kind, width, height, image.mode, orientation)
+
+
+_PROBES: dict[str, Callable[[bytes | memoryview], ImageInfo]] = {
+    "jpg": _probe_jpeg,
+    "png": lambda data: _probe_pillow(data, "png"),
+    "webp": lambda data: _probe_pillow(data, "webp"),
+    "npy": _probe_npy,
+}
 
 
 def _png_exif(data: bytes | memoryview) -> bytes:
@@ -127,6 +154,18 @@ def _png_exif(data: bytes | memoryview) -> bytes:
         position = stop
 
 
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return pixels as a PNG, which keeps each of them.
+
+    Args:
+        pixels: uint8 [H, W] or [H, W, 1 | 3 | 4], in the order R, G, B, A.
+    """
+    out = io.BytesIO()
+    pixels = np.ascontiguousarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=3)  # 224x224: 4.9 ms, 2 % longer than 11.8 ms of level 6
+    return out.getvalue()
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """How one type of field becomes bytes and back."""
@@ -135,27 +174,68 @@ class Codec:
     decode: Callable[[bytes], Any]
 
 
-def _encode_npy(value: Any) -> bytes:
+def encode_npy(value: Any) -> bytes:
+    """Write an array as npy."""
     out = io.BytesIO()
     np.save(out, np.asarray(value), allow_pickle=False)
     return out.getvalue()
 
 
-def _decode_npy(data: bytes) -> Any:
-    """As ``np.load``, which would allocate whatever the header claims, and would open zip files and pickles too."""
-    stream = io.BytesIO(data)
+def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Read the header of an ``.npy`` file as ``np.load`` would, but check that the array fits the bytes that follow.
+
+    Returns:
+        Shape, whether in Fortran's order, dtype, and where the array starts.
+
+    Raises:
+        ValueError: Not an npy file of version 1.0 or 2.0, of Python objects, or of another length than it states.
+    """
+    size = 2 if bytes(data[6:7]) == b"\x01" else 4  # version 1.0 or 2.0
+    start = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
+    if start > _MAX_NPY_HEADER:
+        raise ValueError(f"npy header of {start:,} bytes; allowed are {_MAX_NPY_HEADER:,}")
+    shape, fortran, dtype = _npy_header(bytes(data[:start]))
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(data) - start:
+        raise ValueError(f"shape {shape} of {dtype} does not fit the {len(data) - start:,} bytes that follow")
+    return shape, fortran, dtype, start
+
+
+def view_npy(data: bytes | memoryview) -> Any:
+    """As ``np.load``, which would allocate whatever the header claims, and would open zip files and pickles too.
+
+    Returns:
+        An array over ``data``: nothing is copied.
+
+    Raises:
+        ValueError: As `npy_header`.
+    """
+    shape, fortran, dtype, start = npy_header(data)
+    return np.frombuffer(data, dtype, math.prod(shape), start).reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=1024)  # numpy parses it as Python source, which takes longer than copying a small picture
+def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    stream = io.BytesIO(header)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(stream)
     if version not in readers:
         raise ValueError(f"npy version {version}; allowed are 1.0 and 2.0")
     try:
-        shape, fortran, dtype = readers[version](stream)
+        return readers[version](stream)
     except (SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"header: {error}") from error  # numpy gives it to Python's own parser
-    start, count = stream.tell(), math.prod(shape)
-    if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - start:
-        raise ValueError(f"shape {shape} of {dtype} does not fit the {len(data) - start:,} bytes that follow")
-    return np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C").copy()
+
+
+def stored_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:
+    """Return an image that is stored decoded, as npy: uint8 [height, width, 3], a view of ``data``.
+
+    Raises:
+        ValueError: No such array.
+    """
+    pixels = view_npy(data)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise ValueError(f"npy of shape {pixels.shape} and {pixels.dtype} is no image; those are uint8 [h, w, 3]")
+    return pixels  # type: ignore[no-any-return]
 
 
 def _decode_json(data: bytes) -> Any:
@@ -168,7 +248,7 @@ def _decode_json(data: bytes) -> Any:
 _INT = Codec(lambda value: b"%d" % int(value), int)
 _TEXT = Codec(lambda value: str(value).encode(), lambda data: data.decode())
 _JSON = Codec(lambda value: json.dumps(value, separators=(",", ":")).encode(), _decode_json)
-_NPY = Codec(_encode_npy, _decode_npy)
+_NPY = Codec(encode_npy, lambda data: view_npy(data).copy())
 _BYTES = Codec(bytes, bytes)
 
 CODECS: dict[str, Codec] = {

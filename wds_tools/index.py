@@ -25,6 +25,11 @@ ABSENT = -1
 """Offset of a field that a sample does not have."""
 
 _METADATA_KEY = b"wds_tools"
+_JPEG_COLUMNS = {
+    "restart": np.int32,
+    "mcu_width": np.int8,
+    "mcu_height": np.int8,
+}  # absent in indexes of before there was `transcode`
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,9 @@ class Index:
         height: int32 [n].
         mode: n Pillow modes, ``""`` where there is no image.
         orientation: int8 [n], EXIF orientation, 1 to 8.
+        restart: int32 [n], MCUs between the restart markers along which a JPEG can be cut, 0 where it cannot.
+        mcu_width: int8 [n], pixels of a JPEG's MCU as stored, which tells its sampling; 0 for others.
+        mcu_height: int8 [n].
     """
 
     shard: str
@@ -69,6 +77,9 @@ class Index:
     height: NDArray[np.int32]
     mode: list[str]
     orientation: NDArray[np.int8]
+    restart: NDArray[np.int32]
+    mcu_width: NDArray[np.int8]
+    mcu_height: NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -126,6 +137,9 @@ class IndexBuilder:
             height=np.array([image.height if image else 0 for image in self.images], np.int32),
             mode=[image.mode if image else "" for image in self.images],
             orientation=np.array([image.orientation if image else 1 for image in self.images], np.int8),
+            restart=np.array([image.restart if image else 0 for image in self.images], np.int32),
+            mcu_width=np.array([image.mcu_width if image else 0 for image in self.images], np.int8),
+            mcu_height=np.array([image.mcu_height if image else 0 for image in self.images], np.int8),
         )
 
 
@@ -150,7 +164,8 @@ def to_bytes(index: Index) -> bytes:
     columns["width"] = pa.array(index.width)
     columns["height"] = pa.array(index.height)
     columns["mode"] = pa.array(index.mode, pa.string())
-    columns["orientation"] = pa.array(index.orientation)
+    for name in ("orientation", *_JPEG_COLUMNS):
+        columns[name] = pa.array(getattr(index, name))
     about = {
         "version": FORMAT_VERSION,
         "shard": index.shard,
@@ -210,6 +225,9 @@ def _from_table(table: Any, about: dict[str, Any]) -> Index:
             return np.array([absent if value is None else value for value in whole.to_pylist()], dtype)
         return np.from_dlpack(whole)
 
+    def known_or_zero(column: str, dtype: Any) -> NDArray[Any]:
+        return numbers(column, dtype) if column in table.column_names else np.zeros(len(table), dtype)
+
     def texts(column: str) -> list[str]:
         if table.column(column).null_count:
             raise ValueError(f"column {column!r} has rows without a value")
@@ -233,6 +251,7 @@ def _from_table(table: Any, about: dict[str, Any]) -> Index:
         height=numbers("height", np.int32),
         mode=texts("mode"),
         orientation=numbers("orientation", np.int8, 1),
+        **{name: known_or_zero(name, dtype) for name, dtype in _JPEG_COLUMNS.items()},
     )
 
 
@@ -245,6 +264,8 @@ def _check_values(index: Index) -> None:
         raise ValueError("an image has a negative size")
     if np.any(index.orientation < 1) or np.any(index.orientation > 8):
         raise ValueError("an orientation is not 1 to 8")
+    if any(np.any(getattr(index, name) < 0) for name in _JPEG_COLUMNS):
+        raise ValueError("an image has a negative restart interval or MCU")
 
 
 def _check_places(index: Index, name: str) -> None:

@@ -205,7 +205,8 @@ class _Scan:
         try:
             return codecs.probe(self._content(name))
         except DecodeError:
-            self.broken.append(key)
+            if name != "npy":  # which may hold anything
+                self.broken.append(key)
             return None
 
     def _content(self, name: str) -> memoryview:

@@ -1,4 +1,4 @@
-"""JPEG structure: what the header says, without decoding. No I/O.
+"""JPEG structure: what the header says, and cutting a part out between restart markers, without decoding. No I/O.
 
 Source: ITU-T T.81 (markers, frame header), the JFIF and Exif 2.32 specifications (APP0, APP1), and Adobe
 Technical Note 5116 (APP14).
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 _STANDALONE = frozenset([0x01, *range(0xD0, 0xD8)])  # markers without a length: TEM, RSTn
 _FRAMES = frozenset([*range(0xC0, 0xD0)]) - {0xC4, 0xC8, 0xCC}  # SOFn, without DHT, JPG and DAC
@@ -25,6 +28,8 @@ class JpegHeader:
         bits: Per sample: 8 nearly always, 12 in medical pictures.
         progressive: Coefficients come in several scans.
         orientation: EXIF orientation, 1 to 8; 1 where it is absent.
+        mcu_width: Pixels of an MCU, the unit that the scan is made of; 0 where it cannot be told.
+        mcu_height: Pixels of an MCU.
     """
 
     width: int
@@ -33,6 +38,8 @@ class JpegHeader:
     bits: int
     progressive: bool
     orientation: int
+    mcu_width: int
+    mcu_height: int
 
 
 def parse_header(data: bytes | memoryview) -> JpegHeader:
@@ -50,6 +57,7 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
         raise ValueError(f"not a JPEG: it starts with {bytes(data[:2])!r}, not with FF D8")
     position = 2
     frame: tuple[int, int, int, int, bool] | None = None
+    mcu = (0, 0)
     orientation: int | None = None
     while True:
         marker, start, stop = _segment(data, position)
@@ -58,6 +66,7 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
                 raise ValueError("JPEG frame header is cut")
             bits, height, width, components = struct.unpack_from(">BHHB", data, start)
             frame = width, height, components, bits, marker in (0xC2, 0xC6, 0xCA, 0xCE)
+            mcu = _mcu(data[start:stop], components)
         elif marker == 0xE1 and orientation is None:
             orientation = exif_orientation(data[start:stop])
         elif marker == 0xDA:
@@ -69,7 +78,7 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
         raise ValueError("JPEG has no frame header with a width and a height before its first scan")
     if bytes(data[stop:]).rfind(b"\xff\xd9") < 0:
         raise ValueError("JPEG is cut: no end-of-image marker behind the first scan")
-    return JpegHeader(frame[0], frame[1], frame[2], frame[3], frame[4], orientation or 1)
+    return JpegHeader(frame[0], frame[1], frame[2], frame[3], frame[4], orientation or 1, *mcu)
 
 
 def _segment(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
@@ -108,32 +117,196 @@ def exif_orientation(payload: bytes | memoryview) -> int | None:
     return None
 
 
+def needed_segments(data: bytes | memoryview) -> bytes:
+    """Return the segments of a whole JPEG that a reader may need, for a copy of it: orientation and colour profile."""
+    header = parse_header(data)
+    kept = [_orientation_segment(header.orientation)] if header.orientation != 1 else []
+    position, marker = 2, 0
+    while marker != 0xDA:
+        marker, start, stop = _segment(data, position)
+        if marker == 0xE2 and bytes(data[start : start + 12]) == b"ICC_PROFILE\0":
+            kept.append(bytes(data[start - 4 : stop]))
+        position = stop
+    return b"".join(kept)
+
+
+def _orientation_segment(orientation: int) -> bytes:
+    """Build the smallest Exif segment (Exif 2.32): one folder with one tag."""
+    tag = struct.pack(">HHIHHI", _ORIENTATION_TAG, 3, 1, orientation, 0, 0)
+    payload = b"Exif\0\0MM\0*" + struct.pack(">IH", 8, 1) + tag
+    return b"\xff\xe1" + struct.pack(">H", len(payload) + 2) + payload
+
+
+def with_segments(data: bytes, segments: bytes) -> bytes:
+    """Put segments into a JPEG, behind its JFIF segment, which must come first."""
+    marker, _, stop = _segment(data, 2)
+    place = stop if marker == 0xE0 else 2
+    return data[:place] + segments + data[place:] if segments else data
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a baseline JPEG states its height, and how high its MCUs are."""
+    """What cutting a baseline JPEG takes.
+
+    Attributes:
+        height_at: Byte where the frame header states height and width, two bytes each.
+        width: Pixels as stored, before orientation.
+        height: Pixels as stored, before orientation.
+        components: 1 grey, 3 colour, 4 CMYK or YCCK.
+        mcu_width: Pixels of an MCU, the unit that the scan is made of.
+        mcu_height: Pixels of an MCU.
+        restart: MCUs between two restart markers, 0 without them.
+        scan_at: First byte of the coded data.
+    """
 
     height_at: int
-    height: int
     width: int
+    height: int
+    components: int
+    mcu_width: int
     mcu_height: int
+    restart: int
+    scan_at: int
+
+    @property
+    def columns(self) -> int:
+        """Pieces between restart markers in a row of MCUs; 0 if they do not begin where a row does."""
+        row = -(-self.width // self.mcu_width)
+        return row // self.restart if self.restart and row % self.restart == 0 else 0
 
 
 def baseline_frame(data: bytes | memoryview) -> Frame | None:
     """Find the frame header of a Huffman-coded sequential JPEG of 8 bits in one interleaved scan, else None."""
-    frame: Frame | None = None
+    frame: tuple[int, int, int, int, int, int] | None = None
+    restart = 0
     position = 2
-    while position + 20 < len(data) and data[position] == 0xFF:
+    while position + 10 < len(data) and data[position] == 0xFF:
         marker = data[position + 1]
+        stop = position + 2 + (data[position + 2] << 8 | data[position + 3])
         if marker in (0xC0, 0xC1):
-            _length, bits, height, width, components = struct.unpack_from(">HBHHB", data, position + 2)
-            if frame or bits != 8 or not height or components not in (1, 3):
+            if frame or (frame := _frame(data, position + 4, stop)) is None:
                 return None
-            # An only component is coded block by block, whatever its sampling factors say (T.81, A.2.2).
-            most = 1 if components == 1 else max(data[position + 11 + 3 * i] & 15 for i in range(components))
-            frame = Frame(position + 5, height, width, 8 * most)
+        elif marker == 0xDD:
+            restart = data[position + 4] << 8 | data[position + 5]
         elif marker == 0xDA:
-            return frame
+            whole = frame is not None and data[position + 4] == frame[3] and stop + 2 <= len(data)
+            return Frame(*frame, restart, stop) if frame and whole else None
         elif marker in _FRAMES or marker in _STANDALONE or marker in (0x00, 0xFF):
             return None
-        position += 2 + (data[position + 2] << 8 | data[position + 3])
+        position = stop
     return None  # bytes between segments too: decoders warn of them before they decode anything
+
+
+def _frame(data: bytes | memoryview, start: int, stop: int) -> tuple[int, int, int, int, int, int] | None:
+    """Return the first fields of `Frame` from the payload of a frame header."""
+    bits, height, width, components = struct.unpack_from(">BHHB", data, start)
+    mcu_width, mcu_height = _mcu(data[start:stop], components)
+    if bits != 8 or not height or not width or components not in (1, 3, 4) or not mcu_width:
+        return None
+    return start + 1, width, height, components, mcu_width, mcu_height
+
+
+def _mcu(payload: bytes | memoryview, components: int) -> tuple[int, int]:
+    """Return width and height of an MCU from a frame header, (0, 0) if it is cut or breaks the standard."""
+    factors = bytes(payload[7 : 6 + 3 * components : 3])
+    if len(factors) != components or not components:
+        return 0, 0
+    if components == 1:
+        return 8, 8  # an only component is coded block by block, whatever its factors say (T.81, A.2.2)
+    across, down = max(factor >> 4 for factor in factors), max(factor & 15 for factor in factors)
+    return (8 * across, 8 * down) if 1 <= across <= 4 and 1 <= down <= 4 else (0, 0)
+
+
+Box = tuple[int, int, int, int]
+"""Left, top, width, height, in pixels."""
+
+_CYCLE = bytes(range(0xD0, 0xD8))  # the codes of restart markers, in turn
+_LEAST_WIDTH = 5  # below, libjpeg repeats chroma instead of interpolating it
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A JPEG cut out of another one.
+
+    Attributes:
+        data: The file.
+        box: Which part of the picture it is.
+    """
+
+    data: bytearray
+    box: Box
+
+
+def slice_region(data: bytes | memoryview, frame: Frame, box: Box) -> Slice | None:
+    """Cut the pieces between restart markers that a part of the picture needs, and make them a JPEG of their own.
+
+    Its pixels inside ``box`` are those of the whole picture to the bit: pieces do not depend on each other, and one
+    more pixel than needed is there on each inner edge, for the interpolation of chroma.
+
+    Args:
+        data: A whole JPEG.
+        frame: Its `baseline_frame`.
+        box: The part that is needed, inside the picture, in pixels as stored.
+
+    Returns:
+        None where nothing can be left out, or where the restart markers are not those that the header promises.
+    """
+    if frame.columns == 0:
+        return None
+    rows = -(-frame.height // frame.mcu_height)
+    left, right, top, bottom = _cells(frame, rows, box)
+    if (right - left) * (bottom - top) == frame.columns * rows:
+        return None
+    ends = _piece_ends(data, frame, frame.columns * rows)
+    if ends is None:
+        return None
+    return Slice(_join(data, frame, ends, (left, right, top, bottom)), _covered(frame, left, right, top, bottom))
+
+
+def _cells(frame: Frame, rows: int, box: Box) -> Box:
+    """Return (left, right, top, bottom) of the pieces that a box needs, counted in pieces."""
+    left, top, width, height = box
+    cell, step = frame.restart * frame.mcu_width, frame.mcu_height
+    # Where nothing is subsampled, no pixel depends on its neighbour.
+    more_x, more_y = frame.mcu_width > 8, frame.mcu_height > 8
+    first, last = max(left - more_x, 0) // cell, min(-(-(left + width + more_x) // cell), frame.columns)
+    if frame.width - first * cell < _LEAST_WIDTH and first:
+        first -= 1
+    return first, last, max(top - more_y, 0) // step, min(-(-(top + height + more_y) // step), rows)
+
+
+def _covered(frame: Frame, left: int, right: int, top: int, bottom: int) -> Box:
+    cell, step = frame.restart * frame.mcu_width, frame.mcu_height
+    x, y = left * cell, top * step
+    return x, y, min(right * cell, frame.width) - x, min(bottom * step, frame.height) - y
+
+
+def _piece_ends(data: bytes | memoryview, frame: Frame, count: int) -> NDArray[np.int64] | None:
+    """Return where the marker behind each piece is, int64 [count], or None if one is missing or another than due."""
+    scan = np.frombuffer(data, np.uint8, offset=frame.scan_at)
+    if 2 * count > len(scan):
+        return None  # a header may claim more pieces than there is memory for
+    at = np.flatnonzero(scan[:-1] == 0xFF)
+    codes = scan[at + 1]
+    marks = np.flatnonzero(codes)[:count]  # FF 00 is a coded FF
+    if codes[marks].tobytes() != (_CYCLE * (count // 8 + 1))[: count - 1] + b"\xd9":
+        return None
+    return at[marks] + frame.scan_at
+
+
+def _join(data: bytes | memoryview, frame: Frame, ends: NDArray[np.int64], cells: Box) -> bytearray:
+    left, right, top, bottom = cells
+    first = np.arange(top, bottom) * frame.columns + left  # [rows] number of each row's first piece
+    start = np.where(first > 0, ends[first - 1] + 2, frame.scan_at)
+    stop = ends[first + (right - left - 1)] + 2
+    view = memoryview(data)
+    parts = [view[a:b] for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
+    out = bytearray().join([view[: frame.scan_at], *parts])
+    # Markers move with their pieces and are numbered anew: [rows, pieces] places of their codes in `out`.
+    moved = frame.scan_at + np.cumsum(stop - start) - stop
+    codes = ends[first[:, None] + np.arange(right - left)] + (moved + 1)[:, None]
+    np.frombuffer(out, np.uint8)[codes.ravel()] = np.frombuffer(_CYCLE * (codes.size // 8 + 1), np.uint8)[: codes.size]
+    out[-1] = 0xD9
+    _, _, width, height = _covered(frame, *cells)
+    struct.pack_into(">HH", out, frame.height_at, height, width)
+    return out

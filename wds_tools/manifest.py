@@ -19,6 +19,8 @@ from wds_tools.errors import ManifestError
 FORMAT = "wds_tools manifest"
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+_CHECKSUM = re.compile("[0-9a-f]{32}")
+_NO_FILE_NAME = re.compile(r"[/\\]|::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def _check_entry(shard: ShardEntry) -> None:
         if not _is_count(count):
             raise ValueError(f"shard {shard.name!r} has a count of {count!r}; allowed are 0 to 2**63 - 1")
     for checksum in (shard.xxh3, shard.index_xxh3):
-        if not isinstance(checksum, str) or not re.fullmatch("[0-9a-f]{32}", checksum):
+        if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
             raise ValueError(f"shard {shard.name!r} has checksum {checksum!r}; allowed are 32 hexadecimal digits")
 
 
@@ -203,4 +205,4 @@ def _is_count(value: object) -> bool:
 
 def _is_plain_name(name: str) -> bool:
     """A manifest may name only files beside it: no folders, no parents, no absolute paths, nothing unprintable."""
-    return name.isprintable() and not re.search(r"[/\\]|::", name) and name not in ("", ".", "..")
+    return name.isprintable() and not _NO_FILE_NAME.search(name) and name not in ("", ".", "..")

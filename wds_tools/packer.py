@@ -1,32 +1,27 @@
-"""Pack a folder of images into shards: parallel, resumable, and the same bytes every time; the manifest is last."""
+"""Pack images into shards: parallel, resumable, and the same bytes every time; the manifest is last."""
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
-from wds_tools import codecs
-from wds_tools.errors import (
-    DecodeError,
-    DestinationError,
-    OptionError,
-    SourceError,
-    WdsToolsError,
-)
+from wds_tools.errors import DestinationError, OptionError, SourceError, WdsToolsError
 from wds_tools.manifest import Manifest
-from wds_tools.options import PackOptions, available_cores, parse_bytes
-from wds_tools.packplan import Plan, extension_kind, make_plan
+from wds_tools.options import available_cores
+from wds_tools.packing import Packing
+from wds_tools.packplan import Plan, make_plan
+from wds_tools.packprobe import head_kind, planned_bytes, process_count
 from wds_tools.packstate import (
     Destination,
     ShardReport,
@@ -35,13 +30,11 @@ from wds_tools.packstate import (
     read_skipped,
 )
 from wds_tools.packwork import ShardTask, run_tasks
-from wds_tools.sources.base import Input, Skip, Source
-from wds_tools.sources.folder import FolderSource
+from wds_tools.sources.base import Listing, Skip, Source
+from wds_tools.sources.detect import open_source
+from wds_tools.transcode import Policy
 from wds_tools.writer import merge_stats
 
-_MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
-_BYTES_PER_WORKER = 250_000_000  # what one process packs in the half second that another one takes to start
-_MOST_HEAD_READS = 64
 _NAMED_FILES = 3
 
 
@@ -67,32 +60,49 @@ class PackReport:
 
 
 def pack(
-    src: str | Path,
+    src: Any,
     dst: str | Path,
     *,
+    kind: str | None = None,
+    columns: Mapping[str, str] | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
     classes: str | Path | Sequence[str] | None = None,
     strict: bool = False,
     fresh: bool = False,
+    images: str | None = None,
+    resize: int | str | tuple[int, int] | None = None,
+    quality: int | None = None,
+    verify_pixels: bool = False,
     progress: bool | None = None,
 ) -> PackReport:
-    """Pack a folder of images into WebDataset shards.
+    """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/packing.md).
 
     A run that was interrupted is continued by the same call. The bytes written depend on the files and on
-    ``shard_bytes``, ``seed`` and ``classes`` only.
+    ``shard_bytes``, ``seed``, ``classes`` and what becomes of images only (and there, on the version of jpegtran or
+    Pillow).
 
     Args:
-        src: Folder with images in ``<class>/**``, or with images alone, which then get no labels.
+        src: Folder with images in ``<class>/**``, or with images alone, which then get no labels; or another source;
+            or an object with ``len()`` and ``[]``, such as a torch ``Dataset``, which is packed in this process.
         dst: Folder for shards, indexes and manifest; made if it is not there.
+        kind: What ``src`` is, such as "hdf5"; None looks at what is there.
+        columns: Names of the columns or arrays to take as ``image`` and ``label``, where theirs are not known.
         shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
-            that is larger alone.
+            that is larger alone. Where images change, their sizes are estimated, so it holds about.
         seed: Of the random order that the samples are put in.
-        workers: Processes; None takes as many as pay, up to the cores there are and to 8. 1 packs in this process.
+        workers: Processes; None takes as many as pay, up to the cores there are, and to 8 if images are kept. 1
+            packs in this process.
         classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
         strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
+        images: ``keep`` the files' bytes; ``crop-ready``: JPEGs get restart markers, losslessly, so that a crop is
+            decoded without the rest; ``resize``: JPEGs of at most that size; ``raw``: decoded, as ``npy``. None takes
+            ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where jpegtran is not installed.
+        resize: Pixels of the shorter side, or "WIDTHxHEIGHT", or (height, width).
+        quality: Of resized JPEGs, 90 if not given.
+        verify_pixels: Prove each crop-ready JPEG by decoding it and its original; one that differs is kept as it is.
         progress: Show a bar on stderr; None does if it is a terminal.
 
     Returns:
@@ -105,38 +115,74 @@ def pack(
         WorkerError: A worker process died.
     """
     started = time.monotonic()
-    options = PackOptions(
-        shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
+    packing = Packing.of(
+        kind=kind,
+        columns=columns,
+        shard_bytes=shard_bytes,
         seed=seed,
-        classes=_class_names(classes),
+        workers=workers,
+        classes=classes,
         strict=strict,
+        fresh=fresh,
+        images=images,
+        resize=resize,
+        quality=quality,
+        verify_pixels=verify_pixels,
+        progress=progress,
     )
-    _check_workers(workers)
-    src, dst = Path(src), Path(dst)
+    source = open_input(src, Path(dst), packing)
+    report = pack_listing(source, source.scan(), Path(dst), packing)
+    return replace(report, seconds=time.monotonic() - started)
+
+
+def open_input(src: Any, dst: Path, packing: Packing) -> Source:
+    """Return the source at ``src``, in which ``dst`` must not lie, and which so many workers can read."""
     _refuse_inside(src, dst)
-    source = FolderSource(src, options.classes)
-    listing = source.scan()
+    source = open_source(src, kind=packing.kind, classes=packing.options.classes, columns=packing.columns)
+    if source.in_process and (packing.workers or 1) > 1:
+        raise OptionError(
+            f"workers={packing.workers}, but an object is packed in the process that made it: leave workers out"
+        )
+    return source
+
+
+def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) -> PackReport:
+    """Pack what a listing names, all of its source or a part."""
+    started = time.monotonic()
+    options, policy, strict = packing.options, packing.policy, packing.options.strict
     if strict and listing.skipped:
         raise _strict_error(listing.skipped)
-    plan = make_plan(listing, kind="folder", seed=seed, shard_bytes=options.shard_bytes, kind_of=_head_kind(source))
-    if not fresh and (done := _finished(dst, plan, strict=strict)) is not None:
+    plan = make_plan(
+        listing,
+        kind=source.kind,
+        seed=options.seed,
+        shard_bytes=options.shard_bytes,
+        kind_of=head_kind(source, policy),
+        images=str(policy),
+        image_bytes=planned_bytes(listing.inputs, source, policy, seed=options.seed),
+    )
+    if not packing.fresh and (done := _finished(dst, plan, strict=strict)) is not None:
         skipped = read_skipped(dst)
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
-    with Destination(dst) as destination, _Bar(len(plan.inputs), progress) as bar:
-        job = _Job(plan, source, destination, workers or _process_count(plan), bar)
-        manifest, skipped = job.run(listing.skipped, strict=strict, fresh=fresh)
+    with Destination(dst) as destination, _Bar(len(plan.inputs), packing.progress) as bar:
+        processes = 1 if source.in_process else packing.workers or process_count(plan, policy)
+        job = _Job(plan, source, destination, processes, bar, policy)
+        manifest, skipped = job.run(listing.skipped, strict=strict, fresh=packing.fresh)
     return PackReport(manifest, dst, manifest.samples, skipped, len(job.kept), time.monotonic() - started)
 
 
 class _Job:
     """One run of the packer over a plan."""
 
-    def __init__(self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar) -> None:
+    def __init__(
+        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar, policy: Policy
+    ) -> None:
         self.plan = plan
         self.source = source
         self.destination = destination
         self.processes = processes
         self.bar = bar
+        self.policy = policy
         self.kept: dict[int, ShardReport] = {}
         self.made: list[ShardReport] = []
 
@@ -163,7 +209,9 @@ class _Job:
         self.bar.start_at(sum(stop - start for start, stop in map(self._range, self.kept)))
         missing = [number for number in range(self.plan.shards) if number not in self.kept]
         processes = min(self.processes, len(missing))
-        tasks = (self._task(number) for number in missing)
+        # Images that change take a core each; cores that have no shard of their own help with those there are.
+        threads = 1 if self.policy.images == "keep" else max(1, available_cores() // max(1, processes))
+        tasks = (self._task(number, threads) for number in missing)
         with closing(run_tasks(tasks, processes=processes, advance=self.bar.advance)) as reports:
             for report in reports:
                 self.made.append(report)
@@ -171,10 +219,12 @@ class _Job:
     def _range(self, number: int) -> tuple[int, int]:
         return self.plan.boundaries[number], self.plan.boundaries[number + 1]
 
-    def _task(self, number: int) -> ShardTask:
+    def _task(self, number: int, threads: int) -> ShardTask:
         start, stop = self._range(number)
         inputs = tuple(self.plan.inputs[start:stop])
-        return ShardTask(number, start, inputs, self.plan.classes, self.source, self.destination.folder)
+        return ShardTask(
+            number, start, inputs, self.plan.classes, self.source, self.destination.folder, self.policy, threads
+        )
 
     def _manifest(self, reports: Sequence[ShardReport]) -> Manifest:
         fields: Counter[str] = Counter()
@@ -254,52 +304,11 @@ def _finished(dst: Path, plan: Plan, *, strict: bool) -> Manifest | None:
     return manifest
 
 
-def _head_kind(source: Source) -> Callable[[Input], str | None]:
-    """Return a function that tells a picture's true type; after many reads it trusts the name."""
-    reads = itertools.count()
-
-    def kind_of(entry: Input) -> str | None:
-        if next(reads) >= _MOST_HEAD_READS:
-            return extension_kind(entry.path)
-        try:
-            return codecs.probe(source.read(entry)).kind
-        except (SourceError, DecodeError):
-            return None
-
-    return kind_of
-
-
-def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return class names as they are given, or from a file with one per line."""
-    if classes is None:
-        return None
-    if isinstance(classes, (str, Path)):
-        try:
-            lines = Path(classes).read_text("utf-8", "surrogateescape").splitlines()
-        except OSError as error:
-            raise OptionError(
-                f"classes={str(classes)!r} cannot be read: {error.strerror}; expected a file with one name per line"
-            ) from error
-        classes = [line for line in lines if line]
-    if not classes:
-        raise OptionError("classes names no class; give at least one, or leave it out to take the class folders")
-    return tuple(classes)
-
-
-def _check_workers(workers: int | None) -> None:
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
-
-
-def _process_count(plan: Plan) -> int:
-    """Return how many processes pay."""
-    size = sum(entry.size for entry in plan.inputs)
-    return min(_MOST_WORKERS, available_cores(), 1 + size // _BYTES_PER_WORKER)
-
-
-def _refuse_inside(src: Path, dst: Path) -> None:
-    outer, inner = src.resolve(), dst.resolve()
-    if src.is_dir() and (inner == outer or outer in inner.parents):
+def _refuse_inside(src: Any, dst: Path) -> None:
+    if not isinstance(src, (str, Path)):
+        return
+    outer, inner = Path(src).resolve(), dst.resolve()
+    if Path(src).is_dir() and (inner == outer or outer in inner.parents):
         raise DestinationError(
             f"the destination {dst} lies inside the source {src}, so shards would become input: choose a folder outside"
         )

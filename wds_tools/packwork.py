@@ -7,23 +7,25 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from wds_tools import codecs
 from wds_tools.codecs import ImageInfo
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
 from wds_tools.packplan import describe, sample_key, shard_name
 from wds_tools.packstate import ShardReport, remove_shard, save_report
 from wds_tools.sample import Sample
-from wds_tools.sources.base import Input, Skip, Source
+from wds_tools.sources.base import Input, Record, Skip, Source
+from wds_tools.transcode import Policy, transcode
 from wds_tools.writer import ShardFile, count_fields, image_stats
 
 Advance = Callable[[int, int], None]
@@ -44,6 +46,8 @@ class ShardTask:
         classes: Class names by number.
         source: Where to read them.
         folder: Where to write.
+        policy: What becomes of images.
+        threads: Samples that are made at a time.
     """
 
     number: int
@@ -52,6 +56,8 @@ class ShardTask:
     classes: tuple[str, ...]
     source: Source
     folder: Path
+    policy: Policy
+    threads: int
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -63,14 +69,14 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     name = shard_name(task.number)
     skipped = []
     try:
-        with ShardFile(task.folder / name) as shard:
-            for position, entry in enumerate(task.inputs, task.start):
+        with ShardFile(task.folder / name) as shard, closing(_makers(task)) as makers:
+            for entry, make in makers:
                 try:
-                    sample, image = make_sample(task, position, entry)
+                    sample, image, label = make()
                 except (SourceError, DecodeError) as error:
                     skipped.append(Skip(entry.path, str(error)))
                 else:
-                    shard.write(sample, label=entry.label, image=image)
+                    shard.write(sample, label=label, image=image)
                 if advance is not None:
                     advance(1, entry.size)
         report = _report(task.number, shard, tuple(skipped))
@@ -82,20 +88,60 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     return report
 
 
-def make_sample(task: ShardTask, position: int, entry: Input) -> tuple[Sample, ImageInfo]:
-    """Read a picture and make its sample: the image under its true type, ``cls`` if it has a label, ``json``.
+_Made = tuple[Sample, ImageInfo, int | None]
+_Make = Callable[[], _Made]
+
+
+def _makers(task: ShardTask) -> Generator[tuple[Input, _Make], None, None]:
+    """Yield each input with what makes its sample, in order; on threads, the next ones are being made already."""
+    works = enumerate(task.inputs, task.start)
+    if task.threads == 1:
+        yield from ((entry, partial(make_sample, task, position, entry)) for position, entry in works)
+        return
+    begun: deque[tuple[Input, _Make]] = deque()
+    with ThreadPoolExecutor(task.threads) as pool:
+        try:
+            for position, entry in works:
+                begun.append((entry, _begin(pool, task, position, entry)))
+                if len(begun) > 2 * task.threads:
+                    yield begun.popleft()
+            yield from begun
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin(pool: ThreadPoolExecutor, task: ShardTask, position: int, entry: Input) -> _Make:
+    """Read an input here, as a source's open files are not for several threads, and make its sample on a thread."""
+    try:
+        record = task.source.read(entry)
+    except SourceError as error:
+        return partial(_raise, error)
+    return pool.submit(_sample_of, task, position, entry, record).result
+
+
+def _raise(error: SourceError) -> _Made:
+    raise error
+
+
+def make_sample(task: ShardTask, position: int, entry: Input) -> _Made:
+    """Read a picture and make its sample: the image under its type, ``cls`` if it has a label, ``json``, others.
 
     Raises:
         SourceError: It cannot be read.
         DecodeError: It is no whole image.
     """
-    data = task.source.read(entry)
-    image = codecs.probe(data)
-    fields = {image.kind: data}
+    return _sample_of(task, position, entry, task.source.read(entry))
+
+
+def _sample_of(task: ShardTask, position: int, entry: Input, record: Record) -> _Made:
+    if record.label is not None:
+        entry = entry._replace(label=record.label)
+    image = transcode(record.image, task.policy)
+    fields = {image.kind: image.data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label
-    fields["json"] = describe(entry, task.classes)
-    return Sample(sample_key(position), fields), image
+    fields["json"] = describe(entry, task.classes, record.facts)
+    return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:
@@ -191,8 +237,14 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
+_source: Source | None = None  # of a worker process: every task has the same one, but this one has its files open
+
+
 def _run_task(task: ShardTask) -> ShardReport:
-    return pack_shard(task, _advance_shared)
+    global _source  # noqa: PLW0603 - tasks come one by one, and what is open must outlive them
+    if _source is None:
+        _source = task.source
+    return pack_shard(replace(task, source=_source), _advance_shared)
 
 
 def _advance_shared(samples: int, size: int) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from wds_tools.errors import OptionError
 
-IMAGE_FIELDS = ("jpg", "png", "webp", "jpeg")
-"""Fields that hold a sample's image, by its true type."""
+IMAGE_FIELDS = ("jpg", "png", "webp", "jpeg", "npy")
+"""Fields that hold a sample's image, by its true type; ``npy`` only if it is uint8 [height, width, 3]."""
 
 
 @dataclass(slots=True)

@@ -68,6 +68,7 @@ class DatasetStats:
         width: Of the images; None without images.
         height: Of the images; None without images.
         turned: Images with an EXIF orientation other than 1.
+        crop_ready: Images of which a part can be decoded alone.
         modes: Pillow's mode to number of images, most common first.
         fields: By name.
     """
@@ -85,6 +86,7 @@ class DatasetStats:
     width: Spread | None
     height: Spread | None
     turned: int
+    crop_ready: int
     modes: dict[str, int]
     fields: dict[str, FieldCount]
 
@@ -127,6 +129,7 @@ def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = 
         width=_spread(width),
         height=_spread(height),
         turned=totals.turned,
+        crop_ready=totals.crop_ready,
         modes=dict(totals.modes.most_common()),
         fields={name: FieldCount(count, totals.field_bytes[name]) for name, count in totals.field_samples.items()},
     )
@@ -139,6 +142,7 @@ class _Totals:
     labels: Counter[int] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
     turned: int = 0
+    crop_ready: int = 0
     widths: list[NDArray[np.int32]] = field(default_factory=list)
     heights: list[NDArray[np.int32]] = field(default_factory=list)
     field_samples: Counter[str] = field(default_factory=Counter)
@@ -149,6 +153,7 @@ class _Totals:
         self.widths.append(index.width[known])
         self.heights.append(index.height[known])
         self.turned += int((index.orientation[known] != 1).sum())
+        self.crop_ready += int((index.restart > 0).sum())
         self.modes.update(mode for mode in index.mode if mode)
         labels, counts = np.unique(index.label, return_counts=True)
         self.labels.update(dict(zip(labels.tolist(), counts.tolist(), strict=True)))
@@ -191,6 +196,8 @@ def _image_lines(stats: DatasetStats) -> list[str]:
     lines = [f"  images       {stats.images:,}: {modes}"]
     if stats.turned:
         lines.append(f"               {stats.turned:,} are turned by their EXIF orientation; sizes are as shown")
+    if stats.crop_ready:
+        lines.append(f"               {stats.crop_ready:,} are crop-ready: a crop is decoded without the rest")
     for word, spread in (("width", stats.width), ("height", stats.height)):
         lines.append(f"  {word:11}  {spread.min:,} to {spread.max:,} pixels, median {spread.median:,g}")
     return lines

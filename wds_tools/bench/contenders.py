@@ -60,7 +60,13 @@ CONTENDERS = {
         "ours",
         ("torch",),
         "wds_tools.make_loader(shuffle=True), every byte verified",
-        notes={"raw": "npy fields come as a list and are stacked by the main process: raw batches are to come"},
+    ),
+    "crop-ready": Contender(
+        "crop_ready",
+        ("torch",),
+        'ours, the same pictures packed with images="crop-ready": no pixel changes',
+        works=PICTURES,
+        stores=1.2,
     ),
     "imagefolder": Contender(
         "peers.imagefolder",

@@ -134,7 +134,8 @@ def _pack(tree: Path, shards: Path, work: str, total: int, count: int) -> int:
     if work in _FIELDS:
         _pack_as(_FIELDS[work], sorted(path for path in tree.rglob("*") if path.is_file()), shards, count)
         return 0
-    report = pack(tree, shards, shard_bytes=max(_LEAST_SHARD_BYTES, total // count), workers=1, progress=False)
+    limit = max(_LEAST_SHARD_BYTES, total // count)
+    report = pack(tree, shards, shard_bytes=limit, workers=1, images="keep", progress=False)
     for skip in report.skipped:  # no contender gets what the packer refuses
         (tree / skip.path).unlink()
     return len(report.skipped)

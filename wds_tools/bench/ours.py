@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
 
 import torch
 
-from wds_tools.bench.works import Setup
+from wds_tools.bench.works import RAW_SIDE, Setup
 from wds_tools.loader import Loader, make_loader
+from wds_tools.views import Resize
 
-_FIELDS = {"raw": ("npy",), "bytes": ("bin",)}
+_FIELDS = {"raw": ("image",), "bytes": ("bin",)}
+_RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # as they are stored; a view says that all have one size
 
 
 def loader_of(setup: Setup, seed: int, *, num_workers: int) -> Loader:
-    """Return our loader for a work.
-
-    *raw* and *bytes* go as fields that are no pictures. When the loader takes stored arrays as batches of pixels,
-    this and the `pack` of `material` are the places to say so.
-    """
+    """Return our loader for a work; of *bytes*, the field has a type that is not decoded."""
     return make_loader(
         setup.shards,
         batch_size=setup.batch_size,
-        view=setup.view,
+        view=_RAW_VIEW if setup.work == "raw" else setup.view,
         fields=_FIELDS.get(setup.work, ("image", "label")),
         shuffle=True,
         seed=seed,
@@ -35,12 +32,7 @@ def batches(setup: Setup, seed: int) -> Generator[int]:
     with loader_of(setup, seed, num_workers=setup.workers) as loader:
         while True:
             for samples, *_labels in loader:
-                yield len(received(samples, setup.work))
-
-
-def received(samples: Any, work: str) -> Any:
-    """Return what a training loop would take: arrays as one tensor."""
-    return torch.stack(samples) if work == "raw" else samples
+                yield len(samples)
 
 
 def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:

@@ -1,0 +1,361 @@
+"""Every source keeps the same promises: the formats that can be packed, one class each."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import struct
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sources_conformance import CLASSES, Conformance, Photo
+
+h5py = pytest.importorskip("h5py")
+lmdb = pytest.importorskip("lmdb")
+zarr = pytest.importorskip("zarr")
+google_crc32c = pytest.importorskip("google_crc32c")
+
+
+def arrays(photos: Sequence[Photo]) -> tuple[np.ndarray, np.ndarray]:
+    """Return uint8 [N, H, W, 3] and int64 [N]."""
+    return np.stack([photo.pixels for photo in photos]), np.array([photo.label for photo in photos])
+
+
+class TestFolder(Conformance):
+    kind = "folder"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        for photo in photos:
+            path = folder / CLASSES[photo.label] / f"{photo.name}.jpg"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(photo.data)
+        return folder
+
+    def damage(self, path: Path) -> int:
+        next(path.rglob("*.jpg")).write_bytes(b"no image")
+        return 11
+
+
+class TestCsv(Conformance):
+    kind = "table"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        with (folder / "table.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["path", "species", "class", "remark"])
+            for photo in photos:
+                (folder / f"{photo.name}.jpg").write_bytes(photo.data)
+                table.writerow([f"{photo.name}.jpg", "x", CLASSES[photo.label], 'two\nlines, "é"'])
+        return folder / "table.csv"
+
+    def damage(self, path: Path) -> int:
+        (path.parent / "003.jpg").unlink()
+        return 11
+
+
+class TestJsonLines(Conformance):
+    kind = "table"
+    named = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        lines = []
+        for photo in photos:
+            (folder / f"{photo.name}.jpg").write_bytes(photo.data)
+            lines.append(json.dumps({"file_name": f"{photo.name}.jpg", "label": photo.label, "box": [1, 2, 3, 4]}))
+        (folder / "metadata.jsonl").write_text("\n".join(lines))
+        return folder
+
+    def damage(self, path: Path) -> int:
+        (path / "003.jpg").write_bytes(b"")
+        return 11
+
+
+FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"names": list(CLASSES), "_type": "ClassLabel"},
+    "caption": {"dtype": "string", "_type": "Value"},
+}
+
+
+def hugging_face_table(photos: Sequence[Photo]) -> pa.Table:
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table(
+        {
+            "image": pa.array([{"bytes": photo.data, "path": f"{photo.name}.jpg"} for photo in photos], image),
+            "label": pa.array([photo.label for photo in photos], pa.int64()),
+            "caption": [f"picture {photo.name}" for photo in photos],
+            "width": [1.5] * len(photos),
+        }
+    )
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
+
+
+class TestParquet(Conformance):
+    kind = "parquet"
+    exact = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        (folder / "data").mkdir()
+        for number, part in enumerate((photos[:7], photos[7:])):
+            path = folder / "data" / f"train-{number:05d}-of-00002.parquet"
+            pq.write_table(hugging_face_table(part), path, row_group_size=3)
+        return folder
+
+    def damage(self, path: Path) -> int:
+        name = path / "data" / "train-00001-of-00002.parquet"
+        table = pq.read_table(name)
+        images = [{"bytes": b"no image", "path": None}, *table.column("image").to_pylist()[1:]]
+        pq.write_table(table.set_column(0, "image", pa.array(images, table.schema.field("image").type)), name)
+        return 11
+
+
+class TestArrow(Conformance):
+    kind = "arrow"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        table = hugging_face_table(photos)
+        with (
+            pa.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema) as stream,
+        ):
+            for batch in table.to_batches(max_chunksize=5):
+                stream.write_batch(batch)
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+        return folder
+
+
+class TestHdf5(Conformance):
+    kind = "hdf5"
+    encoded = False
+    named = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        images, labels = arrays(photos)
+        with h5py.File(folder / "photos.h5", "w") as file:
+            file.create_dataset("images", data=images, chunks=(5, 16, 48, 3), compression="gzip")
+            file["labels"] = labels
+            file["score"] = np.linspace(0, 1, len(photos))
+        return folder / "photos.h5"
+
+
+class TestHdf5OfFiles(Conformance):
+    kind = "hdf5"
+    exact = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        with h5py.File(folder / "photos.hdf5", "w") as file:
+            data = file.create_dataset("images", (len(photos),), h5py.vlen_dtype(np.uint8), chunks=(4,))
+            for row, photo in enumerate(photos):
+                data[row] = np.frombuffer(photo.data, np.uint8)
+            file["labels"] = [CLASSES[photo.label] for photo in photos]
+        return folder / "photos.hdf5"
+
+    def damage(self, path: Path) -> int:
+        with h5py.File(path, "a") as file:
+            file["images"][4] = np.frombuffer(b"no image", np.uint8)
+        return 11
+
+
+class TestNpz(Conformance):
+    kind = "numpy"
+    encoded = False
+    named = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        images, labels = arrays(photos)
+        np.savez(folder / "photos.npz", images=images, labels=labels)
+        return folder / "photos.npz"
+
+
+class TestCompressedNpz(Conformance):
+    kind = "numpy"
+    encoded = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        images, labels = arrays(photos)
+        np.savez_compressed(folder / "photos.npz", x=images.transpose(0, 3, 1, 2), y=np.array(CLASSES)[labels])
+        return folder / "photos.npz"
+
+
+class TestTensors(Conformance):
+    kind = "tensors"
+    encoded = False
+    named = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        torch = pytest.importorskip("torch")
+        images, labels = (torch.from_numpy(array) for array in arrays(photos))
+        torch.save({"images": images.permute(0, 3, 1, 2).contiguous(), "labels": labels}, folder / "photos.pt")
+        return folder / "photos.pt"
+
+
+class TestZarr(Conformance):
+    kind = "zarr"
+    encoded = False
+    version = 3
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        images, labels = arrays(photos)
+        group = zarr.open_group(folder / "photos.zarr", mode="w", zarr_format=self.version)
+        group.create_array("images", data=images, chunks=(5, 48, 48, 3))
+        group.create_array("labels", data=labels)
+        group.attrs["classes"] = list(CLASSES)
+        return folder / "photos.zarr"
+
+
+class TestZarr2(TestZarr):
+    version = 2
+
+
+class TestLmdb(Conformance):
+    kind = "lmdb"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        with lmdb.open(str(folder / "photos.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+            for photo in photos:
+                out.put(f"{CLASSES[photo.label]}/{photo.name}".encode(), photo.data)
+        return folder / "photos.lmdb"
+
+    def damage(self, path: Path) -> int:
+        with lmdb.open(str(path), map_size=1 << 24) as database, database.begin(write=True) as out:
+            out.put(b"sea/bad", b"\x80\x04pickle")
+        return 12
+
+
+def message(number: int, content: bytes) -> bytes:
+    """Return a field of a protocol buffer that holds bytes."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def example(features: dict[str, bytes | int | list[float]]) -> bytes:
+    """Return a tf.train.Example."""
+    entries = b""
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            feature = message(1, message(1, value))
+        elif isinstance(value, int):
+            feature = message(3, message(1, varint(value % (1 << 64))))
+        else:
+            feature = message(2, message(1, struct.pack(f"<{len(value)}f", *value)))
+        entries += message(1, message(1, name.encode()) + message(2, feature))
+    return message(1, entries)
+
+
+def masked(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def frame(data: bytes) -> bytes:
+    """Return a record of a TFRecord file."""
+    length = struct.pack("<Q", len(data))
+    return length + masked(length) + data + masked(data)
+
+
+class TestTfRecord(Conformance):
+    kind = "tfrecord"
+    named = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        for number, part in enumerate((photos[:5], photos[5:])):
+            records = [
+                example(
+                    {
+                        "image/encoded": photo.data,
+                        "image/class/label": photo.label,
+                        "image/filename": photo.name.encode(),
+                        "image/object/bbox/xmin": [0.25, 0.5],
+                    }
+                )
+                for photo in part
+            ]
+            (folder / f"train-{number:05d}-of-00002").write_bytes(b"".join(map(frame, records)))
+        return folder
+
+    def damage(self, path: Path) -> int:
+        name = path / "train-00000-of-00002"
+        data = bytearray(name.read_bytes())
+        data[len(data) // 2] ^= 1
+        name.write_bytes(data)
+        return 11
+
+
+def tar_of(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+class TestTar(Conformance):
+    kind = "tar"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        files = {f"photos/{CLASSES[photo.label]}/{photo.name}.jpg": photo.data for photo in photos}
+        return tar_of(folder / "photos.tar", files)
+
+    def damage(self, path: Path) -> int:
+        path.write_bytes(path.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
+        return 11
+
+
+class TestTarPerClass(Conformance):
+    kind = "tar"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        for label, name in enumerate(CLASSES):
+            tar_of(folder / f"{name}.tar", {f"{p.name}.jpg": p.data for p in photos if p.label == label})
+        return folder
+
+
+class TestZip(Conformance):
+    kind = "zip"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        with zipfile.ZipFile(folder / "photos.zip", "w") as archive:
+            for number, photo in enumerate(photos):
+                method = zipfile.ZIP_DEFLATED if number % 2 else zipfile.ZIP_STORED
+                archive.writestr(f"{CLASSES[photo.label]}/{photo.name}.jpg", photo.data, method)
+        return folder / "photos.zip"
+
+    def damage(self, path: Path) -> int:
+        data = bytearray(path.read_bytes())
+        data[400] ^= 1
+        path.write_bytes(data)
+        return 11
+
+
+class TestWebDataset(Conformance):
+    kind = "webdataset"
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        for number, part in enumerate((photos[:5], photos[5:])):
+            files = {}
+            for photo in part:
+                files[f"{photo.name}.jpg"] = photo.data
+                files[f"{photo.name}.cls"] = CLASSES[photo.label].encode()
+                files[f"{photo.name}.json"] = json.dumps({"photographer": photo.name}).encode()
+            tar_of(folder / f"train-{number}.tar", files)
+        return folder
+
+    def damage(self, path: Path) -> int:
+        name = path / "train-0.tar"
+        name.write_bytes(name.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
+        return 11

@@ -1,0 +1,111 @@
+"""The command line. A command imports its work when it runs, so that ``wds-tools --help`` needs nothing but click.
+
+Exit codes: 0 done, 1 failed (``verify``: damage), 2 wrong arguments or no dataset there (``verify``: could not
+check), 70 a defect of ours, 130 interrupted, 141 the reader of our output is gone.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import select
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from wds_tools import __version__
+from wds_tools.cli import looking, making
+from wds_tools.cli.words import Run, example, one_line
+from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+
+STDOUT = 1
+
+
+class _InOrder(click.Group):
+    """Commands are listed in the order of the work, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+@click.group(
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos"),
+)
+@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
+@click.version_option(__version__, prog_name="wds-tools", message="%(prog)s %(version)s")
+@click.pass_obj
+def cli(run: Run, debug: bool) -> None:
+    """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
+    run.debug = debug
+
+
+for _command in (
+    *(making.pack, making.index),
+    *(looking.info, looking.verify, looking.sample, looking.plan, looking.bench),
+):
+    cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and exit.
+
+    Args:
+        arguments: Of the command line; None takes those of the process.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names need not be text, nor terminals know all of it
+    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
+    run = Run()
+    try:
+        # Not cli.main(), which exits with 1, our code for damage, when the reader of the output has gone.
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        with cli.make_context("wds-tools", words, obj=run) as context:
+            code = cli.invoke(context) or 0
+        sys.stdout.flush()
+    except BaseException as error:
+        code = _end_with(error, run)
+    sys.exit(code)
+
+
+def _end_with(error: BaseException, run: Run) -> int:
+    """Say in one line what went wrong; return the exit code."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, BrokenPipeError) and _reader_is_gone():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # or Python complains when it flushes at exit
+        return 141
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return 2
+    if run.debug:
+        traceback.print_exception(error)
+    message, code = _explain(error, run)
+    click.echo(f"error: {one_line(message)}", err=True)
+    return code
+
+
+def _explain(error: BaseException, run: Run) -> tuple[str, int]:
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "; ".join(filter(None, ("interrupted", run.after_interrupt))), 130
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "wds-tools"
+        return f"{error.format_message()} See `{path} --help`.", 2
+    if isinstance(error, (OptionError, NotADatasetError)):
+        return str(error), 2
+    if isinstance(error, WdsToolsError):
+        return str(error), run.failure_code
+    hint = "" if run.debug else "; run `wds-tools --debug ...` for the traceback"
+    return f"unexpected {type(error).__name__}: {error}{hint}", 70
+
+
+def _reader_is_gone() -> bool:
+    """A broken pipe may also be one to a worker, which is no reason to end in silence."""
+    poll = select.poll()
+    poll.register(STDOUT, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

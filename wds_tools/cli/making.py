@@ -1,0 +1,143 @@
+"""Commands that make datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from wds_tools.cli.words import Run, amount, example, next_steps
+from wds_tools.errors import OptionError
+
+if TYPE_CHECKING:
+    from wds_tools.packer import PackReport
+
+
+@click.command(
+    epilog=example(
+        "wds-tools pack photos/ shards/photos --shard-bytes 256MB",
+        "wds-tools pack birds.csv shards/birds --column image=path --column label=species",
+    )
+)
+@click.argument("src", type=click.Path(path_type=Path))
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
+@click.option("--seed", default=0, show_default=True, help="Of the random order that the samples are put in, once.")
+@click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
+@click.option("--from", "kind", metavar="KIND", help="What SRC is, as hdf5 or parquet; else it is looked at.")
+@click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
+@click.option("--split", metavar="SHARES", help="A dataset each: train=0.9,val=0.1; or `folders`, if SRC holds those.")
+@click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
+@click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
+@click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
+@click.option("--images", metavar="POLICY", help="keep, crop-ready, resize or raw; crop-ready if jpegtran is there.")
+@click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
+@click.option("--quality", type=int, help="Of resized JPEGs; 90 if not given.")
+@click.option("--verify-pixels", is_flag=True, help="Prove by decoding that crop-ready changes no pixel.")
+@click.pass_obj
+def pack(
+    run: Run,
+    src: Path,
+    dst: Path,
+    shard_bytes: str,
+    seed: int,
+    workers: int | None,
+    kind: str | None,
+    columns: tuple[str, ...],
+    split: str | None,
+    classes: Path | None,
+    strict: bool,
+    fresh: bool,
+    images: str | None,
+    resize: str | None,
+    quality: int | None,
+    verify_pixels: bool,
+) -> None:
+    """Pack images into WebDataset shards.
+
+    SRC holds a folder per class, or images alone, which then get no labels. Packed are .jpg, .jpeg, .png and .webp.
+    SRC may also be a table of paths (CSV, TSV, JSON Lines), Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, .pt, Zarr,
+    tar, zip, or WebDataset shards; docs/packing.md says what is taken from each.
+    DST becomes a dataset: shards, an index beside each, and manifest.json, written last. An interrupted pack goes on
+    when it is run again; the bytes written do not depend on the number of workers.
+
+    crop-ready changes no pixel: JPEGs get restart markers, with which a crop is decoded without the rest. keep writes
+    the files' own bytes, resize writes JPEGs of that size, raw stores pixels, for small images.
+    """
+    from wds_tools.packer import pack as pack_one
+    from wds_tools.splits import pack_splits
+
+    run.after_interrupt = "finished shards are kept, run the same command again to go on"
+    pack_all = pack_one if split is None else partial(pack_splits, split=split)
+    made = pack_all(
+        src,
+        dst,
+        kind=kind,
+        columns=_pairs(columns),
+        shard_bytes=shard_bytes,
+        seed=seed,
+        workers=workers,
+        classes=classes,
+        strict=strict,
+        fresh=fresh,
+        images=images,
+        resize=resize,
+        quality=quality,
+        verify_pixels=verify_pixels,
+    )
+    for report in made.values() if isinstance(made, dict) else [made]:
+        click.echo(_pack_summary(report))
+    click.echo(next_steps(str(report.dst)))
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return ``ROLE=NAME`` words as pairs."""
+    for word in words:
+        if "=" not in word:
+            raise OptionError(f"--column {word!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
+    return {role: name for role, _, name in (word.partition("=") for word in words)}
+
+
+def _pack_summary(report: PackReport) -> str:
+    from wds_tools.packstate import SKIPPED_NAME
+    from wds_tools.stats import counted
+
+    manifest, made = report.manifest, len(report.manifest.shards) - report.kept
+    classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else "no labels"
+    size = f"{amount(report.packed, len(manifest.shards), manifest.bytes, word='image')}, {classes}"
+    if made == 0:
+        lines = [f"{report.dst} was packed already: {size}"]
+    else:
+        speed = f" ({report.packed / max(report.seconds, 1e-9):,.0f} images/s)" if not report.kept else ""
+        kept = f"; kept {counted(report.kept, 'shard')} of an earlier run" if report.kept else ""
+        lines = [f"packed {size}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
+    if report.skipped:
+        lines.append(f"skipped {counted(len(report.skipped), 'file')}: {report.dst / SKIPPED_NAME} says which and why")
+    return "\n".join(lines)
+
+
+@click.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
+@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
+@click.option("--manifest", metavar="NAME", help="File name of the manifest, manifest.json if not given.")
+@click.pass_obj
+def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
+    """Give tar shards that others made indexes and a manifest.
+
+    Every shard is read once, strictly: damage is an error that names the byte. The shards are not changed; indexes and
+    manifest are written beside them.
+    """
+    from wds_tools.indexer import index_shards
+    from wds_tools.manifest import MANIFEST_NAME
+    from wds_tools.storage.patterns import expand_pattern
+
+    run.after_interrupt = "run the same command again to start over"
+    made = index_shards(patterns, manifest=manifest)
+    folder = Path(expand_pattern(patterns[0])[0]).parent
+    dataset = folder if manifest is None else folder / manifest
+    click.echo(
+        f"indexed {amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
+        f"into {folder / (manifest or MANIFEST_NAME)}\n{next_steps(str(dataset))}"
+    )

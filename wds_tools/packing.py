@@ -1,0 +1,89 @@
+"""How to pack: the arguments of `pack`, checked and in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wds_tools.errors import OptionError
+from wds_tools.options import PackOptions, parse_bytes
+from wds_tools.transcode import Policy, choose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How to pack.
+
+    Attributes:
+        kind: Of the source.
+        columns: Of the source, by role.
+        options: What decides the bytes.
+        policy: What becomes of images.
+        workers: Processes.
+        fresh: Start over.
+        progress: Show a bar.
+    """
+
+    kind: str | None
+    columns: Mapping[str, str] | None
+    options: PackOptions
+    policy: Policy
+    workers: int | None
+    fresh: bool
+    progress: bool | None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        kind: str | None,
+        columns: Mapping[str, str] | None,
+        shard_bytes: int | str,
+        seed: int,
+        workers: int | None,
+        classes: str | Path | Sequence[str] | None,
+        strict: bool,
+        fresh: bool,
+        images: str | None,
+        resize: int | str | tuple[int, int] | None,
+        quality: int | None,
+        verify_pixels: bool,
+        progress: bool | None,
+    ) -> Packing:
+        """Check the arguments of `pack`.
+
+        Raises:
+            OptionError: One that cannot be.
+        """
+        size = parse_bytes(shard_bytes, what="shard_bytes")
+        options = PackOptions(shard_bytes=size, seed=seed, classes=_class_names(classes), strict=strict)
+        policy = choose(images, resize=resize, quality=quality, verify_pixels=verify_pixels)
+        if workers is not None and workers < 1:
+            raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
+        return cls(
+            kind=kind,
+            columns=columns,
+            options=options,
+            policy=policy,
+            workers=workers,
+            fresh=fresh,
+            progress=progress,
+        )
+
+
+def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return class names as they are given, or from a file with one per line."""
+    if classes is None:
+        return None
+    if isinstance(classes, (str, Path)):
+        try:
+            lines = Path(classes).read_text("utf-8", "surrogateescape").splitlines()
+        except OSError as error:
+            raise OptionError(
+                f"classes={str(classes)!r} cannot be read: {error.strerror}; expected a file with one name per line"
+            ) from error
+        classes = [line for line in lines if line]
+    if not classes:
+        raise OptionError("classes names no class; give at least one, or leave it out to take the class folders")
+    return tuple(classes)

@@ -1,0 +1,245 @@
+"""Images as numbers in one large array: what HDF5, NumPy, Zarr and tensor files have in common.
+
+Pixels must be uint8. Other numbers are refused: whether 0.5 is mid-grey or nearly black is the user's to say.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.codecs import encode_png
+from wds_tools.errors import SourceError
+from wds_tools.sources.base import (
+    MAX_RECORD_BYTES,
+    WINDOW_BYTES,
+    Input,
+    Lazy,
+    Listing,
+    Record,
+    Skip,
+    field_bytes,
+    refusing,
+    stamp_files,
+)
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, no_image, pick, plain_name
+from wds_tools.sources.groups import GroupCache
+from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
+
+_BAD = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)  # what h5py and Zarr raise on damage
+
+
+@dataclass(slots=True)
+class Arrays:
+    """The arrays of a file, open: each has ``shape``, ``dtype`` and slices.
+
+    Attributes:
+        arrays: By name.
+        classes: Class names that the file states.
+        mean_bytes: Mean length of an image, if images are encoded.
+    """
+
+    arrays: Mapping[str, Any]
+    classes: tuple[str, ...] | None = None
+    mean_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class _Roles:
+    """What is what in the arrays of a file."""
+
+    images: Any
+    labels: Any | None
+    layout: str  # "HW", "HWC", "CHW", or "bytes" of encoded images
+    facts: dict[str, NDArray[Any]] = field(default_factory=dict)  # [N] each
+    others: dict[str, Any] = field(default_factory=dict)  # field name: [N, ...]
+
+
+class ArraySource(Lazy):
+    """A file with an array of images and, maybe, arrays of the same length beside it.
+
+    Args:
+        path: The file, or a folder that is one.
+        classes: Class names by number.
+        columns: Names of the arrays: ``image`` and ``label``.
+    """
+
+    kind = "arrays"
+
+    def __init__(
+        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.classes = classes
+        self.columns = check_columns(columns)
+
+    def open(self) -> Arrays:
+        """Open the file."""
+        raise NotImplementedError
+
+    def files(self) -> list[Path]:
+        """Return the files whose content identifies the source."""
+        return [self.path]
+
+    def scan(self) -> Listing:
+        """List the rows of the array of images.
+
+        Raises:
+            SourceError: No such file or array, or one that holds no images.
+        """
+        roles = self._roles
+        count = roles.images.shape[0]
+        with refusing(f"{self.path}: labels cannot be read", *_BAD):
+            raw = roles.labels[:].tolist() if roles.labels is not None else [None] * count
+        size, rows = self._image_bytes(roles), _chunk_rows(roles.images)
+        fixed = sum(field_bytes(_row_bytes(array, name)) for name, array in roles.others.items())
+        inputs, skipped = [], list[Skip]()
+        for row in range(count):
+            extra = fixed + facts_bytes(_facts(roles, row)) if roles.facts else fixed
+            group = row // rows if rows > 1 else -1
+            inputs.append(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra))
+        known = self.classes or self._arrays.classes
+        inputs, classes = label_inputs(inputs, raw, known, skipped, where=str(self.path))
+        return Listing(inputs, skipped, classes, stamp_files(self.files()) + repr(sorted(self.columns.items())))
+
+    def read(self, entry: Input) -> Record:
+        """Return a row: pixels, or the encoded image as it is stored.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        roles, row = self._roles, entry.place[0]
+        with refusing("cannot be read", *_BAD):
+            image = self._row(IMAGE, roles.images, row)
+            fields = {
+                name: _encode_other(name, np.asarray(self._row(name, array, row)))
+                for name, array in roles.others.items()
+            }
+            return Record(_to_image(image, roles.layout), fields, _facts(roles, row))
+
+    @cached_property
+    def _arrays(self) -> Arrays:
+        return self.open()
+
+    @cached_property
+    def _cache(self) -> GroupCache:
+        return GroupCache(WINDOW_BYTES)
+
+    @cached_property
+    def _roles(self) -> _Roles:
+        """Return images, labels and the rest: by name, else the only one that can be meant."""
+        with refusing(f"{self.path} cannot be read", *_BAD):
+            return self._find(self._arrays.arrays, str(self.path))
+
+    def _find(self, arrays: Mapping[str, Any], where: str) -> _Roles:
+        images = pick(IMAGE, arrays, self.columns, where=where) or _only(arrays, _looks_like_images)
+        if images is None:
+            raise no_image(
+                where, [f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items()], "array"
+            )
+        rest = {
+            name: array for name, array in arrays.items() if name != images and _rows(array) == _rows(arrays[images])
+        }
+        labels = pick(LABEL, rest, self.columns, where=where)
+        labels = labels or _only(rest, lambda array: array.ndim == 1 and array.dtype.kind in "iu")
+        roles = _Roles(arrays[images], _flat(rest.pop(labels), where) if labels else None, "")
+        roles.layout = _layout(roles.images, where, images)
+        for name, array in rest.items():
+            if array.ndim == 1 and array.dtype.kind in "iufbSU":
+                roles.facts[fact_name(plain_name(name))] = np.asarray(array[:])
+            elif array.ndim > 1 and array.dtype.kind in "iufb" and math.prod(array.shape[1:]) <= MAX_RECORD_BYTES // 8:
+                is_mask = array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == roles.images.shape[1:3]
+                roles.others[f"{plain_name(name)}.{'png' if is_mask else 'npy'}"] = array
+        return roles
+
+    def _row(self, name: str, array: Any, row: int) -> Any:
+        """Return one row; those that are stored together are read together, once."""
+        rows = _chunk_rows(array)
+        if rows == 1:
+            return array[row]
+        start = row // rows * rows
+
+        def load() -> tuple[Any, int]:
+            chunk = array[start : start + rows]
+            return chunk, sum(map(len, chunk)) if chunk.dtype.hasobject else chunk.nbytes
+
+        return self._cache.get((name, start), load)[row - start]
+
+    def _image_bytes(self, roles: _Roles) -> int:
+        if roles.layout == "bytes":
+            return self._arrays.mean_bytes or 1
+        return png_bound(roles.images.shape[1:], roles.layout)
+
+
+def _to_image(image: Any, layout: str) -> bytes | NDArray[np.uint8]:
+    return np.asarray(image, np.uint8).tobytes() if layout == "bytes" else to_pixels(image, layout)
+
+
+def _layout(images: Any, where: str, name: str) -> str:
+    if images.ndim == 1 and (images.dtype.metadata or {}).get("vlen") == np.uint8:
+        return "bytes"
+    return check_pixels(tuple(images.shape[1:]), images.dtype, f"{where}: array {name!r}")
+
+
+def _looks_like_images(array: Any) -> bool:
+    return array.ndim in (3, 4) and array.dtype == np.uint8
+
+
+def _only(arrays: Mapping[str, Any], test: Any) -> str | None:
+    names = [name for name, array in arrays.items() if test(array)]
+    return names[0] if len(names) == 1 else None
+
+
+def _rows(array: Any) -> int:
+    return int(array.shape[0]) if array.ndim else -1
+
+
+def _flat(labels: Any, where: str) -> Any:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:][:, 0]
+    if labels.ndim != 1:
+        raise SourceError(
+            f"{where} has labels of shape {list(labels.shape)}; allowed is one number or name for each image: "
+            "turn one-hot rows into numbers with argmax(1)"
+        )
+    return labels
+
+
+def _chunk_rows(array: Any) -> int:
+    """Return how many rows are stored together."""
+    chunks = getattr(array, "chunks", None)
+    return max(1, min(int(chunks[0]), int(array.shape[0]))) if chunks else 1
+
+
+def _facts(roles: _Roles, row: int) -> dict[str, Any]:
+    return {name: _plain(array[row]) for name, array in roles.facts.items()}
+
+
+def _plain(value: Any) -> Any:
+    value = value.item()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if not isinstance(value, float) or math.isfinite(value) else None  # JSON has no NaN
+
+
+def _row_bytes(array: Any, name: str) -> int:
+    if name.endswith(".png"):
+        return png_bound(tuple(array.shape[1:]), "HW")
+    return 256 + int(math.prod(array.shape[1:])) * int(array.dtype.itemsize)
+
+
+def _encode_other(name: str, value: NDArray[Any]) -> bytes:
+    if name.endswith(".png"):
+        return encode_png(value)
+    out = io.BytesIO()
+    np.save(out, np.ascontiguousarray(value), allow_pickle=False)
+    return out.getvalue()

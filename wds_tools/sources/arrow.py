@@ -1,0 +1,138 @@
+"""Arrow files, as ``datasets.save_to_disk`` writes them (stream format), and in the file format.
+
+They are mapped, so that a record is read where it lies, and lengths are exact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wds_tools.errors import SourceError
+from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
+from wds_tools.sources.columns import check_columns, facts_bytes
+from wds_tools.sources.files import find_files
+from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
+from wds_tools.sources.labels import label_inputs
+
+
+def is_arrow(name: str) -> bool:
+    """Tell by a file's name."""
+    return name.lower().endswith((".arrow", ".feather", ".ipc"))
+
+
+class ArrowSource(Lazy):
+    """Arrow files with images in a column.
+
+    Args:
+        path: A file, or a folder that ``save_to_disk`` wrote.
+        classes: Class names by number; None takes those of the metadata.
+        columns: Names of the columns: ``image`` and ``label``.
+    """
+
+    kind = "arrow"
+
+    def __init__(
+        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.classes = classes
+        self.columns = check_columns(columns)
+        self.paths = self._find()
+
+    def scan(self) -> Listing:
+        """List the rows of all files.
+
+        Raises:
+            SourceError: No such file, or no column of images.
+        """
+        with refusing(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
+            rows = list(self._rows())
+        skipped = [Skip(path, "is empty") for path, _, size, _, _ in rows if size == 0]
+        rows = [row for row in rows if row[2]]
+        inputs = [Input(path, size, None, place, -1, extra) for path, place, size, _, extra in rows]
+        raw = [label for _, _, _, label, _ in rows]
+        inputs, classes = label_inputs(inputs, raw, self._roles.classes, skipped, where=str(self.path))
+        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+
+    def read(self, entry: Input) -> Record:
+        """Return one row.
+
+        Raises:
+            SourceError: It cannot be read, or holds no image.
+        """
+        file, number, row = entry.place
+        with refusing("cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
+            roles = self._roles
+            batch = self._batches(file)[number]
+            return to_record({name: batch.column(name)[row].as_py() for name in [roles.image, *roles.rest]}, roles)
+
+    def _find(self) -> tuple[Path, ...]:
+        state = self.path / "state.json"
+        if state.is_file():
+            with refusing(f"{state} cannot be read", ValueError, KeyError, TypeError):
+                names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
+            return tuple(self.path / name for name in names)
+        return find_files(self.path, is_arrow, "Arrow")
+
+    @cached_property
+    def _opened(self) -> dict[int, list[Any]]:
+        return {}
+
+    @cached_property
+    def _roles(self) -> Roles:
+        return find_roles(self._batches(0)[0].schema, self.columns, self.classes, str(self.paths[0]))
+
+    def _batches(self, file: int) -> list[Any]:
+        """Return the batches of a file, mapped; their offsets are checked, because data may lie."""
+        if file not in self._opened:
+            source = pa.memory_map(str(self.paths[file]))
+            try:
+                table = pa.ipc.open_file(source).read_all()
+            except pa.ArrowInvalid:
+                source.seek(0)
+                table = pa.ipc.open_stream(source).read_all()
+            batches = table.to_batches()
+            for batch in batches:
+                batch.validate(full=True)
+            if not batches:
+                raise SourceError(f"{self.paths[file]} holds no row")
+            self._opened[file] = batches
+        return self._opened[file]
+
+    def _rows(self) -> Iterator[tuple[str, tuple[int, ...], int, Any, int]]:
+        """Yield (path, place, bytes of the image, label, bytes of the rest) of every row."""
+        for file, path in enumerate(self.paths):
+            first = 0
+            for number, batch in enumerate(self._batches(file)):
+                count = batch.num_rows
+                sizes = _lengths(batch.column(self._roles.image)).to_pylist()
+                labels = batch.column(self._roles.label).to_pylist() if self._roles.label else [None] * count
+                extra = _extra_bytes(batch, self._roles)
+                for row in range(count):
+                    yield f"{path.name}#{first + row}", (file, number, row), sizes[row] or 0, labels[row], extra[row]
+                first += count
+
+
+def _lengths(column: Any) -> Any:
+    """Return the length of each image; null where there is none."""
+    return pc.binary_length(column.field("bytes") if pa.types.is_struct(column.type) else column)
+
+
+def _extra_bytes(batch: Any, roles: Roles) -> list[int]:
+    total = [0] * batch.num_rows
+    for name in roles.pictures:
+        total = [a + field_bytes(b or 0) for a, b in zip(total, _lengths(batch.column(name)).to_pylist(), strict=True)]
+    for name in roles.fields:
+        sizes = pc.binary_length(batch.column(name)).to_pylist()
+        total = [a + field_bytes(b or 0) for a, b in zip(total, sizes, strict=True)]
+    image = batch.column(roles.image)
+    files = image.field("path").to_pylist() if pa.types.is_struct(image.type) else [None] * len(total)
+    rows = batch.select(list(roles.facts)).to_pylist() if roles.facts else [{}] * len(total)
+    return [a + facts_bytes(to_facts(row, roles, file)) for a, row, file in zip(total, rows, files, strict=True)]

@@ -1,0 +1,151 @@
+"""An object with ``len()`` and ``[]``, such as a torch ``Dataset``: its items, as they come, in this process.
+
+In this process, because a class of the user's script cannot be found by processes that start without that script, and
+a fork of a process that has threads, as torch does, may hang. torch is not imported: its tensors are known by what
+they can do.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import xxhash
+from PIL import Image
+
+from wds_tools import codecs
+from wds_tools.errors import OptionError, SourceError
+from wds_tools.sources.base import Input, Listing, Record, field_bytes
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, field_name, no_image, pick
+from wds_tools.sources.labels import number_labels
+from wds_tools.sources.pixels import check_pixels, to_pixels
+
+_PROBED = 32
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+
+
+class ObjectSource:
+    """Items ``(image, label)``, dictionaries, or images alone.
+
+    An image is a PIL image, encoded bytes, an array [H, W] or [H, W, C], or a tensor [C, H, W]; pixels are uint8.
+
+    Args:
+        items: With ``len()`` and ``[]``; each item must be the same whenever it is asked for.
+        classes: Class names by number; None takes the attribute ``classes``, as torchvision's datasets have.
+        columns: Names in items that are dictionaries: ``image`` and ``label``.
+    """
+
+    kind = "object"
+    in_process = True
+
+    def __init__(
+        self, items: Any, classes: tuple[str, ...] | None = None, columns: dict[str, str] | None = None
+    ) -> None:
+        if not hasattr(items, "__getitem__") or not hasattr(items, "__len__"):
+            raise OptionError(
+                f"src is a {type(items).__name__}; allowed are paths and objects with len() and []: "
+                "put the items of a stream into a list, or write them to files"
+            )
+        self.items = items
+        self.columns = check_columns(columns)
+        names = getattr(items, "classes", None)
+        named = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        self.classes = classes or (tuple(names) if named and names else ())
+
+    def scan(self) -> Listing:
+        """List the items; a few are read, for their mean length and to know them again.
+
+        Raises:
+            SourceError: No item, or one that differs each time it is read.
+        """
+        count, name = len(self.items), type(self.items).__name__
+        if count == 0:
+            raise SourceError(f"the {name} has no items")
+        failure: SourceError | None = None
+        digest, sizes, extras = xxhash.xxh3_128(), [], []
+        for number in sorted({(count - 1) * place // max(1, _PROBED - 1) for place in range(_PROBED)}):
+            entry = Input(f"{name}#{number}", 0, None, (number,))
+            try:
+                record, again = (_encoded(self.read(entry)) for _ in range(2))
+            except SourceError as error:
+                failure = error
+                digest.update(str(error).encode())
+                continue
+            if record != again:
+                raise SourceError(
+                    f"item {number} of the {name} differs each time it is read: remove random transforms before "
+                    "packing, they belong into training"
+                )
+            digest.update(record.image if isinstance(record.image, bytes) else b"")
+            digest.update(repr((record.label, record.facts, sorted(record.fields.items()))).encode())
+            sizes.append(len(record.image))
+            extras.append(sum(map(field_bytes, map(len, record.fields.values()))) + facts_bytes(record.facts))
+        if failure is not None and not sizes:
+            raise failure
+        size, extra = (max(1, sum(values) // max(1, len(values))) for values in (sizes, extras))
+        inputs = [Input(f"{name}#{number}", size, None, (number,), -1, extra + 1024) for number in range(count)]
+        return Listing(inputs, [], self.classes, digest.hexdigest())
+
+    def read(self, entry: Input) -> Record:
+        """Return an item.
+
+        Raises:
+            SourceError: It cannot be read, or is none of what is known.
+        """
+        try:
+            item = self.items[entry.place[0]]
+        except (OSError, ValueError, SyntaxError) as error:  # what decoders of images raise; others are errors of code
+            raise SourceError(f"cannot be read: {type(error).__name__}: {error}") from error
+        if isinstance(item, dict):
+            return self._from_dict(item, entry.path)
+        if isinstance(item, (tuple, list)):
+            image, label = item[0], item[1] if len(item) > 1 else None
+            return Record(_image(image, entry.path), label=self._label(label, entry.path))
+        return Record(_image(item, entry.path))
+
+    def _from_dict(self, item: dict[str, Any], path: str) -> Record:
+        image = pick(IMAGE, item, self.columns, where=path)
+        if image is None:
+            raise no_image(path, item, "entry")
+        label = pick(LABEL, [name for name in item if name != image], self.columns, where=path)
+        fields, facts = {}, {}
+        for name, value in item.items():
+            if name in (image, label):
+                continue
+            field = field_name(name)
+            if field and isinstance(value, (bytes, str)):
+                fields[field] = value if isinstance(value, bytes) else value.encode()
+            elif isinstance(value, (str, int, float, list, type(None))):
+                facts[fact_name(name)] = value
+        number = self._label(item[label], path) if label else None
+        return Record(_image(item[image], path), fields, facts, number)
+
+    def _label(self, label: Any, path: str) -> int | None:
+        if isinstance(label, str) and not label.isdecimal() and not self.classes:
+            raise SourceError(f"{path} has label {label!r}, and the classes are not known: give classes=[...]")
+        return number_labels([label], self.classes or None, where=path)[0][0]
+
+
+def _image(value: Any, path: str) -> Any:
+    """Return an image as a record has it."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, Image.Image):
+        out = io.BytesIO()
+        (value if value.mode in _PNG_MODES else value.convert("RGB")).save(out, "PNG")
+        return out.getvalue()
+    is_tensor = hasattr(value, "detach")
+    array = np.asarray(value.detach().cpu().numpy() if is_tensor else value)
+    layout = check_pixels(array.shape, array.dtype, path) if array.ndim in (2, 3) else None
+    if layout is None:
+        raise SourceError(
+            f"{path} has an image of type {type(value).__name__}; allowed are PIL images, encoded bytes, uint8 arrays "
+            "[H, W, C] and uint8 tensors [C, H, W]"
+        )
+    return np.ascontiguousarray(to_pixels(array, layout))
+
+
+def _encoded(record: Record) -> Record:
+    is_bytes = isinstance(record.image, bytes)
+    return record if is_bytes else record._replace(image=codecs.encode_png(np.asarray(record.image)))

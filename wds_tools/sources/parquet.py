@@ -1,0 +1,144 @@
+"""Parquet with images in a column, one file or many, as Hugging Face stores them.
+
+The lengths of images are not in the metadata, and reading them would be reading everything: sizes are the mean of
+their row group, so the limit of a shard holds about, not exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wds_tools.errors import SourceError
+from wds_tools.sources.base import WINDOW_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
+from wds_tools.sources.columns import check_columns
+from wds_tools.sources.files import find_files
+from wds_tools.sources.groups import GroupCache
+from wds_tools.sources.huggingface import Roles, find_roles, to_record
+from wds_tools.sources.labels import label_inputs
+
+_MOST_GROUP_BYTES = 16 << 30
+_FIELD_BYTES = 1024  # header and padding of a field of unknown length, at most
+_Group = tuple[int, int, int, int, int]  # file, row group, rows, bytes of an image, bytes of the rest
+
+
+def is_parquet(name: str) -> bool:
+    """Tell by a file's name."""
+    return name.lower().endswith((".parquet", ".pq"))
+
+
+class ParquetSource(Lazy):
+    """Parquet files; row groups are read whole, once per worker and window.
+
+    Args:
+        path: A file, or a folder with the files of one split anywhere below.
+        classes: Class names by number; None takes those of the metadata.
+        columns: Names of the columns: ``image`` and ``label``.
+    """
+
+    kind = "parquet"
+
+    def __init__(
+        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.classes = classes
+        self.columns = check_columns(columns)
+        self.paths = find_files(self.path, is_parquet, "Parquet")
+
+    def scan(self) -> Listing:
+        """List the rows of all files.
+
+        Raises:
+            SourceError: No such file, or no column of images.
+        """
+        with refusing(f"{self.path} cannot be read as Parquet", pa.ArrowException):
+            groups = list(self._groups())
+            raw = self._labels()
+        inputs, skipped = [], list[Skip]()
+        names, first = [path.name for path in self.paths], [0] * len(self.paths)
+        for group, (file, number, rows, size, extra) in enumerate(groups):
+            for row in range(rows):
+                path = f"{names[file]}#{first[file] + row}"
+                inputs.append(Input(path, size, None, (file, number, row), group, extra))
+            first[file] += rows
+        inputs, classes = label_inputs(inputs, raw, self._roles.classes, skipped, where=str(self.path))
+        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+
+    def read(self, entry: Input) -> Record:
+        """Return one row.
+
+        Raises:
+            SourceError: It cannot be read, or holds no image.
+        """
+        file, number, row = entry.place
+        with refusing("cannot be read", pa.ArrowException, ValueError):
+            table = self._cache.get((file, number), lambda: self._load(file, number))
+            return to_record({name: table.column(name)[row].as_py() for name in table.column_names}, self._roles)
+
+    @cached_property
+    def _cache(self) -> GroupCache:
+        return GroupCache(WINDOW_BYTES)
+
+    @cached_property
+    def _files(self) -> dict[int, Any]:
+        return {}
+
+    @cached_property
+    def _roles(self) -> Roles:
+        return find_roles(self._open(0).schema_arrow, self.columns, self.classes, str(self.paths[0]))
+
+    def _open(self, file: int) -> Any:
+        if file not in self._files:
+            self._files[file] = pq.ParquetFile(self.paths[file], memory_map=True)
+        return self._files[file]
+
+    def _load(self, file: int, number: int) -> tuple[Any, int]:
+        columns = [self._roles.image, *self._roles.rest]
+        table = self._open(file).read_row_group(number, columns=columns, use_threads=False)
+        return table, table.nbytes
+
+    def _groups(self) -> Iterator[_Group]:
+        for file, path in enumerate(self.paths):
+            metadata = self._open(file).metadata
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
+                if group.num_rows == 0:
+                    continue
+                if group.total_byte_size > _MOST_GROUP_BYTES:
+                    raise SourceError(
+                        f"{path}: row group {number} has {group.total_byte_size:,} bytes; allowed are "
+                        f"{_MOST_GROUP_BYTES:,}, as it is read whole: write it again with smaller row groups"
+                    )
+                yield file, number, group.num_rows, *self._mean_bytes(group)
+
+    def _mean_bytes(self, group: Any) -> tuple[int, int]:
+        """Return the mean length of the image, and of what the other columns become."""
+        image = rest = 0
+        for place in range(group.num_columns):
+            column = group.column(place)
+            name = column.path_in_schema.partition(".")[0]
+            image += column.total_uncompressed_size if name == self._roles.image else 0
+            rest += column.total_uncompressed_size if name in self._roles.rest else 0
+        fields = len(self._roles.fields) + len(self._roles.pictures)
+        text = sum(len(name) + 8 for name in self._roles.facts)
+        extra = rest // group.num_rows + text + _FIELD_BYTES * fields if self._roles.rest else 0
+        return max(1, image // group.num_rows), extra
+
+    def _labels(self) -> list[Any]:
+        labels: list[Any] = []
+        for file, path in enumerate(self.paths):
+            opened = self._open(file)
+            lost = {self._roles.image, self._roles.label, *self._roles.rest} - {None, *opened.schema_arrow.names}
+            if lost:
+                raise SourceError(f"{path} has no column {min(map(str, lost))!r}, which {self.paths[0].name} has")
+            if self._roles.label is None:
+                labels += [None] * opened.metadata.num_rows
+            else:
+                labels += opened.read(columns=[self._roles.label]).column(0).to_pylist()
+        return labels

@@ -1,0 +1,62 @@
+"""What the axes of an array of pixels mean, what is let in, and how long it can become."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.codecs import MAX_PIXELS
+from wds_tools.errors import SourceError
+
+_CHANNELS = (1, 3, 4)
+
+
+def png_bound(shape: tuple[int, ...], layout: str) -> int:
+    """Return the most bytes of a PNG: a filter byte per row, and what zlib and chunks add where nothing compresses."""
+    height = shape[1] if layout == "CHW" else shape[0]
+    size = math.prod(shape) + height
+    return size + size // 500 + 200
+
+
+def layout_of(shape: tuple[int, ...]) -> str | None:
+    """Return what the axes of one image mean, None where that cannot be told.
+
+    >>> layout_of((32, 32, 3)), layout_of((1, 28, 28)), layout_of((28, 28)), layout_of((3, 32, 3))
+    ('HWC', 'CHW', 'HW', None)
+    """
+    if len(shape) == 2:
+        return "HW"
+    if len(shape) != 3 or (shape[0] in _CHANNELS) == (shape[2] in _CHANNELS):
+        return None
+    return "HWC" if shape[2] in _CHANNELS else "CHW"
+
+
+def check_pixels(shape: tuple[int, ...], dtype: Any, what: str) -> str:
+    """Return the layout of an image's array.
+
+    Raises:
+        SourceError: Not uint8, axes that cannot be told, or too large.
+    """
+    if dtype != np.uint8:
+        raise SourceError(
+            f"{what} is {dtype}; packed are uint8 pixels from 0 to 255, and how other numbers become those is not "
+            "guessed: convert it, as in (255 * x).round().astype('uint8') for numbers from 0 to 1"
+        )
+    layout = layout_of(shape)
+    if layout is None:
+        raise SourceError(
+            f"{what} has images of shape {list(shape)}; allowed are [H, W], [H, W, C] and [C, H, W] with C of 1, 3 "
+            "or 4 on one side only: reshape or transpose it"
+        )
+    if not 0 < math.prod(shape) <= 4 * MAX_PIXELS:
+        raise SourceError(f"{what} has images of shape {list(shape)}; allowed are 1 to {MAX_PIXELS:,} pixels")
+    return layout
+
+
+def to_pixels(image: Any, layout: str) -> NDArray[np.uint8]:
+    """Return uint8 pixels as [H, W] or [H, W, C]."""
+    pixels = np.asarray(image, np.uint8)
+    return pixels.transpose(1, 2, 0) if layout == "CHW" else pixels

@@ -1,0 +1,113 @@
+"""As much of protocol buffers as two messages need: ``tf.train.Example`` and Caffe's ``Datum``.
+
+Source: https://protobuf.dev/programming-guides/encoding/. Payloads are slices of the buffer: nothing is copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_BYTES = 10
+
+Values = list[memoryview] | list[int] | list[float]
+
+
+def parse_example(data: memoryview) -> dict[str, Values]:
+    """Return the features of a ``tf.train.Example`` by name.
+
+    Raises:
+        ValueError: It is none.
+    """
+    features: dict[str, Values] = {}
+    for number, content in _messages(data):
+        for inner, entry in _messages(content) if number == 1 else ():
+            if inner == 1:
+                parts = dict(_messages(entry))
+                features[str(parts.get(1, b""), "utf-8", "surrogateescape")] = _feature(parts.get(2, memoryview(b"")))
+    return features
+
+
+def parse_datum(data: memoryview) -> tuple[memoryview, int, bool]:
+    """Return (data, label, whether the data is an encoded image) of a Caffe ``Datum``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    content, label, encoded = memoryview(b""), 0, False
+    for number, kind, value in fields(data):
+        if number == 4 and isinstance(value, memoryview):
+            content = value
+        elif number == 5 and kind == _VARINT and isinstance(value, int):
+            label = _signed(value)
+        elif number == 7:
+            encoded = bool(value)
+    return content, label, encoded
+
+
+def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
+    """Yield (number, wire type, value) of a message: an int of a varint, the bytes of anything else.
+
+    Raises:
+        ValueError: It is no message, or is cut.
+    """
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        number, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            value, position = _varint(data, position)
+            yield number, kind, value
+            continue
+        if kind == _BYTES:
+            size, position = _varint(data, position)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind} at byte {position}; allowed are 0, 1, 2 and 5")
+        if size > len(data) - position:
+            raise ValueError(f"a field claims {size:,} bytes where {len(data) - position:,} are left")
+        yield number, kind, data[position : position + size]
+        position += size
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for place, byte in enumerate(data[position : position + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position + place + 1
+    raise ValueError(f"a number at byte {position} does not end")
+
+
+def _messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    return ((number, value) for number, _, value in fields(data) if isinstance(value, memoryview))
+
+
+def _feature(data: memoryview) -> Values:
+    """Return the values of a feature: list of bytes (1), of floats (2) or of whole numbers (3)."""
+    for number, content in _messages(data):
+        if number == 1:
+            return [value for inner, value in _messages(content) if inner == 1]
+        if number == 2:
+            raw = b"".join(value for inner, value in _messages(content) if inner == 1)
+            return [value for (value,) in struct.iter_unpack("<f", raw[: len(raw) // 4 * 4])]
+        if number == 3:
+            return list(_whole_numbers(content))
+    return list[int]()
+
+
+def _whole_numbers(data: memoryview) -> Iterator[int]:
+    for number, _, value in fields(data):
+        if number == 1 and isinstance(value, int):
+            yield _signed(value)
+        elif number == 1 and isinstance(value, memoryview):  # packed
+            position = 0
+            while position < len(value):
+                item, position = _varint(value, position)
+                yield _signed(item)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

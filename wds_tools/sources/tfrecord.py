@@ -1,0 +1,172 @@
+"""TFRecord files of ``tf.train.Example``: ``image/encoded``, ``image/class/label`` and whatever else there is.
+
+Source: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details". Both checksums of each
+record are checked: that of the length when records are listed, that of the data when one is read.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from wds_tools.errors import SourceError
+from wds_tools.sources.base import MAX_RECORD_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, pick
+from wds_tools.sources.extras import load
+from wds_tools.sources.files import Maps, find_files
+from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.protobuf import Values, parse_example
+
+_NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
+_FEATURES = {
+    IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
+    LABEL: ("image/class/label", "class_label"),
+}
+_MOST_TEXT_BYTES = 4096  # longer bytes are no fact for json
+
+
+def is_tfrecord(name: str) -> bool:
+    """Tell by a file's name.
+
+    >>> is_tfrecord("train-00000-of-01024"), is_tfrecord("a.tfrecord-00001-of-00002"), is_tfrecord("a.parquet")
+    (True, True, False)
+    """
+    return _NAME.search(name) is not None
+
+
+class TfRecordSource(Lazy):
+    """TFRecord files, mapped.
+
+    Args:
+        path: A file, a pattern, or a folder with the files of one split.
+        classes: Class names by number.
+        columns: Names of the features: ``image`` and ``label``.
+    """
+
+    kind = "tfrecord"
+
+    def __init__(
+        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.classes = classes
+        self.columns = check_columns(columns)
+        self.paths = find_files(self.path, is_tfrecord, "TFRecord")
+
+    def scan(self) -> Listing:
+        """List the records of all files; of each only names and labels are looked at.
+
+        Raises:
+            SourceError: A file that is cut or damaged between records, or no record with an image.
+        """
+        found: list[Input] = []
+        raw: list[Any] = []
+        skipped: list[Skip] = []
+        for file, path in enumerate(self.paths):
+            for number, (start, size) in enumerate(records(self._maps[file], path)):
+                name = f"{path.name}#{number}"
+                try:
+                    image, label, facts = self._parse(self._maps[file][start : start + size])
+                except SourceError as error:
+                    skipped.append(Skip(name, str(error)))
+                    continue
+                found.append(Input(name, len(image), None, (file, start, size), -1, facts_bytes(facts)))
+                raw.append(label)
+        inputs, classes = label_inputs(found, raw, self.classes, skipped, where=str(self.path))
+        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+
+    def read(self, entry: Input) -> Record:
+        """Return one record.
+
+        Raises:
+            SourceError: Its bytes are not those that were written.
+        """
+        file, start, size = entry.place
+        data = self._maps.cut(file, start, start + size + 4)
+        if masked_crc(data[:size]) != int.from_bytes(data[size:], "little"):
+            raise SourceError(
+                f"record at byte {start - 12:,} of {self.paths[file].name} is damaged: its checksum differs"
+            )
+        image, _, facts = self._parse(data[:size])
+        return Record(bytes(image), {}, facts)
+
+    @cached_property
+    def _maps(self) -> Maps:
+        return Maps(self.paths)
+
+    def _parse(self, data: memoryview) -> tuple[memoryview, Any, dict[str, Any]]:
+        """Return image, label and the rest of a record."""
+        with refusing("is no tf.train.Example", ValueError):
+            features = parse_example(data)
+        image, label = self._pick(IMAGE, features), self._pick(LABEL, features)
+        values = features[image] if image else []
+        if len(values) != 1 or not isinstance(values[0], memoryview):
+            raise SourceError(
+                f"has no image that is known by its name among {', '.join(map(repr, list(features)[:12]))}: name "
+                "it, as in --column image=NAME (columns={'image': 'NAME'})"
+            )
+        facts = {
+            fact_name(name): fact
+            for name, values in features.items()
+            if name not in (image, label) and (fact := _fact(values)) is not None
+        }
+        return values[0], _label(features[label]) if label else None, facts
+
+    def _pick(self, role: str, features: Mapping[str, Values]) -> str | None:
+        known = next((name for name in _FEATURES[role] if name in features), None)
+        return known if known and role not in self.columns else pick(role, features, self.columns, where="record")
+
+
+def records(data: memoryview, path: Path) -> Iterator[tuple[int, int]]:
+    """Yield where the payload of each record starts, and its length.
+
+    Raises:
+        SourceError: The file is cut or damaged; what follows cannot be found.
+    """
+    if bytes(data[:2]) == b"\x1f\x8b":
+        raise SourceError(f"{path} is compressed: unpack it first, with gunzip")
+    position = 0
+    while position < len(data):
+        head = data[position : position + 12]
+        if len(head) < 12 or masked_crc(head[:8]) != int.from_bytes(head[8:], "little"):
+            raise SourceError(f"{path} is no TFRecord file, or damaged or cut, at byte {position:,}: copy it again")
+        (size,) = struct.unpack("<Q", head[:8])
+        if size > min(MAX_RECORD_BYTES, len(data) - position - 16):
+            raise SourceError(
+                f"{path}: the record at byte {position:,} claims {size:,} bytes where {len(data) - position:,} are "
+                f"left and {MAX_RECORD_BYTES:,} are allowed: the file was cut or is damaged, copy it again"
+            )
+        yield position + 12, size
+        position += size + 16
+
+
+def masked_crc(data: memoryview) -> int:
+    """Return the CRC-32C as TFRecord stores it: rotated, plus a constant."""
+    crc: int = load("google_crc32c", "TFRecord").value(bytes(data))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _label(values: Values) -> Any:
+    if len(values) != 1:
+        return None
+    return bytes(values[0]) if isinstance(values[0], memoryview) else values[0]
+
+
+def _fact(values: Values) -> Any | None:
+    """Return what json says of a feature: one value, or a list of them; None for bytes that are no text."""
+    plain: list[Any] = []
+    for value in values:
+        if not isinstance(value, memoryview):
+            plain.append(value if value == value and abs(value) != float("inf") else None)  # noqa: PLR0124 - NaN
+            continue
+        if len(value) > _MOST_TEXT_BYTES:
+            return None
+        try:
+            plain.append(str(value, "utf-8"))
+        except UnicodeDecodeError:
+            return None
+    return plain[0] if len(plain) == 1 else plain

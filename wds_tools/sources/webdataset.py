@@ -1,0 +1,155 @@
+"""WebDataset shards, our own or those of others, packed anew: other sizes, another order, an index and a manifest.
+
+Samples keep their fields byte for byte and get new keys. Their ``json`` keeps what it says, and says besides, where
+it does not already: ``path`` (shard and old key), ``class``, and ``key``, the old key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from wds_tools import codecs, tarfmt
+from wds_tools import manifest as manifests
+from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
+from wds_tools.manifest import MANIFEST_NAME
+from wds_tools.sample import IMAGE_FIELDS, split_name
+from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, refusing, stamp_files
+from wds_tools.sources.columns import facts_bytes
+from wds_tools.sources.files import Maps, find_files
+from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.tar import is_tar
+
+_Place = tuple[int, int, int]  # shard, first byte, byte behind
+_Fields = dict[str, memoryview]
+
+
+class WebDatasetSource(Lazy):
+    """Tar shards of samples.
+
+    Args:
+        path: A shard, a pattern, or a folder: with a manifest, the shards that it names.
+        classes: Class names by number; None takes those of the manifest.
+        columns: None: what is what is told by the fields' names.
+    """
+
+    kind = "webdataset"
+
+    def __init__(
+        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
+        if columns:
+            raise OptionError(f"columns={columns!r}, but shards have fields with fixed names: leave them out")
+        self.path = Path(path)
+        self.classes = classes
+        if (self.path / MANIFEST_NAME).is_file():
+            with refusing(f"{self.path}", ManifestError):
+                made = manifests.from_json((self.path / MANIFEST_NAME).read_bytes())
+            self.paths = tuple(self.path / shard.name for shard in made.shards)
+            self.classes = classes or made.classes or None
+        else:
+            self.paths = find_files(self.path, is_tar, "tar")
+
+    def scan(self) -> Listing:
+        """List the samples of all shards; labels are read.
+
+        Raises:
+            SourceError: A shard that is damaged or cut, or none with an image.
+        """
+        skipped: list[Skip] = []
+        inputs: list[Input] = []
+        raw: list[Any] = []
+        for number, path in enumerate(self.paths):
+            with refusing(f"{path} cannot be packed", ShardError):
+                for key, place, fields in samples(self._maps[number], number, path.name):
+                    name, image = f"{path.name}/{key}", image_field(fields)
+                    if image is None:
+                        skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
+                        continue
+                    inputs.append(Input(name, len(fields[image]), None, place, -1, _extra_bytes(key, fields, image)))
+                    raw.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
+        inputs, classes = label_inputs(inputs, raw, self.classes, skipped, where=str(self.path))
+        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)))
+
+    def read(self, entry: Input) -> Record:
+        """Return a sample.
+
+        Raises:
+            SourceError: It is no longer what was listed.
+        """
+        number, start, stop = entry.place
+        with refusing("cannot be read", ShardError):
+            found = list(samples(self._maps.cut(number, start, stop), number, self.paths[number].name, part=True))
+        if len(found) != 1:
+            raise SourceError("changed while it was packed")
+        key, _, fields = found[0]
+        image = image_field(fields)
+        if image is None:
+            raise SourceError("changed while it was packed: it has no image")
+        kept = {name: bytes(data) for name, data in fields.items() if name not in (image, "cls", "json")}
+        if codecs.sniff(fields[image]) in kept:
+            raise SourceError(
+                f"has an image in {image!r} that is a {codecs.sniff(fields[image])}, and a field of that name"
+            )
+        facts = _object(fields.get("json"))
+        if facts is None:
+            kept["json"] = bytes(fields["json"])
+            return Record(bytes(fields[image]), kept)
+        return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
+
+    @cached_property
+    def _maps(self) -> Maps:
+        return Maps(self.paths)
+
+
+def samples(data: memoryview, number: int, shard: str, *, part: bool = False) -> Iterator[tuple[str, _Place, _Fields]]:
+    """Yield (key, place, fields) of each sample of a shard, or of a part of one.
+
+    Raises:
+        ShardError: It is damaged, or a field comes twice.
+    """
+    key, start, stop = None, 0, 0
+    fields: _Fields = {}
+    for member in tarfmt.walk(data, shard=shard, complete=part):
+        parts = split_name(member.name) if member.is_file else None
+        if parts is None:
+            continue
+        if parts[0] != key:
+            if key is not None:
+                yield key, (number, start, stop), fields
+            key, start, fields = parts[0], member.header_offset, {}
+        if parts[1] in fields:
+            raise ShardError(f"field {parts[1]!r} comes twice", shard=shard, key=key, offset=member.header_offset)
+        fields[parts[1]] = data[member.offset : member.offset + member.size]
+        stop = member.offset + tarfmt.padded(member.size)
+    if key is not None:
+        yield key, (number, start, stop), fields
+
+
+def image_field(fields: Mapping[str, Any]) -> str | None:
+    """Return the name of the field that holds a sample's image."""
+    return next((name for name in IMAGE_FIELDS if name in fields), None)
+
+
+def _extra_bytes(key: str, fields: _Fields, image: str) -> int:
+    """Return the bytes in a shard of all but image and label."""
+    facts = _object(fields.get("json"))
+    apart = (image, "cls") if facts is None else (image, "cls", "json")
+    rest = sum(
+        tarfmt.member_bytes(f"000000000.{name}", len(data)) for name, data in fields.items() if name not in apart
+    )
+    return rest if facts is None else rest + facts_bytes({"key": key, **facts})
+
+
+def _object(data: memoryview | None) -> dict[str, Any] | None:
+    """Return what a ``json`` field says, None for one that is no object."""
+    if data is None:
+        return {}
+    try:
+        value = json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

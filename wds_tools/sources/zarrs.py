@@ -1,0 +1,107 @@
+"""Zarr, versions 2 and 3, in a folder: an array, or a group with ``images`` and ``labels``.
+
+The metadata may name a codec that unpickles; so it is read before Zarr is, and only plain codecs are let in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from wds_tools.errors import SourceError
+from wds_tools.sources.arrays import Arrays, ArraySource
+from wds_tools.sources.base import Listing, refusing
+from wds_tools.sources.extras import load
+
+CODECS = frozenset(
+    "blosc zlib gzip zstd lz4 lzma bz2 delta shuffle bitround packbits crc32 crc32c adler32 fletcher32 bytes endian "  # noqa: SIM905 - a list
+    "transpose sharding_indexed vlen-utf8 vlen-bytes".split()
+)
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
+_MAX_METADATA_BYTES = 16 << 20
+
+
+class ZarrSource(ArraySource):
+    """A Zarr store in a local folder. Chunks are read once per worker and window, not once per image."""
+
+    kind = "zarr"
+
+    def open(self) -> Arrays:
+        """Check the metadata, then open the arrays."""
+        zarr = load("zarr", "Zarr")
+        for path in _walk(self.path):
+            if path.name in _METADATA:
+                _check_metadata(path)
+        with refusing(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
+            node = zarr.open(self.path, mode="r")
+            if isinstance(node, zarr.Array):
+                return Arrays({self.columns.get("image", "images"): _Rows(node)})
+            names = [name for name, _ in node.arrays()]
+            names += [name for name in self.columns.values() if name in node and name not in names]
+            classes = node.attrs.get("classes") or node.attrs.get("class_names")
+            arrays = {name: _Rows(node[name]) for name in names if node[name].ndim}
+        return Arrays(arrays, tuple(map(str, classes)) if isinstance(classes, list) else None)
+
+    def files(self) -> list[Path]:
+        """Return the metadata; chunks are identified by name, length and time."""
+        return sorted(path for path in _walk(self.path) if path.name in _METADATA)
+
+    def scan(self) -> Listing:
+        """List the rows of the array of images."""
+        listing = super().scan()
+        digest = xxhash.xxh3_128()
+        for path in sorted(_walk(self.path)):
+            status = path.stat()
+            name = os.fsencode(path.relative_to(self.path))
+            digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
+        return Listing(listing.inputs, listing.skipped, listing.classes, listing.stamp + digest.hexdigest())
+
+
+class _Rows:
+    """An array whose rows are read by whole chunks, or shards where it has those."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+        self.chunks = getattr(array, "shards", None) or array.chunks
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self._array[rows]
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            yield Path(folder, name)
+
+
+def _check_metadata(path: Path) -> None:
+    """Refuse codecs that could run code from data."""
+    with refusing(f"{path} is no metadata of Zarr", ValueError, RecursionError):
+        if path.stat().st_size > _MAX_METADATA_BYTES:
+            raise SourceError(f"{path} has {path.stat().st_size:,} bytes; allowed are {_MAX_METADATA_BYTES:,}")
+        strangers = set(_codecs(json.loads(path.read_bytes()))) - CODECS
+    if strangers:
+        raise SourceError(
+            f"{path} asks for the codec {min(strangers)!r}; allowed are {', '.join(sorted(CODECS))}: "
+            "none of them runs code from data"
+        )
+
+
+def _codecs(node: Any, *, inside: bool = False) -> Iterator[str]:
+    """Yield the name of every codec that metadata asks for, at any depth."""
+    if isinstance(node, dict):
+        if inside:
+            yield str(node.get("id") or node.get("name") or "").removeprefix("numcodecs.")
+        for word, value in node.items():
+            yield from _codecs(value, inside=word in ("codecs", "filters", "compressor", "index_codecs"))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _codecs(value, inside=inside)
+    elif inside and isinstance(node, str):
+        yield node
