@@ -163,12 +163,16 @@ class BenchReport:
             self.spread(name, _speed).show(",.0f"),
             self.of_limit(name).show(".2f"),
             f"{self.ratio(OURS, name, _speed).show('.2f')} x" if name != OURS else "-",
-            self.spread(name, _cpu).show(".2f"),
+            self._cpu_cell(name),
             f"{self.ratio(name, OURS, _cpu).show('.2f')} x" if name != OURS else "-",
             f"{self.spread(name, lambda r: r.memory_bytes).highest / 1e6:,.0f} MB",
             f"{self.spread(name, lambda r: r.first_batch_seconds).median:.2f} s",
             f"{self.pixels[name]:.2f}" if name in self.pixels else "-",
         )
+
+    def _cpu_cell(self, name: str) -> str:
+        spread = self.spread(name, _cpu)
+        return spread.show(".2f" if spread.median >= 0.1 else ".4f")
 
     def _title(self) -> list[str]:
         rounds = max((len(found) for found in self.rounds.values()), default=0)

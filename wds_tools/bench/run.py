@@ -120,9 +120,11 @@ def _check(
     unknown = [name for name in against if name not in PEERS]
     if unknown:
         raise OptionError(f"against={tuple(against)!r} names {unknown[0]!r}; allowed are {', '.join(PEERS)}")
-    if min([*counts, rounds, 1 if batch_size is None else batch_size], default=0) < 1 or not seconds > 0:
+    least = min([rounds, 1 if batch_size is None else batch_size, *(counts or [0])])
+    if least < 1 or not seconds > 0:
+        workers = ",".join(map(str, counts)) or "none"
         raise OptionError(
-            f"workers={','.join(map(str, counts))}, rounds={rounds}, batch_size={batch_size}, seconds={seconds}: "
+            f"workers={workers}, rounds={rounds}, batch_size={batch_size}, seconds={seconds}: "
             "allowed are 1 and more, and more than 0 seconds"
         )
     _check_pythons(pythons, against)
