@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import wds_tools as wt
 import wds_tools.bench.material
 from wds_tools.bench import BenchReports, bench, material, procfs, stages
 from wds_tools.bench.contenders import ALL, CONTENDERS, LIMIT, OURS, PEERS
@@ -25,6 +26,9 @@ from wds_tools.bench.contestant import Contestant
 from wds_tools.bench.report import BenchReport, Prepared, Round
 from wds_tools.bench.works import IN_A_WORKER, WORKS
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, WorkerError
+from wds_tools.shardset import open_shards
+
+IF_JPEGTRAN = ["crop-ready"] if shutil.which("jpegtran") else []
 
 
 @pytest.fixture
@@ -84,6 +88,7 @@ def a_report(**changes) -> BenchReport:
         "missing": {},
         "pixels": {"webdataset": 0.25},
         "prepared": {},
+        "crop_ready": False,
         "stages": {},
         "load": 0.0,
         "machine": {"cores": "2"},
@@ -92,7 +97,7 @@ def a_report(**changes) -> BenchReport:
 
 
 @pytest.mark.parametrize(
-    ("view", "peers"), [("train", ["imagefolder", "webdataset"]), ("eval", ["imagefolder-io", "crop-ready"])]
+    ("view", "peers"), [("train", ["imagefolder", "webdataset"]), ("eval", ["imagefolder-io", *IF_JPEGTRAN])]
 )
 def test_every_contender_is_measured_and_nothing_is_left(packed, temporary, view, peers):
     told = []
@@ -334,6 +339,21 @@ def test_pixels_that_differ_and_a_busy_machine_are_noted():
     assert "differ" not in BenchReports([a_report()]).render().replace("mean difference", "")
 
 
+def test_a_dataset_that_is_crop_ready_is_noted_because_all_decode_its_files():
+    assert "the dataset is crop-ready" in BenchReports([a_report(crop_ready=True)]).render()
+    assert "the dataset is crop-ready" not in BenchReports([a_report()]).render()
+
+
+@pytest.mark.skipif(shutil.which("jpegtran") is None, reason="needs jpegtran")
+def test_it_is_found_out_whether_a_dataset_is_crop_ready(photos, temporary, tmp_path):
+    for images in ("keep", "crop-ready"):
+        wt.pack(photos, tmp_path / images, images=images, workers=1, progress=False)
+        folder = temporary / images
+        folder.mkdir()
+        made = material.prepare(open_shards(tmp_path / images), folder, work="train", workers=1, batch_size=1)
+        assert made.crop_ready == (images == "crop-ready")
+
+
 def test_what_a_peer_stores_is_told():
     text = BenchReports([a_report(prepared={"webdataset": Prepared(2.5, 240 * 13 * 54_000)})]).render()
     assert "webdataset: WebDataset()" in text
@@ -345,8 +365,8 @@ def test_the_picture_has_a_bar_and_a_range_for_each_contender_and_a_line_of_scal
     picture = ElementTree.fromstring(found.picture())
     texts = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count("webdataset") == 3  # two bars and a line
-    assert "625 [500-750]; 0.88 of limit" in texts
-    assert "train, workers: 2: images/s, median and range" in texts
+    assert "625 [500-750]; 0.88" in texts
+    assert "train, workers: 2: images/s, median and range; share of the limit" in texts
     assert len(list(picture.iter("{http://www.w3.org/2000/svg}polyline"))) == 4
     assert len(list(ElementTree.fromstring(BenchReports([a_report()]).picture()).iter())) < len(list(picture.iter()))
 

@@ -104,6 +104,7 @@ class Contest:
                 missing=self._missing,
                 pixels=self._pixels,
                 prepared=self._prepared,
+                crop_ready=material.crop_ready,
                 stages=self._stages.get(workers, {}),
                 load=load,
                 machine={**machine, **self._versions},

@@ -22,6 +22,7 @@ from wds_tools.bench.works import RAW_BYTES, RAW_SIDE, SMALL_SIDE, WORKS
 from wds_tools.errors import DestinationError
 from wds_tools.index import NO_LABEL
 from wds_tools.indexer import index_shards
+from wds_tools.jpeg import baseline_frame
 from wds_tools.order import default_block
 from wds_tools.packer import pack
 from wds_tools.reader import Reader
@@ -49,6 +50,7 @@ class Material:
         copies: How often each one is there.
         bytes: All copies together, as files.
         probes: The first ones in the shards, as paths in ``tree``.
+        crop_ready: Whether the first one has the restart markers of crop-ready JPEGs.
     """
 
     tree: Path
@@ -57,6 +59,7 @@ class Material:
     copies: int
     bytes: int
     probes: tuple[str, ...]
+    crop_ready: bool
 
 
 def prepare(
@@ -83,7 +86,9 @@ def prepare(
     sizes = [_write(tree, copies, number, label, *made) for number, label, made in _made(source, pictures, work)]
     skipped = _pack(tree, shards, work, sum(sizes), _SHARDS_PER_WORKER * workers)
     probes = _probes(shards) if WORKS[work].view else ()
-    return Material(tree, shards, len(sizes) - skipped // copies, copies, sum(sizes), probes)
+    return Material(
+        tree, shards, len(sizes) - skipped // copies, copies, sum(sizes), probes, _is_crop_ready(tree, probes)
+    )
 
 
 def _made(source: ShardSet, count: int, work: str) -> Iterator[tuple[int, int, tuple[str, bytes | memoryview]]]:
@@ -168,6 +173,12 @@ def _check_room(source: ShardSet, folder: Path, work: str, pictures: int, copies
             f"the contenders' copies of the dataset take {needed / 1e9:.1f} GB; {folder} has {free / 1e9:.1f} GB left: "
             "make room, set TMPDIR to a larger folder, or compare with fewer peers"
         )
+
+
+def _is_crop_ready(tree: Path, probes: Sequence[str]) -> bool:
+    frames = (baseline_frame(memoryview((tree / probe).read_bytes())) for probe in probes if probe.endswith(".jpg"))
+    first = next(frames, None)
+    return first is not None and first.columns > 0
 
 
 def _probes(shards: Path) -> tuple[str, ...]:

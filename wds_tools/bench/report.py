@@ -91,6 +91,7 @@ class BenchReport:
         pixels: Difference to our pixels of a fixed part of the first pictures, in levels of 255: the mean over a
             picture, the median over pictures.
         prepared: Of each contender with a format of its own.
+        crop_ready: Whether the dataset's pictures are, so that all contenders decode files with restart markers.
         stages: Microseconds per picture of each stage of our path; empty if that was not asked for.
         load: What the machine had to do before the start, as ``os.getloadavg`` has it.
         machine: Processor, cores and versions.
@@ -106,6 +107,7 @@ class BenchReport:
     missing: dict[str, str]
     pixels: dict[str, float]
     prepared: dict[str, Prepared]
+    crop_ready: bool
     stages: dict[str, float]
     load: float
     machine: dict[str, str]
@@ -193,6 +195,11 @@ class BenchReport:
             for name, levels in self.pixels.items()
             if levels > _SAME_LEVELS
         ]
+        if self.crop_ready:
+            notes.append(
+                "the dataset is crop-ready, so 'ours' is too, and all decode files with restart markers; pack with "
+                "--images keep to compare on the files as they were"
+            )
         if self.load > 1:
             notes.append(f"the machine was busy before the start: load {self.load:.1f}")
         notes.append(

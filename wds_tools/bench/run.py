@@ -27,7 +27,7 @@ def bench(
     dataset: str | os.PathLike[str],
     *,
     view: str = "train",
-    against: Sequence[str] = ("imagefolder", "webdataset"),
+    against: Sequence[str] = ("crop-ready", "imagefolder", "webdataset"),
     workers: int | Sequence[int] = 2,
     rounds: int = 5,
     seconds: float = 5.0,

@@ -85,11 +85,11 @@ class BenchReports:
 def _bars(report: BenchReport) -> Bars:
     speeds = {name: report.spread(name, _speed) for name in report.rounds}
     rows = [
-        (name, speed.median, f"{speed.show(',.0f')}; {report.of_limit(name).median:.2f} of limit")
+        (name, speed.median, f"{speed.show(',.0f')}; {report.of_limit(name).median:.2f}")
         for name, speed in speeds.items()
     ]
     return Bars(
-        f"{report.work}, workers: {report.workers}: images/s, median and range",
+        f"{report.work}, workers: {report.workers}: images/s, median and range; share of the limit",
         rows,
         ranges=[(speed.lowest, speed.highest) for speed in speeds.values()],
     )

@@ -161,7 +161,9 @@ def plan(
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
 @click.argument("dataset")
 @click.option("--view", default="train", show_default=True, help="The work: train, eval, small, raw or bytes.")
-@click.option("--against", default="imagefolder,webdataset", show_default=True, help="Peers, with commas; see below.")
+@click.option(
+    "--against", default="crop-ready,imagefolder,webdataset", show_default=True, help="Peers, with commas; see above."
+)
 @click.option(
     "--python",
     "pythons",
@@ -205,8 +207,9 @@ def bench(
     raw    128 x 128 x 3 bytes, stored decoded limit: copying in memory
     bytes  stored bytes, not decoded           limit: reading the shards
 
-    Peers: imagefolder, imagefolder-io, webdataset, hdf5, hdf5-uint8, lmdb, dali, ffcv, tfdata, tfdata-plain, litdata
-    and mosaic. Several need an environment of their own: make one, install the peer there, and name its Python.
+    Peers: crop-ready (ours, packed so), imagefolder, imagefolder-io, webdataset, hdf5, hdf5-uint8, lmdb, dali, ffcv,
+    tfdata, tfdata-plain, litdata, mosaic. Several need an environment of their own: make one, install the peer there,
+    and name its Python.
     """  # noqa: D301 - click's own mark of lines that stay as they are
     from wds_tools.bench import bench as run_bench
     from wds_tools.chart import check_svg_name, write_svg
