@@ -276,7 +276,7 @@ def test_the_temporary_folder_goes_even_if_the_main_process_is_killed(temporary)
         ({"workers": []}, "workers=none"),
         ({"workers": [2, 0]}, "workers=0,2"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"pythons": {"dali": sys.executable}}, "'dali' is not compared with; allowed are imagefolder"),
+        ({"pythons": {"dali": sys.executable}}, "'dali' is not compared with; allowed are crop-ready"),
         ({"pythons": {"imagefolder": "/no/python"}}, "imagefolder=/no/python: there is no program"),
         ({"rounds": 0}, "rounds=0"),
         ({"seconds": 0}, "seconds=0"),
