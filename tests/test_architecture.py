@@ -11,10 +11,11 @@ import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest storage shardset
-sources transcode writer packing packplan packstate packwork packprobe packer splits indexer
+sources transcode encode writer claim shardwriter
+packing packplan packstate packwork packprobe rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality where choose views reader render assemble ring pool
 ranks opened witness dataset device job loader
-verifier stats chart forecast picture sheet bench cli""".split()  # noqa: SIM905 - read as the book it is
+verifier stored tree unpacker stats chart forecast picture sheet bench cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = {
     *("render", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),
@@ -74,6 +75,7 @@ def test_the_format_modules_do_no_io():
     [
         "import wds_tools",
         "import wds_tools.packer, wds_tools.sources.tensors, wds_tools.indexer, wds_tools.verifier, wds_tools.stats",
+        "import wds_tools.shardwriter, wds_tools.merger, wds_tools.unpacker",
         "import wds_tools.cli",
         "from wds_tools import pack, RandomResizedCrop",
     ],

@@ -20,7 +20,8 @@ from xml.etree import ElementTree
 import pytest
 
 from wds_tools import __version__
-from wds_tools.cli import cli, main
+from wds_tools.cli import _explain, cli, main
+from wds_tools.cli.words import Run
 from wds_tools.tarfmt import END
 
 SHARD = "shard-000001.tar"
@@ -125,7 +126,7 @@ def test_looking_at_a_dataset_needs_no_torch(packed: Path, command: str) -> None
 
 
 def test_every_command_has_help_with_an_example_in_a_line(call: Call) -> None:
-    assert {"pack", "index", "info", "verify"} <= set(cli.commands)
+    assert {"pack", "index", "info", "verify", "merge", "unpack"} <= set(cli.commands)
     for name in cli.commands:
         result = call(name, "--help")
         assert result.code == 0
@@ -506,6 +507,80 @@ def test_verify_writes_json(call: Call, packed_copy: Path) -> None:
     assert (raw["ok"], raw["damages"][0]["shard"], raw["damages"][0]["offset"]) == (False, SHARD, 512)
 
 
+# --- merge and unpack ---
+
+
+def test_merge_joins_datasets_and_says_how(call: Call, few: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        call("pack", few, tmp_path / str(number), "--workers", "1", "--seed", str(number))
+    result = call("merge", tmp_path / "0", tmp_path / "1", "-o", tmp_path / "both")
+    assert result.code == 0
+    assert re.match(rf"merged 2 datasets into {tmp_path}/both: 12 samples in 2 shards, .* \(2 linked\)\n", result.out)
+    assert f"next: wds-tools verify {tmp_path}/both\n" in result.out
+    assert call("verify", tmp_path / "both").code == 0
+    again = call("merge", tmp_path / "0", tmp_path / "1", "-o", tmp_path / "both")
+    assert again.out.startswith(f"{tmp_path}/both was merged already: 12 samples")
+    other = call("merge", tmp_path / "0", "-o", tmp_path / "both")
+    assert_one_line_error(other, 1, "holds another dataset", "--fresh")
+    assert "(1 copied)" in call("merge", tmp_path / "0", "-o", tmp_path / "both", "--copy", "--fresh").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "out"], "Missing argument 'DATASET...'"),
+        (["a"], "Missing option '-o'"),
+        (["nowhere", "-o", "out"], "nowhere: no such folder"),
+        (["nowhere", "-o", "s3://bucket/out"], "is no local folder"),
+    ],
+)
+def test_a_merge_that_cannot_be_is_one_line(call: Call, words: list[str], said: str) -> None:
+    assert_one_line_error(call("merge", *words), 2, said)
+
+
+def test_unpack_gives_the_folder_back_and_says_what_it_did(call: Call, few: Path, tmp_path: Path) -> None:
+    call("pack", few, tmp_path / "packed", "--workers", "1")
+    result = call("unpack", tmp_path / "packed", tmp_path / "out")
+    assert (result.code, result.err) == (0, "")
+    assert re.match(rf"unpacked 6 samples into {tmp_path}/out: 6 files, [\d.]+ kB, in [\d.]+ s\n", result.out)
+    files = {name.removeprefix(str(tmp_path / "out")): data for name, data in tree(tmp_path / "out").items()}
+    assert files == {name.removeprefix(str(few)): data for name, data in tree(few).items()}
+    assert "; 6 were there already" in call("unpack", tmp_path / "packed", tmp_path / "out").out
+    next((tmp_path / "out").glob("*/*")).write_bytes(b"mine")
+    assert_one_line_error(call("unpack", tmp_path / "packed", tmp_path / "out"), 1, "--overwrite", "key 00000000")
+    assert call("unpack", tmp_path / "packed", tmp_path / "out", "--overwrite").code == 0
+
+
+def test_unpack_takes_fields_and_a_layout(call: Call, foreign: Path, tmp_path: Path) -> None:
+    call("index", foreign)
+    assert call("unpack", foreign, tmp_path / "out", "--fields", "txt, cls").code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.cls", "a.txt", "b.cls", "b.txt"]
+    assert call("unpack", foreign, tmp_path / "deep", "--fields", "txt", "--layout", "shards").code == 0
+    assert sorted(path.name for path in (tmp_path / "deep" / "train-000000").iterdir()) == ["a.txt", "b.txt"]
+    assert_one_line_error(call("unpack", foreign, tmp_path / "x", "--fields", "mask"), 1, "has no 'mask'", "cls, txt")
+    assert_one_line_error(call("unpack", foreign, tmp_path / "x", "--layout", "flat"), 2, "'flat' is not one of")
+    assert_one_line_error(call("unpack", tmp_path, tmp_path / "x"), 2, "no manifest.json")
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_interrupted_unpack_is_one_line_and_goes_on(packed: Path, photos: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from wds_tools import tree, cli\n"
+        "put, left = tree.Tree.put, [50]\n"
+        "def counting(self, *words):\n"
+        "    left[0] -= 1\n"
+        "    if not left[0]: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return put(self, *words)\n"
+        "tree.Tree.put = counting\n"
+        f"cli.main(['unpack', {str(packed)!r}, {str(tmp_path / 'out')!r}])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert_one_line_error(Result(run.returncode, run.stdout, run.stderr), 130, "the files so far are kept")
+    assert not (tmp_path / "out" / ".unpacking").exists()
+    assert "were there already" in process("unpack", packed, tmp_path / "out").out
+    assert len(list((tmp_path / "out").glob("*/*"))) == 400
+
+
 # --- how it ends ---
 
 
@@ -581,6 +656,10 @@ def test_bench_prints_a_table_and_writes_json(packed: Path, tmp_path: Path) -> N
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
     assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder", "mosaic")
+
+
+def test_a_signal_that_ends_the_program_is_named() -> None:
+    assert _explain(SystemExit(143), Run()) == ("ended by SIGTERM", 143)
 
 
 def test_bench_refuses_what_it_cannot_read_before_it_starts(call: Call, packed: Path) -> None:

@@ -256,3 +256,23 @@ def test_the_head_is_of_one_type_where_names_do_not_tell_it() -> None:
     unify_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.place[0] % 3], by_name=False)
     assert len({entry.place[0] % 3 for entry in inputs[:HEAD]}) == 1
     assert len(set(inputs)) == 40
+
+
+def test_a_shuffle_in_windows_of_groups_is_not_called_a_full_one():
+    def plan(groups, size):
+        inputs = [Input(f"{n}.jpg", size, 0, group=n // 10 if groups else -1) for n in range(100)]
+        listing = Listing(inputs, [], ("a",))
+        return make_plan(listing, kind="parquet", seed=0, shard_bytes=10**9, kind_of=no_probe).shuffled
+
+    assert plan(groups=False, size=10_000_000)
+    assert plan(groups=True, size=1_000)
+    assert not plan(groups=True, size=10_000_000)
+
+
+def test_an_order_that_is_kept_is_shuffled_only_if_it_was():
+    inputs = [Input(f"{n}.jpg", 1_000, 0) for n in range(10)]
+    options = {"kind": "webdataset", "seed": 0, "shard_bytes": 10**9, "kind_of": no_probe, "shuffle": False}
+    for was in (False, True):
+        made = make_plan(Listing(inputs, [], ("a",), shuffled=was), **options)
+        assert made.inputs == inputs
+        assert made.shuffled == was

@@ -13,16 +13,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wds_tools.appender import append, reshard
     from wds_tools.choose import train_test_split
     from wds_tools.dataset import StreamingDataset
     from wds_tools.errors import WdsToolsError
     from wds_tools.indexer import index_shards
     from wds_tools.loader import make_loader
     from wds_tools.manifest import Manifest
+    from wds_tools.merger import merge
     from wds_tools.mixture import Mixture
     from wds_tools.packer import pack
+    from wds_tools.shardwriter import ShardWriter
     from wds_tools.splits import pack_splits
     from wds_tools.stats import describe
+    from wds_tools.unpacker import unpack
     from wds_tools.verifier import verify
     from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
 
@@ -35,14 +39,19 @@ _HOMES = {
     "Mixture": "mixture",
     "RandomResizedCrop": "views",
     "Resize": "views",
+    "ShardWriter": "shardwriter",
     "StreamingDataset": "dataset",
     "WdsToolsError": "errors",
+    "append": "appender",
     "describe": "stats",
     "index_shards": "indexer",
     "make_loader": "loader",
+    "merge": "merger",
     "pack": "packer",
     "pack_splits": "splits",
+    "reshard": "appender",
     "train_test_split": "choose",
+    "unpack": "unpacker",
     "verify": "verifier",
 }
 
@@ -52,15 +61,20 @@ __all__ = [
     "Mixture",
     "RandomResizedCrop",
     "Resize",
+    "ShardWriter",
     "StreamingDataset",
     "WdsToolsError",
     "__version__",
+    "append",
     "describe",
     "index_shards",
     "make_loader",
+    "merge",
     "pack",
     "pack_splits",
+    "reshard",
     "train_test_split",
+    "unpack",
     "verify",
 ]
 

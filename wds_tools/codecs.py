@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import operator
 import tokenize
 import warnings
 import zlib
@@ -245,8 +246,14 @@ def _decode_json(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-_INT = Codec(lambda value: b"%d" % int(value), int)
-_TEXT = Codec(lambda value: str(value).encode(), lambda data: data.decode())
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"takes text, not {type(value).__name__}")
+    return value.encode()
+
+
+_INT = Codec(lambda value: b"%d" % operator.index(value), int)  # 3.7 has no index, where int() would make it 3
+_TEXT = Codec(_encode_text, lambda data: data.decode())
 _JSON = Codec(lambda value: json.dumps(value, separators=(",", ":")).encode(), _decode_json)
 _NPY = Codec(encode_npy, lambda data: view_npy(data).copy())
 _BYTES = Codec(bytes, bytes)

@@ -173,7 +173,11 @@ def to_bytes(index: Index) -> bytes:
         "shard_xxh3": index.shard_xxh3,
         "fields": list(index.fields),
     }
-    table = pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(about)})
+    return _write(pa.table(columns), about)
+
+
+def _write(table: Any, about: dict[str, Any]) -> bytes:
+    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(about)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", row_group_size=1 << 20)
     return bytes(sink.getvalue().to_pybytes())
@@ -209,6 +213,23 @@ def from_bytes(data: bytes, *, name: str) -> Index:
         ) from error
     _check_places(index, name)
     return index
+
+
+def rename(data: bytes, *, name: str, shard: str) -> bytes:
+    """Return an index, as bytes, for the same shard under another name; columns that we do not know are kept.
+
+    Args:
+        data: An index that `from_bytes` takes.
+        name: Where it is from, for error messages.
+        shard: The new name of the shard.
+
+    Raises:
+        ManifestError: Not an index.
+    """
+    from_bytes(data, name=name)
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    about = json.loads(table.schema.metadata[_METADATA_KEY])
+    return _write(table, {**about, "shard": shard})
 
 
 def _one_line(error: BaseException) -> str:

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from tqdm import tqdm
-
-from wds_tools.errors import DestinationError, OptionError, SourceError, WdsToolsError
+from wds_tools.errors import DestinationError, OptionError
 from wds_tools.manifest import Manifest
-from wds_tools.options import available_cores
-from wds_tools.packing import Packing
+from wds_tools.packing import Engine, Packing
+from wds_tools.packjob import Bar, PackJob, strict_error
 from wds_tools.packplan import Plan, make_plan
 from wds_tools.packprobe import head_kind, planned_bytes, process_count
 from wds_tools.packstate import (
     Destination,
-    ShardReport,
     entry_is_there,
     read_manifest,
     read_skipped,
 )
-from wds_tools.packwork import ShardTask, run_tasks
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
-from wds_tools.transcode import Policy
-from wds_tools.writer import merge_stats
-
-_NAMED_FILES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +29,13 @@ class PackReport:
     """What became of a folder.
 
     Attributes:
-        manifest: Of the dataset.
+        manifest: Of the dataset; of what is there so far, for a task of several.
         dst: Its folder.
         packed: Number of samples in it.
         skipped: (path, reason) of each file that was not packed, sorted by path.
         kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
         seconds: Time that it took.
+        complete: The dataset is; False for a task of several.
     """
 
     manifest: Manifest
@@ -57,6 +44,7 @@ class PackReport:
     skipped: tuple[Skip, ...]
     kept: int
     seconds: float
+    complete: bool = True
 
 
 def pack(
@@ -75,6 +63,10 @@ def pack(
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
     verify_pixels: bool = False,
+    shuffle: bool = True,
+    task: tuple[int, int] | None = None,
+    finish: bool = False,
+    engine: Engine = "local",
     progress: bool | None = None,
 ) -> PackReport:
     """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/packing.md).
@@ -103,6 +95,11 @@ def pack(
         resize: Pixels of the shorter side, or "WIDTHxHEIGHT", or (height, width).
         quality: Of resized JPEGs, 90 if not given.
         verify_pixels: Prove each crop-ready JPEG by decoding it and its original; one that differs is kept as it is.
+        shuffle: Put the samples in random order, once; else they stay in that of the source.
+        task: (index, count): pack every count-th shard only, as one of several that share ``dst``, such as those of a
+            Slurm array. A last call with ``finish`` completes the dataset.
+        finish: Pack nothing: complete what the tasks have packed.
+        engine: ``local`` processes, or ``ray``: tasks of Ray core, with ``dst`` shared by all its machines.
         progress: Show a bar on stderr; None does if it is a terminal.
 
     Returns:
@@ -129,6 +126,10 @@ def pack(
         quality=quality,
         verify_pixels=verify_pixels,
         progress=progress,
+        shuffle=shuffle,
+        task=task,
+        finish=finish,
+        engine=engine,
     )
     source = open_input(src, Path(dst), packing)
     report = pack_listing(source, source.scan(), Path(dst), packing)
@@ -151,7 +152,7 @@ def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) 
     started = time.monotonic()
     options, policy, strict = packing.options, packing.policy, packing.options.strict
     if strict and listing.skipped:
-        raise _strict_error(listing.skipped)
+        raise strict_error(listing.skipped)
     plan = make_plan(
         listing,
         kind=source.kind,
@@ -160,130 +161,24 @@ def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) 
         kind_of=head_kind(source, policy),
         images=str(policy),
         image_bytes=planned_bytes(listing.inputs, source, policy, seed=options.seed),
+        shuffle=packing.shuffle,
     )
     if not packing.fresh and (done := _finished(dst, plan, strict=strict)) is not None:
         skipped = read_skipped(dst)
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
-    with Destination(dst) as destination, _Bar(len(plan.inputs), packing.progress) as bar:
+    with Destination(dst, task=packing.task) as destination, Bar(len(plan.inputs), packing.progress) as bar:
         processes = 1 if source.in_process else packing.workers or process_count(plan, policy)
-        job = _Job(plan, source, destination, processes, bar, policy)
-        manifest, skipped = job.run(listing.skipped, strict=strict, fresh=packing.fresh)
-    return PackReport(manifest, dst, manifest.samples, skipped, len(job.kept), time.monotonic() - started)
-
-
-class _Job:
-    """One run of the packer over a plan."""
-
-    def __init__(
-        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: _Bar, policy: Policy
-    ) -> None:
-        self.plan = plan
-        self.source = source
-        self.destination = destination
-        self.processes = processes
-        self.bar = bar
-        self.policy = policy
-        self.kept: dict[int, ShardReport] = {}
-        self.made: list[ShardReport] = []
-
-    def run(self, skipped: Iterable[Skip], *, strict: bool, fresh: bool) -> tuple[Manifest, tuple[Skip, ...]]:
-        """Pack the shards that are missing and complete the dataset."""
-        try:
-            self.destination.claim(self.plan.source, fresh=fresh)
-            self._pack_missing()
-            reports = sorted([*self.kept.values(), *self.made], key=lambda report: report.number)
-            skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
-            manifest = self._manifest(reports)
-            if (strict and skipped) or not manifest.shards:
-                self.destination.undo(self.made)
-                raise _strict_error(skipped)
-            self.destination.commit(manifest, skipped)
-        except OSError as error:
-            if isinstance(error, WdsToolsError) and error.shard is None:
-                raise
-            raise self._explain(error) from error
-        return manifest, tuple(skipped)
-
-    def _pack_missing(self) -> None:
-        self.kept = self.destination.finished_shards()
-        self.bar.start_at(sum(stop - start for start, stop in map(self._range, self.kept)))
-        missing = [number for number in range(self.plan.shards) if number not in self.kept]
-        processes = min(self.processes, len(missing))
-        # Images that change take a core each; cores that have no shard of their own help with those there are.
-        threads = 1 if self.policy.images == "keep" else max(1, available_cores() // max(1, processes))
-        tasks = (self._task(number, threads) for number in missing)
-        with closing(run_tasks(tasks, processes=processes, advance=self.bar.advance)) as reports:
-            for report in reports:
-                self.made.append(report)
-
-    def _range(self, number: int) -> tuple[int, int]:
-        return self.plan.boundaries[number], self.plan.boundaries[number + 1]
-
-    def _task(self, number: int, threads: int) -> ShardTask:
-        start, stop = self._range(number)
-        inputs = tuple(self.plan.inputs[start:stop])
-        return ShardTask(
-            number, start, inputs, self.plan.classes, self.source, self.destination.folder, self.policy, threads
-        )
-
-    def _manifest(self, reports: Sequence[ShardReport]) -> Manifest:
-        fields: Counter[str] = Counter()
-        for report in reports:
-            fields.update(report.fields)
-        return Manifest(
-            shards=tuple(report.entry for report in reports if report.entry is not None),
-            fields=dict(fields),
-            classes=self.plan.classes,
-            shuffled=True,
-            images=merge_stats(report.images for report in reports),
-            source=self.plan.source,
-        )
-
-    def _explain(self, error: OSError) -> DestinationError:
-        """Say what is kept when the disk is full or fails."""
-        shard, reason = (
-            (error.shard, str(error.args[0]))
-            if isinstance(error, DestinationError)
-            else (None, error.strerror or str(error))
-        )
-        remedy = "make room" if reason == os.strerror(errno.ENOSPC) else "mend that"
-        return DestinationError(
-            f"cannot be written to {self.destination.folder}: {reason}; "
-            f"{len(self.kept) + len(self.made)} of {self.plan.shards} shards are finished and kept: "
-            f"{remedy}, then run the same command again, which goes on from there",
-            shard=shard,
-        )
-
-
-class _Bar:
-    """Images, images/s, MB/s and time left, on stderr."""
-
-    def __init__(self, total: int, show: bool | None) -> None:
-        show = sys.stderr.isatty() if show is None else show
-        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not show, file=sys.stderr)
-        self._bytes = 0
-        self._started = time.monotonic()
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.close()
-
-    def start_at(self, samples: int) -> None:
-        """Begin with samples that an earlier run has packed, which do not count as speed."""
-        self._bar.initial = self._bar.n = samples
-
-    def advance(self, samples: int, size: int) -> None:
-        """Count samples and bytes that are done."""
-        if self._bar.disable:
-            return
-        self._bytes += size
-        rate = self._bytes / max(1e-9, time.monotonic() - self._started)
-        self._bar.set_postfix_str(f"{rate / 1e6:.1f} MB/s", refresh=False)
-        self._bar.update(samples)
+        job = PackJob(plan, source, destination, processes, bar, packing)
+        manifest, skipped = job.run(listing.skipped)
+    return PackReport(
+        manifest=manifest,
+        dst=dst,
+        packed=manifest.samples,
+        skipped=skipped,
+        kept=len(job.kept),
+        seconds=time.monotonic() - started,
+        complete=packing.task is None,
+    )
 
 
 def _finished(dst: Path, plan: Plan, *, strict: bool) -> Manifest | None:
@@ -300,7 +195,7 @@ def _finished(dst: Path, plan: Plan, *, strict: bool) -> Manifest | None:
         )
     Destination.tidy(dst)
     if strict and (skipped := read_skipped(dst)):
-        raise _strict_error(skipped)
+        raise strict_error(skipped)
     return manifest
 
 
@@ -312,17 +207,3 @@ def _refuse_inside(src: Any, dst: Path) -> None:
         raise DestinationError(
             f"the destination {dst} lies inside the source {src}, so shards would become input: choose a folder outside"
         )
-
-
-def _strict_error(skipped: Sequence[Skip]) -> SourceError:
-    named = "; ".join(f"{skip.path!r} {skip.reason}" for skip in skipped[:_NAMED_FILES])
-    more = f"; and {len(skipped) - _NAMED_FILES:,} more" if len(skipped) > _NAMED_FILES else ""
-    files = "file" if len(skipped) == 1 else "files"
-    return SourceError(
-        f"{len(skipped):,} {files} cannot be packed: {named}{more}. Mend or remove them, or pack without "
-        "strict to leave them out"
-    )
-
-
-def _sorted(skipped: Iterable[Skip]) -> list[Skip]:
-    return sorted(skipped, key=lambda skip: skip.path.encode("utf-8", "surrogateescape"))

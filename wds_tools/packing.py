@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from wds_tools.errors import OptionError
 from wds_tools.options import PackOptions, parse_bytes
 from wds_tools.transcode import Policy, choose
+
+Engine = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,10 @@ class Packing:
         policy: What becomes of images.
         workers: Processes.
         fresh: Start over.
+        shuffle: Put the samples in random order.
+        task: (index, count): pack only every count-th shard, and leave the manifest to who finishes.
+        finish: Pack nothing; complete what tasks have packed.
+        engine: What runs the work: processes of this machine, or Ray.
         progress: Show a bar.
     """
 
@@ -32,6 +39,24 @@ class Packing:
     workers: int | None
     fresh: bool
     progress: bool | None
+    shuffle: bool = True
+    task: tuple[int, int] | None = None
+    finish: bool = False
+    engine: Engine = "local"
+
+    def __post_init__(self) -> None:
+        index, count = self.task or (0, 1)
+        if not 0 <= index < count:
+            raise OptionError(f"task {index} of {count}: allowed are indexes from 0 to count - 1")
+        if self.task and (self.fresh or self.finish):
+            raise OptionError("a task of several neither starts over nor finishes: do that once, without a task")
+        if self.engine not in get_args(Engine):
+            raise OptionError(f"engine={self.engine!r}; allowed are {', '.join(map(repr, get_args(Engine)))}")
+
+    def has(self, number: int) -> bool:
+        """Tell whether a shard is ours to pack."""
+        index, count = self.task or (0, 1)
+        return not self.finish and number % count == index
 
     @classmethod
     def of(
@@ -50,6 +75,10 @@ class Packing:
         quality: int | None,
         verify_pixels: bool,
         progress: bool | None,
+        shuffle: bool = True,
+        task: tuple[int, int] | None = None,
+        finish: bool = False,
+        engine: Engine = "local",
     ) -> Packing:
         """Check the arguments of `pack`.
 
@@ -69,6 +98,10 @@ class Packing:
             workers=workers,
             fresh=fresh,
             progress=progress,
+            shuffle=shuffle,
+            task=task,
+            finish=finish,
+            engine=engine,
         )
 
 

@@ -23,7 +23,15 @@ HEAD = 5
 
 _PROBED = 32  # where names do not tell the type of a picture, so many are read for it
 _ORDER_STREAM = 1  # keeps this use of the seed apart from others
-_TOLD = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes")  # of a source, apart from its digest
+_TOLD = (
+    "kind",
+    "seed",
+    "shard_bytes",
+    "files",
+    "images",
+    "image_bytes",
+    "shuffle",
+)  # of a source, apart from its digest
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -106,6 +114,11 @@ def shuffled(inputs: Sequence[Input], seed: int, *, window_bytes: int = WINDOW_B
     return order
 
 
+def is_full_shuffle(inputs: Sequence[Input], *, window_bytes: int = WINDOW_BYTES) -> bool:
+    """Tell whether `shuffled` mixes all inputs, and not only those of a window."""
+    return not any(entry.group >= 0 for entry in inputs) or sum(entry.size for entry in inputs) <= window_bytes
+
+
 def _windows(inputs: Sequence[Input], random: np.random.Generator, window_bytes: int) -> Iterator[list[int]]:
     """Yield runs of inputs, as their numbers: whole groups in random order."""
     groups: dict[int, list[int]] = {}
@@ -178,17 +191,33 @@ class Plan:
         boundaries: Positions in ``inputs`` where shards begin, and the end.
         classes: Class names by number.
         source: What the manifest says of the input; equal plans have equal sources.
+        first_shard: Number of the first shard: those of a dataset that is appended to come before.
+        first_position: Of the first sample, likewise; keys count on from there.
+        shuffled: The inputs are in random order, all of them.
     """
 
     inputs: list[Input]
     boundaries: list[int]
     classes: tuple[str, ...]
     source: dict[str, Any]
+    first_shard: int = 0
+    first_position: int = 0
+    shuffled: bool = True
 
     @property
     def shards(self) -> int:
         """Number of shards."""
         return len(self.boundaries) - 1
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of the shards."""
+        return range(self.first_shard, self.first_shard + self.shards)
+
+    def range_of(self, number: int) -> tuple[int, int]:
+        """Return where the inputs of a shard start and stop."""
+        place = number - self.first_shard
+        return self.boundaries[place], self.boundaries[place + 1]
 
 
 def make_plan(
@@ -200,6 +229,7 @@ def make_plan(
     kind_of: Callable[[Input], str | None],
     images: str = "keep",
     image_bytes: int | None = None,
+    shuffle: bool = True,
 ) -> Plan:
     """Decide on the order of the samples and the boundaries of the shards.
 
@@ -211,9 +241,12 @@ def make_plan(
         kind_of: As for `unify_head`.
         images: What becomes of images, for the manifest.
         image_bytes: What each takes then; None takes the size of its input.
+        shuffle: Put them in random order; else they stay in the order of the listing.
     """
-    inputs = shuffled(listing.inputs, seed)
-    unify_head(inputs, kind_of, by_name=all(_is_told(entry) for entry in inputs))
+    inputs = shuffled(listing.inputs, seed) if shuffle else list(listing.inputs)
+    if shuffle:
+        unify_head(inputs, kind_of, by_name=all(_is_told(entry) for entry in inputs))
+    mixed = is_full_shuffle(listing.inputs) if shuffle else listing.shuffled
     planned = inputs if image_bytes is None else [entry._replace(size=image_bytes) for entry in inputs]
     sizes = np.array([sample_bytes(entry, listing.classes) for entry in planned], np.int64)
     source = {
@@ -223,9 +256,10 @@ def make_plan(
         "files": len(inputs),
         "images": images,
         "image_bytes": image_bytes,
+        "shuffle": shuffle,
         "digest": digest(inputs, listing.classes, listing.stamp),
     }
-    return Plan(inputs, plan_boundaries(sizes, shard_bytes), listing.classes, source)
+    return Plan(inputs, plan_boundaries(sizes, shard_bytes), listing.classes, source, shuffled=mixed)
 
 
 def digest(inputs: Sequence[Input], classes: Sequence[str], stamp: str = "") -> str:

@@ -6,8 +6,6 @@ per finished shard. It goes away once the manifest, the last file of a dataset, 
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
@@ -25,10 +23,11 @@ from wds_tools.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
 from wds_tools.packplan import differences, shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
+from wds_tools.storage.lock import lock_file
 
 WORK_NAME = ".packing"
 SKIPPED_NAME = "skipped.jsonl"
-_LOCK_ATTEMPTS = 20  # each is lost only if another packer ends in that very moment
+APPENDED = "appended"  # kind of the source of a dataset that was packed in several goes
 _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
 
 
@@ -78,14 +77,16 @@ def save_report(folder: Path, report: ShardReport) -> None:
 
 
 class Destination:
-    """The output folder, held by one packer for the length of a ``with`` block.
+    """The output folder, held by one packer, or by tasks of the same one, for the length of a ``with`` block.
 
     Args:
         folder: Where the dataset goes; made if it is not there.
+        task: (index, count) of a task of several: those hold the folder together, and each its own part alone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, task: tuple[int, int] | None = None) -> None:
         self.folder = folder
+        self.task = task
         self.work = folder / WORK_NAME
         self._made_folder = False
         self._plan_is_new = False
@@ -94,7 +95,9 @@ class Destination:
     def __enter__(self) -> Destination:
         self._made_folder = not self.folder.exists()
         try:
-            self._lock = _lock(self.work / "lock")
+            self._locks = [lock_file(self.work / "lock", shared=self.task is not None)]
+            if self.task:
+                self._locks.append(lock_file(self.work / f"task-{self.task[0]}-of-{self.task[1]}.lock"))
         except BlockingIOError as error:
             raise DestinationError(
                 f"another packer is writing into {self.folder}; wait for it to end, or choose another folder"
@@ -108,14 +111,15 @@ class Destination:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._released:
+        if not self._released and self.task is None:  # other tasks may be at work
             self.remove_temporary()
             if not (self.work / "plan.json").exists():
                 self._remove_work()
         if self._made_folder:
             with suppress(OSError):  # it holds something
                 self.folder.rmdir()
-        os.close(self._lock)
+        for lock in self._locks:
+            os.close(lock)
 
     @classmethod
     def tidy(cls, folder: Path) -> None:
@@ -124,12 +128,13 @@ class Destination:
             with cls(folder) as destination:
                 destination._remove_work()
 
-    def claim(self, source: dict[str, Any], *, fresh: bool) -> None:
+    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Make the folder ours to pack ``source`` into, or to go on with it.
 
         Args:
             source: Of the plan.
             fresh: Remove what an earlier pack left, whatever it was.
+            onto: The dataset in the folder, if ``source`` is appended to it.
 
         Raises:
             DestinationError: The folder holds something else.
@@ -138,24 +143,32 @@ class Destination:
         if fresh:
             _refuse_foreign(self.folder, old)
             self._remove_earlier()
-        elif old is not None and old.source == source:
+        elif onto is None:
+            self._refuse_dataset(old, source)
+        elif old is None or old.fingerprint != onto.fingerprint:
+            raise DestinationError(f"{self.folder} was changed by another packer: run the same command again")
+        goal = source if onto is None else {"onto": onto.fingerprint, **source}
+        if self._read_plan() is None:
+            self._refuse_strangers(onto)
+            commit_bytes(self.work / "plan.json", json.dumps(goal).encode())
+            self._plan_is_new = True
+        plan = self._read_plan()
+        if plan != goal:
+            raise DestinationError(
+                f"{self.folder} holds an unfinished pack of something else ({differences(plan or {}, source)}): "
+                "finish that one, choose another folder, or pack with --fresh (fresh=True) to start over"
+            )
+        if self.task is None:
+            self.remove_temporary()
+
+    def _refuse_dataset(self, old: Manifest | None, source: dict[str, Any]) -> None:
+        if old is not None and old.source == source:
             raise DestinationError(f"another packer has just completed {self.folder}: there is nothing left to do")
-        elif old is not None:
+        if old is not None:
             raise DestinationError(
                 f"{self.folder} holds another dataset ({differences(old.source or {}, source)}): "
                 "choose another folder, or pack with --fresh (fresh=True) to replace it"
             )
-        plan = self._read_plan()
-        if plan is None:
-            self._refuse_strangers()
-            commit_bytes(self.work / "plan.json", json.dumps(source).encode())
-            self._plan_is_new = True
-        elif plan != source:
-            raise DestinationError(
-                f"{self.folder} holds an unfinished pack of something else ({differences(plan, source)}): "
-                "finish that one, choose another folder, or pack with --fresh (fresh=True) to start over"
-            )
-        self.remove_temporary()
 
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that an earlier run has finished and that are still there."""
@@ -181,7 +194,7 @@ class Destination:
         for report in made:
             report_path(self.folder, report.number).unlink(missing_ok=True)
             remove_shard(self.folder, report.number)
-        if self._plan_is_new:
+        if self._plan_is_new and self.task is None:
             self._remove_work()
 
     def remove_temporary(self) -> None:
@@ -200,9 +213,11 @@ class Destination:
             return {}
         return plan if isinstance(plan, dict) else {}
 
-    def _refuse_strangers(self) -> None:
-        strangers = sorted(path.name for path in self.folder.iterdir() if _is_ours(path.name))
-        if strangers:
+    def _refuse_strangers(self, onto: Manifest | None) -> None:
+        known = {MANIFEST_NAME, SKIPPED_NAME} if onto else set()
+        known |= {name for entry in (onto.shards if onto else ()) for name in (entry.name, entry.index)}
+        strangers = sorted({path.name for path in self.folder.iterdir() if _is_ours(path.name)} - known)
+        if strangers and self._read_plan() is None:  # or another task has begun in the meantime
             raise DestinationError(
                 f"{self.folder} already has {len(strangers)} files of names that pack would write, such as "
                 f"{strangers[0]}: choose another folder, or pack with --fresh (fresh=True) to remove them"
@@ -283,36 +298,3 @@ def _refuse_foreign(folder: Path, old: Manifest | None) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in (MANIFEST_NAME, SKIPPED_NAME) or _SHARD.fullmatch(name) is not None
-
-
-def _lock(path: Path) -> int:
-    """Return an open, locked file; its folder is made."""
-    for _ in range(_LOCK_ATTEMPTS):
-        with suppress(FileNotFoundError, FileExistsError):  # a packer that has just ended took its work area away
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return _try_lock(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return _try_lock(path)
-
-
-def _try_lock(path: Path) -> int:
-    """Open and lock a file; the one locked must still be the one of that name."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
-    except OSError:
-        return descriptor  # a file system without locks: the lock is a courtesy, nothing depends on it
-    if not _same_file(descriptor, path):
-        os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return descriptor
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

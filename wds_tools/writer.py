@@ -88,20 +88,7 @@ class ShardFile:
         """Return the header of each member, all checked before the first byte is written."""
         if sample.key in self._keys:
             raise SampleError("was written before; keys must be unique", shard=self.path.name, key=sample.key)
-        if not sample.fields:
-            raise SampleError("has no fields", shard=self.path.name, key=sample.key)
-        headers = []
-        for name, data in sample.fields.items():
-            member = f"{sample.key}.{name}"
-            if split_name(member) != (sample.key, name) or not _storable(member):
-                raise SampleError(
-                    f"field {name!r} would be read back as (key, field) = {split_name(member)}; allowed are keys "
-                    "without a dot behind the last slash, lower-case fields, and text that UTF-8 can hold",
-                    shard=self.path.name,
-                    key=sample.key,
-                )
-            headers.append(build_header(member, len(data)))
-        return headers
+        return member_headers(sample, shard=self.path.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -126,6 +113,29 @@ class ShardFile:
         index = self._rows.build(shard=self.path.name, shard_bytes=length, shard_xxh3=self._digest.hexdigest())
         self.entry = commit_index(index, self.path.parent)
         self.index = index
+
+
+def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
+    """Return the tar header of each field of a sample.
+
+    Raises:
+        SampleError: No fields, or names that a reader would split in another way.
+        OptionError: A name that is too long for tar readers.
+    """
+    if not sample.fields:
+        raise SampleError("has no fields", shard=shard, key=sample.key)
+    headers = []
+    for name, data in sample.fields.items():
+        member = f"{sample.key}.{name}"
+        if split_name(member) != (sample.key, name) or not _storable(member):
+            raise SampleError(
+                f"field {name!r} would be read back as (key, field) = {split_name(member)}; allowed are keys "
+                "without a dot behind the last slash, lower-case fields, and text that UTF-8 can hold",
+                shard=shard,
+                key=sample.key,
+            )
+        headers.append(build_header(member, len(data)))
+    return headers
 
 
 def commit_index(index: Index, folder: Path) -> ShardEntry:

@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import looking, making
+from wds_tools.cli import looking, making, moving
 from wds_tools.cli.words import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
@@ -45,7 +46,8 @@ def cli(run: Run, debug: bool) -> None:
 
 
 for _command in (
-    *(making.pack, making.index),
+    *(making.pack, making.append, making.reshard, making.index),
+    *(moving.merge, moving.unpack),
     *(looking.info, looking.verify, looking.sample, looking.plan, looking.bench),
 ):
     cli.add_command(_command)
@@ -93,6 +95,8 @@ def _end_with(error: BaseException, run: Run) -> int:
 def _explain(error: BaseException, run: Run) -> tuple[str, int]:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "; ".join(filter(None, ("interrupted", run.after_interrupt))), 130
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+        return f"ended by {signal.Signals(error.code - 128).name}", error.code  # bench cleans up behind itself
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "wds-tools"
         return f"{error.format_message()} See `{path} --help`.", 2

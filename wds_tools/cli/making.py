@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 @click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
 @click.option("--quality", type=int, help="Of resized JPEGs; 90 if not given.")
 @click.option("--verify-pixels", is_flag=True, help="Prove by decoding that crop-ready changes no pixel.")
+@click.option("--keep-order", is_flag=True, help="Leave the samples in the order of SRC.")
+@click.option("--task-index", type=int, help="Pack a part: this process is number so of --task-count (Slurm arrays).")
+@click.option("--task-count", type=int, help="Processes that share DST, each started by itself.")
+@click.option("--finish", is_flag=True, help="Complete what the tasks have packed.")
+@click.option("--engine", default="local", show_default=True, help="local processes, or ray.")
 @click.pass_obj
 def pack(
     run: Run,
@@ -55,6 +60,11 @@ def pack(
     resize: str | None,
     quality: int | None,
     verify_pixels: bool,
+    keep_order: bool,
+    task_index: int | None,
+    task_count: int | None,
+    finish: bool,
+    engine: str,
 ) -> None:
     """Pack images into WebDataset shards.
 
@@ -71,7 +81,19 @@ def pack(
     from wds_tools.splits import pack_splits
 
     run.after_interrupt = "finished shards are kept, run the same command again to go on"
-    pack_all = pack_one if split is None else partial(pack_splits, split=split)
+    if (task_index is None) != (task_count is None):
+        raise OptionError("--task-index and --task-count go together")
+    alone: dict[str, Any] = {
+        "shuffle": not keep_order,
+        "task": None if task_index is None else (task_index, task_count),
+        "finish": finish,
+        "engine": engine,
+    }
+    if split is not None and (keep_order or finish or task_index is not None or engine != "local"):
+        raise OptionError(
+            "--split packs several datasets: --keep-order, --task-index, --finish and --engine are for one"
+        )
+    pack_all: Callable[..., Any] = partial(pack_one, **alone) if split is None else partial(pack_splits, split=split)
     made = pack_all(
         src,
         dst,
@@ -90,7 +112,9 @@ def pack(
     )
     for report in made.values() if isinstance(made, dict) else [made]:
         click.echo(_pack_summary(report))
-    click.echo(next_steps(str(report.dst)))
+    click.echo(
+        next_steps(str(report.dst)) if report.complete else "next: when all tasks have ended, the same with --finish"
+    )
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -108,7 +132,9 @@ def _pack_summary(report: PackReport) -> str:
     manifest, made = report.manifest, len(report.manifest.shards) - report.kept
     classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else "no labels"
     size = f"{amount(report.packed, len(manifest.shards), manifest.bytes, word='image')}, {classes}"
-    if made == 0:
+    if not report.complete:
+        lines = [f"{report.dst} has {counted(len(manifest.shards), 'shard')} now: {size}"]
+    elif made == 0:
         lines = [f"{report.dst} was packed already: {size}"]
     else:
         speed = f" ({report.packed / max(report.seconds, 1e-9):,.0f} images/s)" if not report.kept else ""
@@ -117,6 +143,104 @@ def _pack_summary(report: PackReport) -> str:
     if report.skipped:
         lines.append(f"skipped {counted(len(report.skipped), 'file')}: {report.dst / SKIPPED_NAME} says which and why")
     return "\n".join(lines)
+
+
+@click.command(epilog=example("wds-tools append more-photos/ shards/photos"))
+@click.argument("src", type=click.Path(path_type=Path))
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--shard-bytes", help="Largest new shard; as in the dataset if not given.")
+@click.option("--seed", default=0, show_default=True, help="Of the random order that the new samples are put in.")
+@click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
+@click.option("--from", "kind", metavar="KIND", help="What SRC is, as hdf5 or parquet; else it is looked at.")
+@click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
+@click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
+@click.option("--images", metavar="POLICY", help="What the dataset was packed with: keep, crop-ready, resize or raw.")
+@click.option("--resize", metavar="SIZE", help="As the dataset was packed.")
+@click.option("--quality", type=int, help="As the dataset was packed.")
+@click.pass_obj
+def append(
+    run: Run,
+    src: Path,
+    dst: Path,
+    shard_bytes: str | None,
+    seed: int,
+    workers: int | None,
+    kind: str | None,
+    columns: tuple[str, ...],
+    strict: bool,
+    images: str | None,
+    resize: str | None,
+    quality: int | None,
+) -> None:
+    """Add images to a dataset, as shards of their own.
+
+    Classes are known by name, new ones get the next numbers. The dataset stays whole while this runs, and a training
+    run that is resumed takes the new samples in at its next epoch.
+    """
+    from wds_tools.appender import append as append_one
+
+    run.after_interrupt = "the dataset is as it was, finished shards are kept: run the same command again to go on"
+    report = append_one(
+        src,
+        dst,
+        kind=kind,
+        columns=_pairs(columns),
+        shard_bytes=shard_bytes,
+        seed=seed,
+        workers=workers,
+        strict=strict,
+        images=images,
+        resize=resize,
+        quality=quality,
+    )
+    manifest = report.manifest
+    whole = amount(manifest.samples, len(manifest.shards), manifest.bytes)
+    done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: they are in it already"
+    click.echo(f"{done}; {dst} has {whole} now\n{next_steps(str(dst))}")
+
+
+@click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
+@click.option("--shuffle", is_flag=True, help="Put the samples in random order; else they keep theirs.")
+@click.option("--seed", default=0, show_default=True, help="Of that order.")
+@click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
+@click.option("--images", metavar="POLICY", default="keep", show_default=True, help="keep, crop-ready, resize or raw.")
+@click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
+@click.option("--quality", type=int, help="Of resized JPEGs; 90 if not given.")
+@click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
+@click.pass_obj
+def reshard(
+    run: Run,
+    dataset: Path,
+    dst: Path,
+    shard_bytes: str,
+    shuffle: bool,
+    seed: int,
+    workers: int | None,
+    images: str,
+    resize: str | None,
+    quality: int | None,
+    fresh: bool,
+) -> None:
+    """Write a dataset anew: in shards of another size, in another order, with other images."""
+    from wds_tools.appender import reshard as reshard_one
+
+    run.after_interrupt = "finished shards are kept, run the same command again to go on"
+    report = reshard_one(
+        dataset,
+        dst,
+        shard_bytes=shard_bytes,
+        shuffle=shuffle,
+        seed=seed,
+        workers=workers,
+        images=images,
+        resize=resize,
+        quality=quality,
+        fresh=fresh,
+    )
+    click.echo(f"{_pack_summary(report)}\n{next_steps(str(dst))}")
 
 
 @click.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))

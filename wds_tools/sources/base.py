@@ -80,12 +80,14 @@ class Listing:
         skipped: Files and records that are no input.
         classes: Class names by number; empty without labels, or where labels are only numbers.
         stamp: Identity of what ``inputs`` does not show, such as the content of the file that holds them.
+        shuffled: They are in random order already.
     """
 
     inputs: list[Input]
     skipped: list[Skip]
     classes: tuple[str, ...]
     stamp: str = ""
+    shuffled: bool = False
 
 
 class Source(Protocol):

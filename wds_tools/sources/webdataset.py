@@ -45,11 +45,13 @@ class WebDatasetSource(Lazy):
             raise OptionError(f"columns={columns!r}, but shards have fields with fixed names: leave them out")
         self.path = Path(path)
         self.classes = classes
+        self.shuffled = False
         if (self.path / MANIFEST_NAME).is_file():
             with refusing(f"{self.path}", ManifestError):
                 made = manifests.from_json((self.path / MANIFEST_NAME).read_bytes())
             self.paths = tuple(self.path / shard.name for shard in made.shards)
             self.classes = classes or made.classes or None
+            self.shuffled = made.shuffled
         else:
             self.paths = find_files(self.path, is_tar, "tar")
 
@@ -72,7 +74,7 @@ class WebDatasetSource(Lazy):
                     inputs.append(Input(name, len(fields[image]), None, place, -1, _extra_bytes(key, fields, image)))
                     raw.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
         inputs, classes = label_inputs(inputs, raw, self.classes, skipped, where=str(self.path))
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)))
+        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)), self.shuffled)
 
     def read(self, entry: Input) -> Record:
         """Return a sample.
