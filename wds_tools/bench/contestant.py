@@ -21,6 +21,7 @@ from wds_tools.errors import WorkerError
 _START = Path(__file__).with_name("start.py")
 _PATIENCE_SECONDS = 120.0
 _GOODBYE_SECONDS = 1.0
+_TRACKER_SECONDS = 0.5
 _OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _LONGEST_TMPDIR = 70  # bytes; multiprocessing makes sockets below it, whose names end at 107
 
@@ -78,8 +79,18 @@ class Contestant:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, patience - time.monotonic()))
         with contextlib.suppress(ProcessLookupError):
+            # First the polite signal, which multiprocessing's resource tracker outlives, to remove what others leave.
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._wait_for_group(time.monotonic() + _TRACKER_SECONDS)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def _wait_for_group(self, patience: float) -> None:
+        """Return when no process of the group is left, with ProcessLookupError, or out of patience."""
+        while time.monotonic() < patience:
+            self._process.poll()  # or its zombie would count
+            os.killpg(self._process.pid, 0)
+            time.sleep(0.01)
 
     def _reply(self, seconds: float) -> Any:
         patience = time.monotonic() + seconds
