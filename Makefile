@@ -33,7 +33,7 @@ torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)
 
 bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
-	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB
+	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB --images keep
 	@$(BIN)/wds-tools bench shards/bench $(ARGS)
 
 clean: ## remove what demo, bench and test have made, but not .venv

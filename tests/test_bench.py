@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+import wds_tools as wt
 import wds_tools.bench.material
-from wds_tools.bench import BenchReport, bench, procfs
-from wds_tools.bench.contest import Contestant
-from wds_tools.bench.report import Round
-from wds_tools.errors import NotADatasetError, OptionError
+from wds_tools.bench import BenchReports, bench, material, procfs, stages
+from wds_tools.bench.contenders import ALL, CONTENDERS, LIMIT, OURS, PEERS
+from wds_tools.bench.contestant import Contestant
+from wds_tools.bench.report import BenchReport, Prepared, Round
+from wds_tools.bench.works import IN_A_WORKER, WORKS
+from wds_tools.errors import DestinationError, NotADatasetError, OptionError, WorkerError
+from wds_tools.shardset import open_shards
+
+IF_JPEGTRAN = ["crop-ready"] if shutil.which("jpegtran") else []
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the folder in which temporary folders are made; a small epoch keeps the tests short."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(wds_tools.bench.material, "EPOCH_IMAGES", 600)
-    return folder
+    with tempfile.TemporaryDirectory(prefix="b") as folder:  # a short name, as users have it: sockets are made below
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setattr(wds_tools.bench.material, "EPOCH_IMAGES", 600)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -55,10 +65,16 @@ def assert_nothing_left(temporary: Path) -> None:
     assert processes_of(temporary) == []
 
 
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its parent
+        return False
+
+
 def a_report(**changes) -> BenchReport:
     values = {
         "work": "train",
-        "view": "RandomResizedCrop(224)",
         "pictures": 240,
         "copies": 13,
         "mean_bytes": 108_000,
@@ -71,16 +87,22 @@ def a_report(**changes) -> BenchReport:
         },
         "missing": {},
         "pixels": {"webdataset": 0.25},
+        "prepared": {},
+        "crop_ready": False,
+        "stages": {},
         "load": 0.0,
         "machine": {"cores": "2"},
     }
     return BenchReport(**{**values, **changes})
 
 
-@pytest.mark.parametrize(("view", "peers"), [("train", ["imagefolder", "webdataset"]), ("eval", ["imagefolder-io"])])
+@pytest.mark.parametrize(
+    ("view", "peers"), [("train", ["imagefolder", "webdataset"]), ("eval", ["imagefolder-io", *IF_JPEGTRAN])]
+)
 def test_every_contender_is_measured_and_nothing_is_left(packed, temporary, view, peers):
     told = []
-    report = bench(packed, view=view, against=peers, rounds=1, seconds=0.3, batch_size=32, progress=told.append)
+    found = bench(packed, view=view, against=peers, rounds=1, seconds=0.3, batch_size=32, progress=told.append)
+    (report,) = found.reports
     everyone = ["limit", "ours", *peers]
     assert list(report.rounds) == everyone
     assert not report.missing
@@ -92,17 +114,127 @@ def test_every_contender_is_measured_and_nothing_is_left(packed, temporary, view
     assert list(report.pixels) == peers
     values = json.loads(json.dumps(report.to_dict()))
     assert all(values["summary"][name]["images_per_second"]["median"] > 0 for name in everyone)
-    assert all(f"\n{name} " in report.render() for name in everyone)
+    assert all(f"\n{name} " in found.render() for name in everyone)
     assert any("ours" in line and "images/s" in line for line in told)
     assert_nothing_left(temporary)
 
 
-def test_a_peer_that_is_not_installed_is_reported_and_left_out(packed, temporary, without_webdataset):
-    report = bench(packed, against=["webdataset"], rounds=1, seconds=0.1, workers=1, batch_size=16)
-    assert report.missing == {"webdataset": "not installed: pip install torch torchvision webdataset"}
-    assert list(report.rounds) == ["limit", "ours"]
-    assert "webdataset: not installed: pip install" in report.render()
+@pytest.mark.parametrize("view", ["small", "raw", "bytes"])
+def test_other_works_have_limits_and_peers_too(packed, temporary, view):
+    peers = ["imagefolder", "webdataset"]
+    (report,) = bench(packed, view=view, against=peers, rounds=1, seconds=0.1, workers=1, batch_size=32).reports
+    assert list(report.rounds) == ["limit", "ours", *peers]
+    assert not report.missing
+    assert list(report.pixels) == (peers if view == "small" else [])
+    assert all(levels < 1 for levels in report.pixels.values())
+    assert report.mean_bytes == 49_152 + 128 if view == "raw" else report.mean_bytes > 1000
+    assert WORKS[view].says in report.render()
     assert_nothing_left(temporary)
+
+
+@pytest.mark.parametrize(
+    ("peer", "module", "view"),
+    [
+        ("hdf5", "h5py", "train"),
+        ("hdf5", "h5py", "bytes"),
+        ("hdf5-uint8", "h5py", "small"),
+        ("lmdb", "lmdb", "eval"),
+        ("lmdb", "lmdb", "raw"),
+        ("dali", "nvidia.dali", "train"),
+        ("ffcv", "ffcv", "raw"),
+        ("tfdata", "tensorflow", "train"),
+        ("litdata", "litdata", "raw"),
+        ("mosaic", "streaming", "bytes"),
+    ],
+)
+def test_a_peer_with_a_format_of_its_own_writes_it_before_the_rounds(packed, temporary, peer, module, view):
+    if not is_installed(module):
+        pytest.skip(f"{module} is not installed")
+    found = bench(packed, view=view, against=[peer], rounds=1, seconds=0.1, workers=1, batch_size=32)
+    (report,) = found.reports
+    assert not report.missing
+    assert list(report.rounds) == ["limit", "ours", peer]
+    if CONTENDERS[peer].stores or CONTENDERS[peer].floats:
+        assert report.prepared[peer].bytes > 0
+        assert "its own format took" in found.render()
+    assert_nothing_left(temporary)
+
+
+def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(packed, temporary):
+    found = bench(packed, against=[], rounds=2, seconds=0.1, workers=[2, 1], batch_size=16, stages=True)
+    assert [report.workers for report in found.reports] == [1, 2]
+    assert all(len(rounds) == 2 for report in found.reports for rounds in report.rounds.values())
+    assert found.scaling("ours")[1].median == 1
+    assert "ours: images/s by workers, 1: 1 x, 2: " in found.render()
+    for report in found.reports:
+        assert all(report.stages[stage] > 0 for stage in IN_A_WORKER), report.stages
+        assert report.stages["wait"] > report.stages["hand-over"] > 0
+    assert found.render().count("our own path") == 2
+    assert_nothing_left(temporary)
+
+
+def test_the_stages_are_taken_apart_and_put_back():
+    before = [getattr(wrap.owner, wrap.inside or wrap.name) for wrap in stages._WRAPS]
+    clock = stages._Clock()
+    inner = clock.timed("inner", lambda: time.sleep(0.02))
+    with stages._wrapped(clock):
+        assert all(
+            getattr(w.owner, w.inside or w.name) is not old for w, old in zip(stages._WRAPS, before, strict=True)
+        )
+        clock.timed("outer", inner)()
+    assert [getattr(wrap.owner, wrap.inside or wrap.name) for wrap in stages._WRAPS] == before
+    assert clock.seconds["inner"] >= 0.02 > clock.seconds["outer"] > 0
+
+
+def test_a_peer_that_is_not_installed_is_reported_and_left_out(packed, temporary, without_webdataset):
+    found = bench(packed, against=["webdataset"], rounds=1, seconds=0.1, workers=1, batch_size=16)
+    (report,) = found.reports
+    told = report.missing["webdataset"]
+    assert told.startswith("not installed: there is no module webdataset; pip install torch torchvision webdataset")
+    assert "--python webdataset=PATH" in told
+    assert list(report.rounds) == ["limit", "ours"]
+    assert "webdataset: not installed: there is no module" in found.render()
+    assert_nothing_left(temporary)
+
+
+def test_a_peer_that_does_not_do_the_work_is_reported(packed, temporary):
+    found = bench(packed, view="bytes", against=["ffcv"], rounds=1, seconds=0.1, workers=1, batch_size=16)
+    assert found.reports[0].missing == {"ffcv": "does not do 'bytes'; it does train, eval, small, raw"}
+    assert_nothing_left(temporary)
+
+
+def test_another_environment_needs_nothing_but_numpy_and_the_peer(temporary, tmp_path, monkeypatch):
+    """An interpreter that finds numpy alone gets as far as importing the peer."""
+    site = Path(np.__file__).parents[1]
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in ("numpy", "numpy.libs"):
+        if (site / name).exists():
+            (packages / name).symlink_to(site / name)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(site))  # of this environment: it must not be seen there
+    folder = temporary / "foreign"
+    folder.mkdir()
+    contestant = Contestant("dali", folder, str(python))
+    try:
+        with pytest.raises(WorkerError, match=rf"in {python} there is no module nvidia; pip install nvidia-dali"):
+            contestant.wait_until_loaded()
+    finally:
+        contestant.leave()
+        contestant.end(time.monotonic() + 10)
+    assert_nothing_left(temporary)
+
+
+def test_the_table_of_contenders_is_sound():
+    folder = Path(wds_tools.bench.material.__file__).parent
+    for name, contender in CONTENDERS.items():
+        assert (folder / f"{contender.module.replace('.', '/')}.py").is_file(), name
+        assert set(contender.works) <= set(ALL) == set(WORKS)
+        assert set(contender.notes) <= set(contender.works)
+        assert all(contender.says(work) for work in contender.works)
+    assert set(PEERS) == set(CONTENDERS) - {LIMIT, OURS}
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
@@ -111,6 +243,18 @@ def test_an_interrupt_leaves_nothing(packed, temporary, number, expected):
         bench(packed, against=["imagefolder"], progress=lambda _: signal.raise_signal(number))
     assert_nothing_left(temporary)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_an_interrupt_after_a_peer_has_written_its_format_leaves_nothing(packed, temporary):
+    pytest.importorskip("lmdb")
+
+    def interrupt(line: str) -> None:
+        if "its own format written" in line:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        bench(packed, view="bytes", against=["lmdb"], workers=1, batch_size=16, progress=interrupt)
+    assert_nothing_left(temporary)
 
 
 def test_the_temporary_folder_goes_even_if_the_main_process_is_killed(temporary):
@@ -127,8 +271,13 @@ def test_the_temporary_folder_goes_even_if_the_main_process_is_killed(temporary)
     ("options", "named"),
     [
         ({"view": "nap"}, "allowed are train, eval"),
-        ({"against": ["dali9"]}, "names 'dali9'; allowed are imagefolder"),
+        ({"against": ["dali9"]}, "names 'dali9'; allowed are crop-ready, imagefolder"),
         ({"workers": 0}, "workers=0"),
+        ({"workers": []}, "workers=none"),
+        ({"workers": [2, 0]}, "workers=0,2"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"pythons": {"dali": sys.executable}}, "'dali' is not compared with; allowed are crop-ready"),
+        ({"pythons": {"imagefolder": "/no/python"}}, "imagefolder=/no/python: there is no program"),
         ({"rounds": 0}, "rounds=0"),
         ({"seconds": 0}, "seconds=0"),
     ],
@@ -139,10 +288,27 @@ def test_an_argument_that_cannot_be_is_refused_before_anything_starts(packed, te
     assert_nothing_left(temporary)
 
 
-def test_what_is_no_dataset_is_an_error_and_leaves_nothing(temporary, tmp_path):
+def test_what_is_no_dataset_is_an_error_before_anything_else_is_said(temporary, tmp_path):
+    told = []
     with pytest.raises(NotADatasetError):
-        bench(tmp_path / "nowhere")
+        bench(tmp_path / "nowhere", progress=told.append)
+    assert told == []
     assert_nothing_left(temporary)
+
+
+def test_too_little_room_is_an_error_that_counts_the_formats_of_peers(packed, temporary, monkeypatch):
+    free = 10_000_000
+    monkeypatch.setattr(material.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(free, 0, free))
+    with pytest.raises(DestinationError, match=r"take 0\.\d GB; .* has 0\.0 GB left: .* fewer peers"):
+        bench(packed, view="small", against=["hdf5"])
+    assert_nothing_left(temporary)
+    floats = CONTENDERS["hdf5"].room_bytes("small", samples=10, size=100, pixels=128 * 128)
+    assert floats == 10 * 4 * 3 * 128 * 128
+    assert CONTENDERS["hdf5"].room_bytes("train", samples=10, size=100, pixels=128 * 128) == 110
+
+
+def test_a_broken_picture_becomes_nothing():
+    assert material._square(memoryview(b"\xff\xd8 broken"), 128) is None
 
 
 def test_ratios_are_taken_within_a_round():
@@ -167,10 +333,49 @@ def test_the_table_shows_median_and_range():
 
 
 def test_pixels_that_differ_and_a_busy_machine_are_noted():
-    text = a_report(pixels={"webdataset": 3.1}, load=2.5).render()
+    text = BenchReports([a_report(pixels={"webdataset": 3.1}, load=2.5)]).render()
     assert "webdataset: its pixels differ from ours by 3.1 of 255" in text
     assert "the machine was busy before the start: load 2.5" in text
-    assert "differ" not in a_report().render().replace("mean difference", "")
+    assert "differ" not in BenchReports([a_report()]).render().replace("mean difference", "")
+
+
+def test_a_dataset_that_is_crop_ready_is_noted_because_all_decode_its_files():
+    assert "the dataset is crop-ready" in BenchReports([a_report(crop_ready=True)]).render()
+    assert "the dataset is crop-ready" not in BenchReports([a_report()]).render()
+
+
+@pytest.mark.skipif(shutil.which("jpegtran") is None, reason="needs jpegtran")
+def test_it_is_found_out_whether_a_dataset_is_crop_ready(photos, temporary, tmp_path):
+    for images in ("keep", "crop-ready"):
+        wt.pack(photos, tmp_path / images, images=images, workers=1, progress=False)
+        folder = temporary / images
+        folder.mkdir()
+        made = material.prepare(open_shards(tmp_path / images), folder, work="train", workers=1, batch_size=1)
+        assert made.crop_ready == (images == "crop-ready")
+
+
+def test_what_a_peer_stores_is_told():
+    text = BenchReports([a_report(prepared={"webdataset": Prepared(2.5, 240 * 13 * 54_000)})]).render()
+    assert "webdataset: WebDataset()" in text
+    assert "its own format took 2.5 s to write and has 50% of the bytes" in text
+
+
+def test_the_picture_has_a_bar_and_a_range_for_each_contender_and_a_line_of_scaling():
+    found = BenchReports([a_report(workers=1), a_report(workers=2)])
+    picture = ElementTree.fromstring(found.picture())
+    texts = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("webdataset") == 3  # two bars and a line
+    assert "625 [500-750]; 0.88" in texts
+    assert "train, workers: 2: images/s, median and range; share of the limit" in texts
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}polyline"))) == 4
+    assert len(list(ElementTree.fromstring(BenchReports([a_report()]).picture()).iter())) < len(list(picture.iter()))
+
+
+def test_scaling_is_taken_within_a_round():
+    twice = [Round(3000, 2.0, 4.0, 1, 0.2), Round(1800, 2.0, 3.0, 1, 0.2)]
+    found = BenchReports([a_report(workers=1), a_report(workers=2, rounds={**a_report().rounds, "ours": twice})])
+    gain = found.to_dict()["scaling"]["ours"]["2"]
+    assert gain == {"median": 1.9, "lowest": 1.8, "highest": 2.0}
 
 
 def test_cpu_time_and_memory_are_those_of_the_whole_family():

@@ -72,6 +72,17 @@ def test_bars_are_as_long_as_their_values():
     assert widths[2] == 0
 
 
+def test_a_range_is_drawn_over_its_bar_and_fits_the_panel():
+    picture = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s")], ranges=[(0.5, 3), (2, 2)]))
+    first, second = list(picture.iter(f"{SVG}rect"))[1:]
+    whisker, *ends = [[float(line.get(name)) for name in ("x1", "x2")] for line in picture.iter(f"{SVG}line")]
+    left, unit = float(first.get("x")), float(first.get("width"))
+    assert whisker == pytest.approx([left + 0.5 * unit, left + 3 * unit], abs=0.02)
+    assert [x for end in ends for x in end] == pytest.approx([whisker[0]] * 2 + [whisker[1]] * 2)
+    assert float(second.get("width")) == pytest.approx(2 * unit)
+    assert whisker[1] < 880
+
+
 def test_title_and_description_are_there_for_those_who_do_not_see_it():
     picture = parsed(plot(), title="the title", description="what it shows")
     assert picture.get("role") == "img"

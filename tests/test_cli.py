@@ -20,7 +20,8 @@ from xml.etree import ElementTree
 import pytest
 
 from wds_tools import __version__
-from wds_tools.cli import cli, main
+from wds_tools.cli import _explain, cli, main
+from wds_tools.cli.words import Run
 from wds_tools.tarfmt import END
 
 SHARD = "shard-000001.tar"
@@ -644,16 +645,28 @@ def test_sample_of_what_cannot_be_shown_is_one_line(call: Call, packed: Path, tm
 
 
 def test_bench_prints_a_table_and_writes_json(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "bench.json"
+    out, picture = tmp_path / "bench.json", tmp_path / "bench.svg"
     words = ("bench", packed, "--against", "", "--rounds", "1", "--seconds", "0.2", "--workers", "1", "--json", out)
-    result = process(*words)
+    result = process(*words, "--plot", picture, "--batch-size", "32")
     assert result.code == 0, result.err
     assert "limit" in result.out
-    assert json.loads(out.read_text())
+    assert [report["workers"] for report in json.loads(out.read_text())["reports"]] == [1]
+    assert picture.read_text().startswith("<svg")
 
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
-    assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder")
+    assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder", "mosaic")
+
+
+def test_a_signal_that_ends_the_program_is_named() -> None:
+    assert _explain(SystemExit(143), Run()) == ("ended by SIGTERM", 143)
+
+
+def test_bench_refuses_what_it_cannot_read_before_it_starts(call: Call, packed: Path) -> None:
+    assert_one_line_error(call("bench", packed, "--workers", "2,many"), 2, "'many'", "1,2,4")
+    assert_one_line_error(call("bench", packed, "--python", "dali"), 2, "NAME=PATH")
+    assert_one_line_error(call("bench", packed, "--plot", "bench.png"), 2, ".svg")
+    assert_one_line_error(call("bench", packed / "nowhere", "--rounds", "1"), 2, "nowhere")
 
 
 def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> None:

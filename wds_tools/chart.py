@@ -20,6 +20,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4
 _INK, _FAINT = "#24292f", "#d8dee4"
 _WIDTH, _LEFT, _PLOT_WIDTH, _PLOT_HEIGHT = 880, 70, 560, 260
 _TITLE, _FOOT, _ROW = 56, 50, 24  # above the axes; below them; a bar or a line of the legend
+_BAR_WIDTH = 420  # of the longest bar
 _MAX_TICKS = 8
 
 
@@ -61,10 +62,17 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A panel of horizontal bars: a label, a value from 0 on, and what to write behind it."""
+    """A panel of horizontal bars.
+
+    Attributes:
+        title: Above it.
+        rows: A label, a value from 0 on, and what to write behind it.
+        ranges: Lowest and highest value of each row, drawn over its bar; none, if not given.
+    """
 
     title: str
     rows: Sequence[tuple[str, float, str]]
+    ranges: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +219,24 @@ def _legend(series: Series, colour: str, at: float) -> list[str]:
 
 
 def _bars(bars: Bars, top: float) -> tuple[list[str], float]:
-    longest = max((value for _, value, _ in bars.rows), default=0) or 1
+    ranges = bars.ranges or [(value, value) for _, value, _ in bars.rows]
+    longest = max((high for _, high in ranges), default=0) or 1
     left, parts = _LEFT + 170, [_text(_LEFT - 46, top + 16, bars.title, weight=True)]
-    for number, (label, value, said) in enumerate(bars.rows):
-        at, width = top + 32 + _ROW * number, 420 * value / longest
+    for number, ((label, value, said), (low, high)) in enumerate(zip(bars.rows, ranges, strict=True)):
+        at, unit = top + 32 + _ROW * number, _BAR_WIDTH / longest
         parts.append(_text(left - 8, at + 13, label, "end"))
-        parts.append(f'<rect x="{left}" y="{at:.2f}" width="{width:.2f}" height="{_ROW - 6}" fill="{COLOURS[0]}"/>')
-        parts.append(_text(left + width + 8, at + 13, said))
+        parts.append(
+            f'<rect x="{left}" y="{at:.2f}" width="{unit * value:.2f}" height="{_ROW - 6}" fill="{COLOURS[0]}"/>'
+        )
+        if low < high:
+            parts += _whisker(left + unit * low, left + unit * high, at + (_ROW - 6) / 2)
+        parts.append(_text(left + unit * high + 8, at + 13, said))
     return parts, 32 + _ROW * len(bars.rows) + 24
+
+
+def _whisker(start: float, stop: float, at: float) -> list[str]:
+    ends = [_line(x, at - 4, x, at + 4, _INK) for x in (start, stop)]
+    return [_line(start, at, stop, at, _INK), *ends]
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -1,30 +1,32 @@
-"""The process of one contender: ``python -m wds_tools.bench.child FD NAME FOLDER``.
+"""What the process of one contender does; `start` starts it.
 
 Commands come over a pipe as JSON, replies go back the same way: only plain values travel, so that a contender can
-run in an environment of its own.
+run in an environment of its own, which has numpy and what that contender needs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import importlib.metadata
 import json
 import os
 import shutil
-import sys
 import time
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wds_tools.bench import procfs
-from wds_tools.bench.works import CONTENDERS, Runner, Setup
+from wds_tools.bench.contenders import CONTENDERS
+from wds_tools.bench.works import Runner, Setup
 
 _ENDING_SECONDS = 10.0
 
@@ -37,10 +39,23 @@ class _Child:
         self._runner: Runner
 
     def load(self) -> dict[str, str]:
-        """Import the contender; return the versions of what it needs."""
+        """Import the contender; return the versions of what it needs, where they are known."""
         contender = CONTENDERS[self._name]
         self._runner = importlib.import_module(f"wds_tools.bench.{contender.module}")
-        return {package: importlib.metadata.version(package) for package in contender.needs}
+        versions = {}
+        for package in contender.needs:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # another build of the same
+                versions[package] = importlib.metadata.version(package)
+        return versions
+
+    def prepare(self, setup: dict[str, Any]) -> dict[str, float] | None:
+        """Have the contender write the material in its own format; return how long that took and what it takes."""
+        if not hasattr(self._runner, "prepare"):
+            return None
+        made, started = Setup.from_json(setup), time.perf_counter()
+        self._runner.prepare(made)
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "bytes": _size_of(made.own)}
 
     def pictures(self, setup: dict[str, Any], file: str) -> bool:
         """Write the probes to a file: uint8 [n, 3, height, width]; return whether there is such a thing."""
@@ -61,6 +76,14 @@ class _Child:
             measured = _measure(batches, seconds, made.workers)
         _wait_for_workers()
         return {**measured, "first_batch_seconds": first}
+
+    def stages(self, setup: dict[str, Any], seconds: float) -> dict[str, float]:
+        """Measure the stages of our own path, in microseconds per sample."""
+        measured: dict[str, float] = importlib.import_module("wds_tools.bench.stages").measure(
+            Setup.from_json(setup), seconds
+        )
+        _wait_for_workers()
+        return measured
 
 
 def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str, float]:
@@ -83,11 +106,15 @@ def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str,
     }
 
 
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def _wait_for_workers() -> None:
     """Return when all workers have ended, so that they take nothing from the next contender."""
     gc.collect()  # a DataLoader ends its workers when its iterator goes
     patience = time.monotonic() + _ENDING_SECONDS
-    while len(procfs.family(os.getpid())) > 1:
+    while procfs.workers(os.getpid()):
         if time.monotonic() > patience:
             raise RuntimeError(f"worker processes were still there {_ENDING_SECONDS:.0f} s after the round")
         time.sleep(0.02)
@@ -118,7 +145,3 @@ def serve(pipe: Connection, name: str, folder: str) -> None:
             pipe.send_bytes(json.dumps(_attempt(job)).encode())
     except (EOFError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3])

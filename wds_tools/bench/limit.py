@@ -1,4 +1,4 @@
-"""Decoding the pictures and nothing else: what any loader that decodes them whole cannot pass."""
+"""What no loader can pass: decoding the pictures and nothing else; of decoded ones copying, of bytes reading."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import simplejpeg
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from wds_tools.bench.works import Setup
+from wds_tools.bench.works import RAW_BYTES, Setup
 
 _MOST_BYTES = 1 << 29  # of files held in memory; workers share them
+_READ_BYTES = 1 << 20
 
 
 class _Decoded(Dataset[int]):
@@ -29,13 +30,51 @@ class _Decoded(Dataset[int]):
         return len(numbers)
 
 
+class _Copied(_Decoded):
+    """Arrays in memory; asked for a batch of them, it copies each to its place in the same one."""
+
+    def __getitems__(self, numbers: Sequence[int]) -> int:
+        batch = bytearray(len(numbers) * RAW_BYTES)
+        for place, number in enumerate(numbers):
+            batch[place * RAW_BYTES : (place + 1) * RAW_BYTES] = memoryview(self.files[number])[-RAW_BYTES:]
+        return len(numbers)
+
+
+class _Read(Dataset[int]):
+    """Shards; asked for one, it reads it whole and tells how many samples that was."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._shards = sorted(Path(setup.shards).glob("*.tar"))
+        self._mean = sum(path.stat().st_size for path in self._shards) / len(setup.files())
+        self._buffer = bytearray(_READ_BYTES)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitems__(self, numbers: Sequence[int]) -> int:
+        size = 0
+        for number in numbers:
+            with self._shards[number].open("rb", buffering=0) as file:
+                while read := file.readinto(self._buffer):
+                    size += read
+        return round(size / self._mean)
+
+
 def batches(setup: Setup, seed: int) -> Generator[int]:
-    """Yield the number of images of each batch."""
+    """Yield the number of samples of each batch, or of each shard where there is nothing to do but read."""
+    if setup.work == "bytes":
+        shards = _Read(setup)
+        return _counts(shards, len(shards), 1, setup.workers)
     rng = np.random.default_rng(seed)
     paths = sorted(path for path in Path(setup.tree).rglob("*") if path.is_file())
     files = _read([paths[number] for number in rng.permutation(len(paths))])
-    numbers = _Endless(len(files), setup.batch_size)
-    yield from DataLoader(_Decoded(files), batch_sampler=numbers, num_workers=setup.workers, collate_fn=_same)
+    dataset = _Copied(files) if setup.work == "raw" else _Decoded(files)
+    return _counts(dataset, len(files), setup.batch_size, setup.workers)
+
+
+def _counts(dataset: Dataset[int], size: int, batch_size: int, workers: int) -> Generator[int]:
+    numbers = _Endless(size, batch_size)
+    yield from DataLoader(dataset, batch_sampler=numbers, num_workers=workers, collate_fn=_same)
 
 
 def pictures(_setup: Setup) -> None:

@@ -6,27 +6,39 @@ from collections.abc import Generator, Sequence
 
 import torch
 
-from wds_tools.bench.works import Setup
-from wds_tools.loader import make_loader
+from wds_tools.bench.works import RAW_SIDE, Setup
+from wds_tools.loader import Loader, make_loader
+from wds_tools.views import Resize
+
+_FIELDS = {"raw": ("image",), "bytes": ("bin",)}
+_RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # as they are stored; a view says that all have one size
+
+
+def loader_of(setup: Setup, seed: int, *, num_workers: int) -> Loader:
+    """Return our loader for a work; of *bytes*, the field has a type that is not decoded."""
+    return make_loader(
+        setup.shards,
+        batch_size=setup.batch_size,
+        view=_RAW_VIEW if setup.work == "raw" else setup.view,
+        fields=_FIELDS.get(setup.work, ("image", "label")),
+        shuffle=True,
+        seed=seed,
+        num_workers=num_workers,
+    )
 
 
 def batches(setup: Setup, seed: int) -> Generator[int]:
-    """Yield the number of images of each batch."""
-    with make_loader(
-        setup.shards,
-        batch_size=setup.batch_size,
-        view=setup.view,
-        shuffle=True,
-        seed=seed,
-        num_workers=setup.workers,
-    ) as loader:
+    """Yield the number of samples of each batch."""
+    with loader_of(setup, seed, num_workers=setup.workers) as loader:
         while True:
-            for images, _labels in loader:
-                yield len(images)
+            for samples, *_labels in loader:
+                yield len(samples)
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor]:
+def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
     """Return the probes, which come first in the shards."""
+    if setup.fixed_view is None:
+        return None
     with make_loader(
         setup.shards, batch_size=len(setup.probes), view=setup.fixed_view, shuffle=False, num_workers=0
     ) as loader:

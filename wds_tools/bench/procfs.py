@@ -28,6 +28,14 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def workers(pid: int) -> list[int]:
+    """Return the descendants of a process that can do work.
+
+    Those that have ended and were not waited for cannot, and those that multiprocessing keeps beside it do not.
+    """
+    return [member for member in family(pid)[1:] if _stat(member)[:1] not in ([], ["Z"]) and not _keeps_books(member)]
+
+
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a family has used, of members that have ended too."""
     # utime, stime, and those of children that were waited for; fields 14 to 17 of stat, 11 to 14 behind the name
@@ -48,6 +56,13 @@ def _stat(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
+
+
+def _keeps_books(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        command = (_PROC / str(pid) / "cmdline").read_bytes()
+        return any(word in command for word in (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver"))
+    return False
 
 
 def _smaps(pid: int, field: str) -> int:

@@ -1,66 +1,57 @@
-"""What the contenders are measured at, and who they are: two tables. A peer to come is a line here and a module."""
+"""What the contenders are measured at, and what a contender is told; `contenders` says who they are.
+
+This module is imported in environments that may have nothing but numpy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.views import CenterCrop, RandomResizedCrop, Regions, View
+from wds_tools.views import CenterCrop, RandomResizedCrop, Regions, Resize, View
 
-WORKS: dict[str, View] = {
-    "train": RandomResizedCrop(224, flip=True),
-    "eval": CenterCrop(224, resize=256),
-}
-"""Kinds of work by name; every contender yields uint8 batches of this view."""
+RAW_SIDE = 128
+RAW_SHAPE = (RAW_SIDE, RAW_SIDE, 3)
+RAW_BYTES = 3 * RAW_SIDE * RAW_SIDE
+SMALL_SIDE = 224  # pixels of the pictures of the *small* work before it resizes them
+
+IN_A_WORKER = ("read", "verify", "slice", "decode", "resize", "write", "other")
+IN_THE_MAIN_PROCESS = ("hand-over", "wait")
+"""The stages of our own path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """One way to do the work.
+class Work:
+    """One kind of work.
 
     Attributes:
-        module: Where it is, in this package; imported only in the process that it runs in.
-        needs: What has to be installed, by the names that pip knows; its version is reported.
-        note: How it is set up.
+        says: What it is, for the title of a table.
+        view: The part of each picture that all contenders make; None where there are no pictures to decode.
+        batch_size: Unless the user says another.
     """
 
-    module: str
-    needs: tuple[str, ...]
-    note: str
+    says: str
+    view: View | None
+    batch_size: int
 
 
-LIMIT, OURS = "limit", "ours"
-CONTENDERS = {
-    LIMIT: Contender(
-        "limit",
-        ("simplejpeg",),
-        "simplejpeg decodes the same files whole; no reading, no resize",
+WORKS = {
+    "train": Work("the pictures as they are, RandomResizedCrop(224) and flip", RandomResizedCrop(224, flip=True), 128),
+    "eval": Work("the pictures as they are, resized to 256, CenterCrop(224)", CenterCrop(224, resize=256), 128),
+    "small": Work(
+        f"JPEGs of {SMALL_SIDE} x {SMALL_SIDE} pixels made of the pictures, resized to 128 x 128",
+        Resize((128, 128)),
+        256,
     ),
-    OURS: Contender("ours", ("torch",), "wds_tools.make_loader(shuffle=True)"),
-    "imagefolder": Contender(
-        "imagefolder",
-        ("torch", "torchvision"),
-        "torchvision's ImageFolder with its own loader (Pillow), v2 transforms on uint8 tensors with antialias, "
-        "DataLoader with persistent workers",
-    ),
-    "imagefolder-io": Contender(
-        "imagefolder_io",
-        ("torch", "torchvision"),
-        "as imagefolder, with loader=torchvision.io.decode_image instead of Pillow",
-    ),
-    "webdataset": Contender(
-        "webdataset",
-        ("torch", "torchvision", "webdataset"),
-        "WebDataset().shuffle(1000).decode('pil'), the same transforms, batched in the workers of a WebLoader; "
-        "it does not pause between epochs",
-    ),
+    "raw": Work(f"arrays of {RAW_SIDE} x {RAW_SIDE} x 3 bytes made of the pictures, stored decoded", None, 256),
+    "bytes": Work("the pictures as stored bytes, not decoded", None, 256),
 }
-"""Contenders by name."""
-PEERS = tuple(name for name in CONTENDERS if name not in (LIMIT, OURS))
+"""Kinds of work by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +59,17 @@ class Setup:
     """What a contender needs to know; it travels to its process as JSON.
 
     Attributes:
+        name: Of the contender.
         folder: The temporary folder; removed by whoever lives longest.
-        tree: The pictures as files, ``<class>/<name>``.
-        shards: The same pictures, packed.
+        tree: The material as files, ``<class>/<name>``.
+        shards: The same, packed.
         work: Name in `WORKS`.
-        workers: Processes that decode.
-        batch_size: Images per batch.
+        workers: Processes that decode, or threads.
+        batch_size: Samples per batch.
         probes: The first pictures in the shards, as paths in ``tree``.
     """
 
+    name: str
     folder: str
     tree: str
     shards: str
@@ -86,14 +79,29 @@ class Setup:
     probes: tuple[str, ...]
 
     @property
-    def view(self) -> View:
+    def view(self) -> View | None:
         """The view of every contender."""
-        return WORKS[self.work]
+        return WORKS[self.work].view
 
     @property
-    def fixed_view(self) -> View:
+    def fixed_view(self) -> View | None:
         """The same without chance, to compare pixels by."""
-        return FixedCrop(224) if self.view.draws else self.view
+        return FixedCrop(224) if self.view and self.view.draws else self.view
+
+    @property
+    def own(self) -> Path:
+        """The folder in which a contender keeps the material in its own format; it makes the folder."""
+        return Path(self.folder) / f"as-{self.name}"
+
+    def files(self) -> list[tuple[Path, int]]:
+        """Return the files of the material with their class numbers, in an order without meaning."""
+        folders = sorted(path for path in Path(self.tree).iterdir() if path.is_dir())
+        found = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
+        return [found[number] for number in np.random.default_rng(0).permutation(len(found))]
+
+    def payload(self, path: Path) -> bytes:
+        """Return what a format stores of a file: its bytes, or the pixels of the *raw* work alone."""
+        return np.load(path, allow_pickle=False).tobytes() if self.work == "raw" else path.read_bytes()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -106,10 +114,13 @@ class Setup:
 
 
 class Runner(Protocol):
-    """What the module of a contender has."""
+    """What the module of a contender has; `prepare` only if it has a format of its own."""
+
+    def prepare(self, setup: Setup) -> None:
+        """Write the material in the contender's own format to the folder ``setup.own``."""
 
     def batches(self, setup: Setup, seed: int) -> Any:
-        """Yield the number of images of each batch, epoch after epoch; closing the generator ends all workers."""
+        """Yield the number of samples of each batch, epoch after epoch; closing the generator ends all workers."""
 
     def pictures(self, setup: Setup) -> Sequence[Any] | None:
         """Return ``setup.fixed_view`` of the probes, each uint8 [3, height, width], or None if it makes none."""

@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -94,6 +95,8 @@ def _end_with(error: BaseException, run: Run) -> int:
 def _explain(error: BaseException, run: Run) -> tuple[str, int]:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "; ".join(filter(None, ("interrupted", run.after_interrupt))), 130
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+        return f"ended by {signal.Signals(error.code - 128).name}", error.code  # bench cleans up behind itself
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "wds-tools"
         return f"{error.format_message()} See `{path} --help`.", 2

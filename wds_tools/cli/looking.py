@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wds_tools.cli.words import Run, amount, example, named, one_line
+from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
     from wds_tools.verifier import VerifyReport
@@ -157,43 +158,96 @@ def plan(
         click.echo(f"picture: {plot}", err=as_json)  # JSON stays alone on stdout
 
 
-@click.command(epilog=example("wds-tools bench shards/photos --workers 4"))
+@click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
 @click.argument("dataset")
-@click.option("--view", default="train", show_default=True, help="train or eval.")
-@click.option("--against", default="imagefolder,webdataset", show_default=True, help="Peers, with commas.")
-@click.option("--workers", default=2, show_default=True, help="Processes that decode, of each contender.")
-@click.option("--batch-size", default=128, show_default=True, help="Images per batch.")
+@click.option("--view", default="train", show_default=True, help="The work: train, eval, small, raw or bytes.")
+@click.option(
+    "--against", default="crop-ready,imagefolder,webdataset", show_default=True, help="Peers, with commas; see above."
+)
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Python of the environment that peer NAME is installed in. May be repeated.",
+)
+@click.option(
+    "--workers", default="2", show_default=True, help="Processes that decode, of each contender: 2, or 1,2,4."
+)
+@click.option("--batch-size", type=int, help="Samples per batch: 128, or 256 for small, raw and bytes, unless told.")
 @click.option("--rounds", default=5, show_default=True, help="How often each contender is measured, in turn.")
 @click.option("--seconds", default=5.0, show_default=True, help="Least duration of a round.")
+@click.option(
+    "--stages", is_flag=True, help="Measure our own path too: read, verify, slice, decode, resize, write, ..."
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures to FILE.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw them.")
 def bench(
     dataset: str,
     view: str,
     against: str,
-    workers: int,
-    batch_size: int,
+    pythons: tuple[str, ...],
+    workers: str,
+    batch_size: int | None,
     rounds: int,
     seconds: float,
+    stages: bool,
     json_file: Path | None,
+    plot: Path | None,
 ) -> None:
-    """Measure the loader beside its peers, and decoding alone.
+    """Measure the loader beside its peers, and beside what no loader can pass.
 
     All get the same pictures, those of DATASET, in processes of their own, in alternating rounds. A ratio is taken
-    within a round; medians are printed with their range.
-    """
-    from wds_tools.bench import bench as run_bench
+    within a round; medians are printed with their range. Peers that are not installed are named, with what to install.
 
-    peers = [name.strip() for name in against.split(",") if name.strip()]
-    report = run_bench(
+    \b
+    train  RandomResizedCrop(224) and flip     limit: decoding alone
+    eval   resize to 256, CenterCrop(224)      limit: decoding alone
+    small  224 x 224 JPEGs resized to 128      limit: decoding alone
+    raw    128 x 128 x 3 bytes, stored decoded limit: copying in memory
+    bytes  stored bytes, not decoded           limit: reading the shards
+
+    Peers: crop-ready (ours, packed so), imagefolder, imagefolder-io, webdataset, hdf5, hdf5-uint8, lmdb, dali, ffcv,
+    tfdata, tfdata-plain, litdata, mosaic. Several need an environment of their own: make one, install the peer there,
+    and name its Python.
+    """  # noqa: D301 - click's own mark of lines that stay as they are
+    from wds_tools.bench import bench as run_bench
+    from wds_tools.chart import check_svg_name, write_svg
+
+    if plot:
+        check_svg_name(plot)
+    found = run_bench(
         dataset,
         view=view,
-        against=peers,
-        workers=workers,
+        against=_split(against),
+        workers=[_whole_number(word, "--workers") for word in _split(workers)],
         rounds=rounds,
         seconds=seconds,
         batch_size=batch_size,
+        pythons=dict(_named_path(word) for word in pythons),
+        stages=stages,
         progress=lambda line: click.echo(line, err=True),
     )
     if json_file:
-        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
-    click.echo(report.render())
+        json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+    if plot:
+        write_svg(plot, found.picture())
+    click.echo(found.render())
+
+
+def _split(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def _whole_number(word: str, option: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise OptionError(f"{option} {word!r}; allowed are whole numbers with commas between, such as 1,2,4") from None
+
+
+def _named_path(word: str) -> tuple[str, str]:
+    name, equals, path = word.partition("=")
+    if not (name and equals and path):
+        raise OptionError(f"--python {word!r}; allowed is NAME=PATH, such as dali=/opt/dali/bin/python")
+    return name, path

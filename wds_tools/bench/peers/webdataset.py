@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 import webdataset as wds
-from torch.utils.data import default_collate
 
-from wds_tools.bench.transforms import transform_of
+from wds_tools.bench.peers.samples import collate, counted
+from wds_tools.bench.peers.transforms import transform_of
 from wds_tools.bench.works import Setup
 from wds_tools.sample import IMAGE_FIELDS
 
@@ -18,25 +19,31 @@ _SHUFFLE = 1000  # samples in the buffer of each worker, as in its documentation
 
 
 def batches(setup: Setup, seed: int) -> Generator[int]:
-    """Yield the number of images of each batch."""
+    """Yield the number of samples of each batch."""
     shards = sorted(str(path) for path in Path(setup.shards).glob("*.tar"))
+    source = wds.WebDataset(shards, shardshuffle=len(shards), seed=seed, select_files=_is_used).shuffle(_SHUFFLE)
     dataset = (
-        wds.WebDataset(shards, shardshuffle=len(shards), seed=seed, select_files=_is_used)
-        .shuffle(_SHUFFLE)
-        .decode("pil")
-        .to_tuple(";".join(IMAGE_FIELDS), "cls")
-        .map_tuple(transform_of(setup.view), _same)
+        _samples(source, setup)
         # torch's collation writes into shared memory at once; webdataset's own would be copied there
-        .batched(setup.batch_size, collation_fn=default_collate, partial=False)
+        .batched(setup.batch_size, collation_fn=collate(setup), partial=False)
         .repeat()
     )
-    loader = wds.WebLoader(dataset, batch_size=None, num_workers=setup.workers)
-    for images, _labels in loader:
-        yield len(images)
+    return counted(wds.WebLoader(dataset, batch_size=None, num_workers=setup.workers))
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor]:
+def _samples(source: Any, setup: Setup) -> Any:
+    """Decode what each sample has."""
+    if setup.work == "bytes":
+        return source.to_tuple("bin").map(itemgetter(0))
+    if setup.work == "raw":
+        return source.decode().to_tuple("npy").map(itemgetter(0))
+    return source.decode("pil").to_tuple(";".join(IMAGE_FIELDS)).map(itemgetter(0)).map(transform_of(setup.view))
+
+
+def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
     """Return the probes, decoded by webdataset's own handler."""
+    if setup.fixed_view is None:
+        return None
     decode, transform = wds.imagehandler("pil"), transform_of(setup.fixed_view)
     files = [Path(setup.tree) / probe for probe in setup.probes]
     return [transform(decode(f".{file.suffix[1:]}", file.read_bytes())) for file in files]
@@ -45,7 +52,3 @@ def pictures(setup: Setup) -> Sequence[torch.Tensor]:
 def _is_used(name: str) -> bool:
     """Leave out what the other contenders do not read either."""
     return not name.endswith(".json")
-
-
-def _same(label: Any) -> Any:
-    return label

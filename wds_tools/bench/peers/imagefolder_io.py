@@ -7,16 +7,16 @@ from collections.abc import Generator, Sequence
 import torch
 from torchvision.io import ImageReadMode, decode_image
 
-from wds_tools.bench import imagefolder
+from wds_tools.bench.peers import imagefolder
 from wds_tools.bench.works import Setup
 
 
 def batches(setup: Setup, seed: int) -> Generator[int]:
-    """Yield the number of images of each batch."""
+    """Yield the number of samples of each batch."""
     return imagefolder.batches(setup, seed, _load)
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor]:
+def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
     """Return the probes."""
     return imagefolder.pictures(setup, _load)
 

@@ -1,0 +1,90 @@
+"""FFCV: its own file, its own decoders and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from ffcv.fields import NDArrayField, RGBImageField
+from ffcv.fields.decoders import (
+    CenterCropRGBImageDecoder,
+    NDArrayDecoder,
+    RandomResizedCropRGBImageDecoder,
+)
+from ffcv.loader import Loader, OrderOption
+from ffcv.transforms import RandomHorizontalFlip, ToTensor, ToTorchImage
+from ffcv.writer import DatasetWriter
+from PIL import Image
+
+from wds_tools.bench.works import RAW_SHAPE, Setup
+from wds_tools.views import CenterCrop, RandomResizedCrop
+
+_QUALITY, _MOST_PIXELS = 90, 512  # those of its own benchmark
+_MOST_WRITERS = 4
+
+
+class _Files:
+    """The material by number, as its writer wants it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._files = setup.files()
+        self._raw = setup.work == "raw"
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, number: int) -> tuple[Any]:
+        path = self._files[number][0]
+        if self._raw:
+            return (np.load(path),)
+        with Image.open(path) as image:
+            return (image.convert("RGB"),)
+
+
+def prepare(setup: Setup) -> None:
+    """Write one file."""
+    setup.own.mkdir()
+    field = (
+        NDArrayField(np.dtype(np.uint8), RAW_SHAPE)
+        if setup.work == "raw"
+        else RGBImageField(write_mode="jpg", max_resolution=_MOST_PIXELS, jpeg_quality=_QUALITY)
+    )
+    writer = DatasetWriter(_place(setup), {"sample": field}, num_workers=min(_MOST_WRITERS, setup.workers))
+    writer.from_indexed_dataset(_Files(setup))
+
+
+def batches(setup: Setup, seed: int) -> Generator[int]:
+    """Yield the number of samples of each batch."""
+    loader = Loader(
+        _place(setup),
+        batch_size=setup.batch_size,
+        num_workers=setup.workers,
+        order=OrderOption.QUASI_RANDOM if setup.work != "raw" else OrderOption.RANDOM,
+        os_cache=True,
+        drop_last=True,
+        seed=seed,
+        pipelines={"sample": _steps(setup)},
+    )
+    while True:
+        for (samples,) in loader:
+            yield len(samples)
+
+
+def pictures(_setup: Setup) -> None:
+    """Return nothing: its pictures are encoded again, and its crops cannot be fixed."""
+
+
+def _steps(setup: Setup) -> list[Any]:
+    view = setup.view
+    if view is None:
+        return [NDArrayDecoder(), ToTensor()]
+    if isinstance(view, RandomResizedCrop):
+        decoder = RandomResizedCropRGBImageDecoder(view.shape, view.scale, view.ratio)
+        return [decoder, RandomHorizontalFlip(), ToTensor(), ToTorchImage()]
+    ratio = view.shape[0] / view.resize if isinstance(view, CenterCrop) and view.resize else 1.0
+    return [CenterCropRGBImageDecoder(view.shape or RAW_SHAPE[:2], ratio), ToTensor(), ToTorchImage()]
+
+
+def _place(setup: Setup) -> str:
+    return str(setup.own / "samples.beton")

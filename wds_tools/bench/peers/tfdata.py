@@ -1,0 +1,111 @@
+"""TensorFlow's tf.data over TFRecord files."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from wds_tools.bench.works import RAW_SHAPE, FixedCrop, Setup
+from wds_tools.views import CenterCrop, RandomResizedCrop, Resize, View
+
+_SHUFFLE = 1000  # samples in the buffer, as webdataset has it
+_FILES_PER_WORKER = 4
+
+
+def prepare(setup: Setup) -> None:
+    """Write a few files for each worker."""
+    own = setup.own
+    own.mkdir()
+    count = _FILES_PER_WORKER * setup.workers
+    writers = [tf.io.TFRecordWriter(str(own / f"{number:05d}.tfrecord")) for number in range(count)]
+    for number, (path, _) in enumerate(setup.files()):
+        writers[number % count].write(setup.payload(path))
+    for writer in writers:
+        writer.close()
+
+
+def batches(setup: Setup, seed: int, *, antialias: bool = True) -> Generator[int]:
+    """Yield the number of samples of each batch."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = setup.workers
+    options.deterministic = False
+    files = sorted(str(path) for path in setup.own.iterdir())
+    records = (
+        tf.data.Dataset.from_tensor_slices(files)
+        .shuffle(len(files), seed)
+        .interleave(tf.data.TFRecordDataset, cycle_length=len(files), num_parallel_calls=tf.data.AUTOTUNE)
+    )
+    samples = records.repeat().shuffle(_SHUFFLE, seed)
+    if setup.work != "bytes":
+        samples = samples.map(lambda data: _sample(data, setup, antialias), num_parallel_calls=setup.workers)
+    for batch in samples.batch(setup.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE).with_options(options):
+        yield len(batch)
+
+
+def pictures(setup: Setup, *, antialias: bool = True) -> Sequence[Any] | None:
+    """Return the probes."""
+    view = setup.fixed_view
+    if view is None:
+        return None
+    files = [(Path(setup.tree) / probe).read_bytes() for probe in setup.probes]
+    return [_picture(data, view, antialias).numpy().transpose(2, 0, 1) for data in files]
+
+
+def _sample(data: Any, setup: Setup, antialias: bool) -> Any:
+    if setup.work == "raw":
+        return tf.reshape(tf.io.decode_raw(data, tf.uint8), RAW_SHAPE)
+    assert setup.view is not None
+    image = _picture(data, setup.view, antialias)
+    return tf.image.random_flip_left_right(image) if isinstance(setup.view, RandomResizedCrop) else image
+
+
+def _picture(data: Any, view: View, antialias: bool) -> Any:
+    """Decode, cut and resize: uint8 [height, width, 3]."""
+    if isinstance(view, CenterCrop):
+        return _centre(_decoded(data), view, antialias)
+    if isinstance(view, Resize):
+        return _resized(_decoded(data), view.shape, antialias)
+    shape = tf.io.extract_jpeg_shape(data)
+    if isinstance(view, FixedCrop):
+        height, width = shape[0], shape[1]
+        window = tf.stack([height // 5, width // 7, height * 3 // 5, width * 4 // 7])
+    else:
+        assert isinstance(view, RandomResizedCrop)
+        window = _random_window(shape, view)
+    return _resized(tf.image.decode_and_crop_jpeg(data, window, channels=3), view.shape, antialias)
+
+
+def _decoded(data: Any) -> Any:
+    return tf.image.decode_image(data, channels=3, expand_animations=False)
+
+
+def _random_window(shape: Any, view: RandomResizedCrop) -> Any:
+    """Return top, left, height and width of a crop, as TensorFlow's own ImageNet pipelines draw it."""
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+        shape,
+        tf.zeros([1, 0, 4]),
+        min_object_covered=0.0,
+        aspect_ratio_range=view.ratio,
+        area_range=view.scale,
+        max_attempts=10,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return tf.stack([begin[0], begin[1], size[0], size[1]])
+
+
+def _centre(image: Any, view: CenterCrop, antialias: bool) -> Any:
+    side = tf.cast(view.resize, tf.int32)
+    height, width = tf.shape(image)[0], tf.shape(image)[1]
+    short = tf.minimum(height, width)
+    resized = _resized(image, tf.stack([height * side // short, width * side // short]), antialias)
+    h, w = view.shape
+    top, left = (tf.shape(resized)[0] - h + 1) // 2, (tf.shape(resized)[1] - w + 1) // 2
+    return tf.image.crop_to_bounding_box(resized, top, left, h, w)
+
+
+def _resized(image: Any, shape: Any, antialias: bool) -> Any:
+    resized = tf.image.resize(image, shape, antialias=antialias)  # float32, not rounded
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
