@@ -135,7 +135,13 @@ def test_every_command_has_help_with_an_example_in_a_line(call: Call) -> None:
 
 def test_commands_are_listed_in_the_order_of_the_work_and_not_cut(call: Call) -> None:
     listed = call("--help").out.partition("Commands:")[2].split("\n\n")[0]
-    assert [line.split()[0] for line in listed.split("\n") if line][:4] == ["pack", "index", "info", "verify"]
+    assert [line.split()[0] for line in listed.split("\n") if line][:5] == [
+        "pack",
+        "append",
+        "reshard",
+        "index",
+        "merge",
+    ]
     assert "..." not in listed
 
 
@@ -539,7 +545,7 @@ def test_a_merge_that_cannot_be_is_one_line(call: Call, words: list[str], said: 
 
 
 def test_unpack_gives_the_folder_back_and_says_what_it_did(call: Call, few: Path, tmp_path: Path) -> None:
-    call("pack", few, tmp_path / "packed", "--workers", "1")
+    call("pack", few, tmp_path / "packed", "--workers", "1", "--images", "keep")
     result = call("unpack", tmp_path / "packed", tmp_path / "out")
     assert (result.code, result.err) == (0, "")
     assert re.match(rf"unpacked 6 samples into {tmp_path}/out: 6 files, [\d.]+ kB, in [\d.]+ s\n", result.out)

@@ -35,7 +35,7 @@ def halves(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
         half.mkdir(parents=True, exist_ok=True)
         (half / path.name).symlink_to(path)
     for number in range(2):
-        pack(folder / f"photos{number}", folder / f"{number}", shard_bytes="1MB", workers=1)
+        pack(folder / f"photos{number}", folder / f"{number}", shard_bytes="1MB", workers=1, images="keep")
     return folder / "0", folder / "1"
 
 

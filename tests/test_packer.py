@@ -223,7 +223,16 @@ def test_the_manifest_counts_fields_classes_and_image_sizes(photos: Path, packed
 def test_the_manifest_names_nothing_of_the_machine(small: Path, tmp_path: Path) -> None:
     manifest = pack(small, tmp_path / "dst", workers=1, seed=5).manifest
     assert manifest.shuffled
-    assert set(manifest.source) == {"kind", "seed", "shard_bytes", "files", "images", "image_bytes", "digest"}
+    assert set(manifest.source) == {
+        "kind",
+        "seed",
+        "shard_bytes",
+        "files",
+        "images",
+        "image_bytes",
+        "shuffle",
+        "digest",
+    }
     assert str(tmp_path) not in (tmp_path / "dst" / "manifest.json").read_text()
 
 
@@ -390,10 +399,10 @@ def test_a_file_that_changes_while_packing_is_skipped(
 ) -> None:
     claim = Destination.claim
 
-    def change(self: Destination, source: dict[str, object], *, fresh: bool) -> None:
+    def change(self: Destination, source: dict[str, object], **options: object) -> None:
         (small / "a" / "00.jpg").unlink()
         (small / "b" / "01.jpg").write_bytes(b"shorter")
-        claim(self, source, fresh=fresh)
+        claim(self, source, **options)
 
     monkeypatch.setattr(Destination, "claim", change)
     reasons = dict(pack(small, tmp_path / "dst", workers=1).skipped)

@@ -70,7 +70,7 @@ def test_pack_and_unpack_is_the_same_tree(photos: Path, packed: Path, tmp_path: 
 
 
 def test_a_flat_folder_comes_back(photos: Path, tmp_path: Path) -> None:
-    wt.pack(photos / "cat", tmp_path / "packed", workers=1)
+    wt.pack(photos / "cat", tmp_path / "packed", workers=1, images="keep")
     unpack(tmp_path / "packed", tmp_path / "out")
     assert files(tmp_path / "out") == files(photos / "cat")
 
@@ -98,7 +98,7 @@ def test_any_name_comes_back_byte_for_byte(
         path = folder / "in" / os.fsdecode(outer) / os.fsdecode(name[: 255 - len(ending)] + ending)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture(colour))
-    wt.pack(folder / "in", folder / "packed", workers=1, shard_bytes=10_240)
+    wt.pack(folder / "in", folder / "packed", workers=1, shard_bytes=10_240, images="keep")
     unpack(folder / "packed", folder / "out")
     assert files(folder / "out") == files(folder / "in")
 

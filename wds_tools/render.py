@@ -14,6 +14,8 @@ import torch
 from wds_tools.decode import Pixels
 from wds_tools.views import Regions
 
+Size = tuple[int, int]
+
 
 def render(part: Pixels, regions: Regions, number: int, needed: Sequence[int], out: Pixels | None = None) -> Pixels:
     """Resize, cut and flip what a view shows of one picture.
@@ -36,7 +38,7 @@ def render(part: Pixels, regions: Regions, number: int, needed: Sequence[int], o
         if part.shape[:2] != (box[3], box[2]):
             part = _placed(part, left, top)
             # Where the filter lies depends on where the box starts: only what is right of and below the cut is spared.
-            part = _resize(part, y + h, x + w, scales=(resized[0] / box[3], resized[1] / box[2]))
+            part = _resize_start(part, (y + h, x + w), whole=(box[3], box[2]), resized=(resized[0], resized[1]))
         else:
             part = _resize(part, *resized)
         part = part[y : y + h, x : x + w]
@@ -53,6 +55,23 @@ def _placed(part: Pixels, left: int, top: int) -> Pixels:
     canvas = np.empty((top + part.shape[0], left + part.shape[1], 3), np.uint8)
     canvas[top:, left:] = part
     return canvas
+
+
+def _resize_start(pixels: Pixels, size: Size, *, whole: Size, resized: Size) -> Pixels:
+    """Return the first rows and columns, at least ``size``, of what a picture of size ``whole`` becomes when resized.
+
+    Args:
+        pixels: uint8, the first rows and columns of the picture, as many as that needs.
+        size: Height and width.
+        whole: Height and width.
+        resized: Height and width that it would become.
+    """
+    height, width = (
+        # torch takes equal lengths for nothing to do, whatever the factor is: then one row more is asked for.
+        wanted + (wanted == there and before != after)
+        for wanted, there, before, after in zip(size, pixels.shape[:2], whole, resized, strict=True)
+    )
+    return _resize(pixels, height, width, scales=(resized[0] / whole[0], resized[1] / whole[1]))
 
 
 def _resize(pixels: Pixels, height: int, width: int, scales: tuple[float, float] | None = None) -> Pixels:
