@@ -11,7 +11,7 @@ import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest storage shardset
-sources transcode writer packing packplan packstate packwork packprobe packer splits indexer
+sources transcode writer packing packplan packstate packwork packprobe publish packer splits indexer
 selection proof order mixture planner quality where choose views reader render assemble ring pool
 ranks opened witness dataset device job loader
 verifier stats chart forecast picture sheet bench cli""".split()  # noqa: SIM905 - read as the book it is

@@ -16,20 +16,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from wds_tools.errors import DestinationError, OptionError, SourceError, WdsToolsError
+from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError, WdsToolsError
 from wds_tools.manifest import Manifest
 from wds_tools.options import available_cores
 from wds_tools.packing import Packing
 from wds_tools.packplan import Plan, make_plan
 from wds_tools.packprobe import head_kind, planned_bytes, process_count
-from wds_tools.packstate import (
-    Destination,
-    ShardReport,
-    entry_is_there,
-    read_manifest,
-    read_skipped,
-)
+from wds_tools.packstate import Destination, ShardReport
 from wds_tools.packwork import ShardTask, run_tasks
+from wds_tools.publish import open_destination, place_of
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
 from wds_tools.transcode import Policy
@@ -44,7 +39,7 @@ class PackReport:
 
     Attributes:
         manifest: Of the dataset.
-        dst: Its folder.
+        dst: Its folder, or its URL as text.
         packed: Number of samples in it.
         skipped: (path, reason) of each file that was not packed, sorted by path.
         kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
@@ -52,7 +47,7 @@ class PackReport:
     """
 
     manifest: Manifest
-    dst: Path
+    dst: Path | str
     packed: int
     skipped: tuple[Skip, ...]
     kept: int
@@ -75,6 +70,7 @@ def pack(
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
     verify_pixels: bool = False,
+    spool: str | Path | None = None,
     progress: bool | None = None,
 ) -> PackReport:
     """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/packing.md).
@@ -86,7 +82,8 @@ def pack(
     Args:
         src: Folder with images in ``<class>/**``, or with images alone, which then get no labels; or another source;
             or an object with ``len()`` and ``[]``, such as a torch ``Dataset``, which is packed in this process.
-        dst: Folder for shards, indexes and manifest; made if it is not there.
+        dst: Folder for shards, indexes and manifest, made if it is not there; or a URL such as "s3://bucket/train", to
+            which each shard is uploaded when it is finished, and the manifest last.
         kind: What ``src`` is, such as "hdf5"; None looks at what is there.
         columns: Names of the columns or arrays to take as ``image`` and ``label``, where theirs are not known.
         shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
@@ -103,6 +100,8 @@ def pack(
         resize: Pixels of the shorter side, or "WIDTHxHEIGHT", or (height, width).
         quality: Of resized JPEGs, 90 if not given.
         verify_pixels: Prove each crop-ready JPEG by decoding it and its original; one that differs is kept as it is.
+        spool: Local folder in which shards wait until they are uploaded, at most two more than workers; None takes one
+            in the user's cache directory. For URLs only.
         progress: Show a bar on stderr; None does if it is a terminal.
 
     Returns:
@@ -112,6 +111,7 @@ def pack(
         OptionError: An argument that cannot be.
         SourceError: Nothing to pack in ``src``, or a file that cannot be packed and ``strict``.
         DestinationError: ``dst`` holds something else, is in use by another packer, or is full.
+        StoreError: The storage at a URL does not answer, or a package for it is not installed.
         WorkerError: A worker process died.
     """
     started = time.monotonic()
@@ -128,16 +128,20 @@ def pack(
         resize=resize,
         quality=quality,
         verify_pixels=verify_pixels,
+        spool=spool,
         progress=progress,
     )
-    source = open_input(src, Path(dst), packing)
-    report = pack_listing(source, source.scan(), Path(dst), packing)
+    place = place_of(dst)
+    source = open_input(src, place, packing)
+    report = pack_listing(source, source.scan(), place, packing)
     return replace(report, seconds=time.monotonic() - started)
 
 
-def open_input(src: Any, dst: Path, packing: Packing) -> Source:
+def open_input(src: Any, dst: Path | str, packing: Packing) -> Source:
     """Return the source at ``src``, in which ``dst`` must not lie, and which so many workers can read."""
-    _refuse_inside(src, dst)
+    for folder in (dst, packing.spool):
+        if isinstance(folder, Path):
+            _refuse_inside(src, folder)
     source = open_source(src, kind=packing.kind, classes=packing.options.classes, columns=packing.columns)
     if source.in_process and (packing.workers or 1) > 1:
         raise OptionError(
@@ -146,7 +150,7 @@ def open_input(src: Any, dst: Path, packing: Packing) -> Source:
     return source
 
 
-def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) -> PackReport:
+def pack_listing(source: Source, listing: Listing, dst: Path | str, packing: Packing) -> PackReport:
     """Pack what a listing names, all of its source or a part."""
     started = time.monotonic()
     options, policy, strict = packing.options, packing.policy, packing.options.strict
@@ -161,10 +165,11 @@ def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) 
         images=str(policy),
         image_bytes=planned_bytes(listing.inputs, source, policy, seed=options.seed),
     )
-    if not packing.fresh and (done := _finished(dst, plan, strict=strict)) is not None:
-        skipped = read_skipped(dst)
+    destination = open_destination(dst, spool=packing.spool, progress=_shows(packing.progress))
+    if not packing.fresh and (done := _finished(destination, plan, strict=strict)) is not None:
+        skipped = destination.skipped()
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
-    with Destination(dst) as destination, _Bar(len(plan.inputs), packing.progress) as bar:
+    with destination, _Bar(len(plan.inputs), packing.progress) as bar:
         processes = 1 if source.in_process else packing.workers or process_count(plan, policy)
         job = _Job(plan, source, destination, processes, bar, policy)
         manifest, skipped = job.run(listing.skipped, strict=strict, fresh=packing.fresh)
@@ -199,7 +204,7 @@ class _Job:
                 raise _strict_error(skipped)
             self.destination.commit(manifest, skipped)
         except OSError as error:
-            if isinstance(error, WdsToolsError) and error.shard is None:
+            if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
                 raise
             raise self._explain(error) from error
         return manifest, tuple(skipped)
@@ -212,9 +217,11 @@ class _Job:
         # Images that change take a core each; cores that have no shard of their own help with those there are.
         threads = 1 if self.policy.images == "keep" else max(1, available_cores() // max(1, processes))
         tasks = (self._task(number, threads) for number in missing)
-        with closing(run_tasks(tasks, processes=processes, advance=self.bar.advance)) as reports:
+        bounded = self.destination.bounded
+        with closing(run_tasks(tasks, processes=processes, advance=self.bar.advance, bounded=bounded)) as reports:
             for report in reports:
                 self.made.append(report)
+                self.destination.accept(report)
 
     def _range(self, number: int) -> tuple[int, int]:
         return self.plan.boundaries[number], self.plan.boundaries[number + 1]
@@ -248,19 +255,22 @@ class _Job:
         )
         remedy = "make room" if reason == os.strerror(errno.ENOSPC) else "mend that"
         return DestinationError(
-            f"cannot be written to {self.destination.folder}: {reason}; "
+            f"cannot be written to {self._where(error)}: {reason}; "
             f"{len(self.kept) + len(self.made)} of {self.plan.shards} shards are finished and kept: "
             f"{remedy}, then run the same command again, which goes on from there",
             shard=shard,
         )
+
+    def _where(self, error: OSError) -> str:
+        """A full disk is that of the folder, even where shards only wait in it."""
+        return self.destination.name if isinstance(error, StoreError) else str(self.destination.folder)
 
 
 class _Bar:
     """Images, images/s, MB/s and time left, on stderr."""
 
     def __init__(self, total: int, show: bool | None) -> None:
-        show = sys.stderr.isatty() if show is None else show
-        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not show, file=sys.stderr)
+        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not _shows(show), file=sys.stderr)
         self._bytes = 0
         self._started = time.monotonic()
 
@@ -286,20 +296,23 @@ class _Bar:
         self._bar.update(samples)
 
 
-def _finished(dst: Path, plan: Plan, *, strict: bool) -> Manifest | None:
-    """Return the manifest if ``dst`` holds just what the plan would make."""
-    manifest = read_manifest(dst)
+def _shows(progress: bool | None) -> bool:
+    return sys.stderr.isatty() if progress is None else progress
+
+
+def _finished(destination: Destination, plan: Plan, *, strict: bool) -> Manifest | None:
+    """Return the manifest if the destination holds just what the plan would make."""
+    manifest = destination.manifest()
     if manifest is None or manifest.source != plan.source:
         return None
-    lost = [entry.name for entry in manifest.shards if not entry_is_there(dst, entry)]
-    if lost:
+    if lost := destination.lost(manifest.shards):
         raise DestinationError(
-            f"{dst} is a dataset of these files, but {len(lost)} of its {len(manifest.shards)} shards or their indexes "
-            "are gone or have another length: pack with --fresh (fresh=True) to make it again",
-            shard=lost[0],
+            f"{destination.name} is a dataset of these files, but {len(lost)} of its {len(manifest.shards)} "
+            "shards or their indexes are gone or have another length: pack with --fresh (fresh=True) to make it again",
+            shard=lost[0].name,
         )
-    Destination.tidy(dst)
-    if strict and (skipped := read_skipped(dst)):
+    destination.tidy()
+    if strict and (skipped := destination.skipped()):
         raise _strict_error(skipped)
     return manifest
 

@@ -22,6 +22,7 @@ class Packing:
         policy: What becomes of images.
         workers: Processes.
         fresh: Start over.
+        spool: Where shards wait for their upload.
         progress: Show a bar.
     """
 
@@ -31,6 +32,7 @@ class Packing:
     policy: Policy
     workers: int | None
     fresh: bool
+    spool: Path | None
     progress: bool | None
 
     @classmethod
@@ -49,6 +51,7 @@ class Packing:
         resize: int | str | tuple[int, int] | None,
         quality: int | None,
         verify_pixels: bool,
+        spool: str | Path | None,
         progress: bool | None,
     ) -> Packing:
         """Check the arguments of `pack`.
@@ -68,6 +71,7 @@ class Packing:
             policy=policy,
             workers=workers,
             fresh=fresh,
+            spool=None if spool is None else Path(spool),
             progress=progress,
         )
 
