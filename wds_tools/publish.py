@@ -162,8 +162,7 @@ class BucketDestination(Destination):
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that are at the URL; those that wait in the spool are uploaded."""
         sizes = self._bucket.sizes()
-        found = self._bucket.read_all(WORK_NAME)
-        arrived = [ShardReport.from_json(data.decode()) for name, data in found.items() if name != PLAN_NAME]
+        arrived = filter(None, (_parse_report(*found) for found in self._bucket.read_all(WORK_NAME).items()))
         reports = {r.number: r for r in arrived if r.entry is None or _is_there(r.entry, sizes)}
         waiting = {number: r for number, r in super().finished_shards().items() if number not in reports}
         self._keep_only(waiting)
@@ -297,6 +296,17 @@ class _Uploads:
             self._error = self._error or error
         finally:
             self._slots.release()
+
+
+def _parse_report(name: str, data: bytes) -> ShardReport | None:
+    """Return a report; None for the plan, and for one that a store without whole objects has half of."""
+    try:
+        report = ShardReport.from_json(data.decode())
+        entry, names = report.entry, _object_names(report.number)
+    except (ValueError, KeyError, TypeError):
+        return None
+    is_that = name == report_path(Path(), report.number).name and (entry is None or (entry.name, entry.index) == names)
+    return report if is_that else None
 
 
 def _is_there(entry: ShardEntry, sizes: dict[str, int]) -> bool:

@@ -114,6 +114,8 @@ class Bucket:
             self._system.put_file(str(path), where, callback=watch)
             arrived = self._system.info(where)["size"]
             if arrived != size:
+                with suppress(Exception):  # nobody shall find half a manifest; the error is another
+                    self._system.rm([where])
                 raise OSError(f"{size:,} bytes were sent, {arrived:,} are there")
             watch.finish(size)
 
