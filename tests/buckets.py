@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,9 +57,10 @@ class Bucketful(LocalFileSystem):
     @staticmethod
     def _appear(target: Path, data: bytes) -> None:
         """Whole, or not at all, as in object storage."""
-        temporary = target.with_name(f"{target.name}.incoming")
-        temporary.write_bytes(data)
-        temporary.replace(target)
+        descriptor, temporary = tempfile.mkstemp()
+        os.write(descriptor, data)
+        os.close(descriptor)
+        shutil.move(temporary, target)
 
     def rm(self, path: str | list[str], recursive: bool = False) -> None:
         for one in [path] if isinstance(path, str) else path:
