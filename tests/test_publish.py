@@ -365,13 +365,16 @@ def test_urls_that_cannot_be_are_refused(src, url, why):
         wt.pack(src, url, **OPTIONS)
 
 
-def test_a_missing_driver_says_what_to_install(src, monkeypatch):
+@pytest.mark.parametrize(
+    ("scheme", "words"), [("s3", r"pip install 'wds-tools\[s3\]'"), ("gs", "'gcsfs'"), ("oss", "install that")]
+)
+def test_a_missing_driver_says_what_to_install(src, monkeypatch, scheme, words):
     def missing(*_: Any, **__: Any) -> None:
-        raise ImportError("Install s3fs to access S3")
+        raise ImportError("Install its driver")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
-    with pytest.raises(StoreError, match=r"pip install 'wds-tools\[s3\]'"):
-        wt.pack(src, "s3://bucket/train", **OPTIONS)
+    with pytest.raises(StoreError, match=words):
+        wt.pack(src, f"{scheme}://bucket/train", **OPTIONS)
 
 
 def test_a_url_that_became_a_path_is_refused(src):

@@ -23,6 +23,11 @@ _SETTINGS = {  # s3fs reads ahead 10 parts of 50 MB for each object; 4 fill a ne
     "s3": {"max_concurrency": 4},
     "s3a": {"max_concurrency": 4},
 }
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "wds-tools[s3]"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
+}
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError, ValueError)
 _Answer = TypeVar("_Answer")
 
@@ -64,9 +69,9 @@ class Bucket:
                 self.url, skip_instance_cache=True, **_SETTINGS.get(scheme, {})
             )
         except ImportError as error:
-            raise StoreError(
-                f"{scheme}:// needs a package that is not installed: {error}; try `pip install 'wds-tools[{scheme}]'`"
-            ) from error
+            package = _PACKAGES.get(scheme)
+            remedy = f"try `pip install '{package}'`" if package else "install that, then run the same command again"
+            raise StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}") from error
         except ValueError as error:
             raise OptionError(f"{url}: {error}; allowed are s3://, gs:// and other URLs that fsspec knows") from error
 
