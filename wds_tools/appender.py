@@ -16,6 +16,7 @@ from wds_tools.packjob import Bar, PackJob, strict_error
 from wds_tools.packplan import Plan, make_plan
 from wds_tools.packprobe import head_kind, planned_bytes, process_count
 from wds_tools.packstate import APPENDED, Destination, read_manifest, read_skipped
+from wds_tools.publish import place_of
 from wds_tools.sources.base import Listing, Source
 
 
@@ -63,7 +64,7 @@ def append(
         DestinationError: ``dst`` is no dataset of `pack`, or is in use.
     """
     started = time.monotonic()
-    dst = Path(dst)
+    dst = _local(dst)
     onto, parts = _dataset(dst)
     packing = Packing.of(
         kind=kind,
@@ -78,6 +79,7 @@ def append(
         resize=resize,
         quality=quality,
         verify_pixels=False,
+        spool=None,
         progress=progress,
     )
     if str(packing.policy) != parts[-1]["images"]:
@@ -98,6 +100,13 @@ def append(
         manifest, skipped = job.run(listing.skipped, onto=onto)
     packed = manifest.samples - onto.samples
     return PackReport(manifest, dst, packed, skipped, len(job.kept), time.monotonic() - started)
+
+
+def _local(dst: str | Path) -> Path:
+    place = place_of(dst)
+    if isinstance(place, str):
+        raise OptionError(f"{place} is a URL, and only local datasets can be added to: append to a copy, and copy that")
+    return place
 
 
 def _dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:

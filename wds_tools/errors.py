@@ -5,7 +5,7 @@
     WdsToolsError                     .shard .key .offset: where, as far as it is known
     ├── OptionError (ValueError)      an argument that cannot be
     ├── SourceError (OSError)         the packer's input: nothing there, unreadable, refused by --strict
-    ├── DestinationError (OSError)    the packer's output folder holds something else, or is full
+    ├── DestinationError (OSError)    the packer's output folder or URL holds something else, is full, or fails
     ├── NotADatasetError (FileNotFoundError)   no manifest, no index, a pattern that matches nothing
     ├── ManifestError (ValueError)    a manifest or index that breaks its format
     ├── ShardError (ValueError)       a shard that is not what the manifest says

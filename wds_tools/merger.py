@@ -313,5 +313,5 @@ def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:
             "another length: merge with --fresh (fresh=True) to make it again",
             shard=lost[0],
         )
-    Destination.tidy(dst)
+    Destination(dst).tidy()
     return old

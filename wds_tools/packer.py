@@ -11,15 +11,11 @@ from typing import Any
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.manifest import Manifest
 from wds_tools.packing import Engine, Packing
-from wds_tools.packjob import Bar, PackJob, strict_error
+from wds_tools.packjob import Bar, PackJob, shows, strict_error
 from wds_tools.packplan import Plan, make_plan
 from wds_tools.packprobe import head_kind, planned_bytes, process_count
-from wds_tools.packstate import (
-    Destination,
-    entry_is_there,
-    read_manifest,
-    read_skipped,
-)
+from wds_tools.packstate import Destination
+from wds_tools.publish import open_destination, place_of
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
 
@@ -30,7 +26,7 @@ class PackReport:
 
     Attributes:
         manifest: Of the dataset; of what is there so far, for a task of several.
-        dst: Its folder.
+        dst: Its folder, or its URL as text.
         packed: Number of samples in it.
         skipped: (path, reason) of each file that was not packed, sorted by path.
         kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
@@ -39,7 +35,7 @@ class PackReport:
     """
 
     manifest: Manifest
-    dst: Path
+    dst: Path | str
     packed: int
     skipped: tuple[Skip, ...]
     kept: int
@@ -63,6 +59,7 @@ def pack(
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
     verify_pixels: bool = False,
+    spool: str | Path | None = None,
     shuffle: bool = True,
     task: tuple[int, int] | None = None,
     finish: bool = False,
@@ -78,7 +75,8 @@ def pack(
     Args:
         src: Folder with images in ``<class>/**``, or with images alone, which then get no labels; or another source;
             or an object with ``len()`` and ``[]``, such as a torch ``Dataset``, which is packed in this process.
-        dst: Folder for shards, indexes and manifest; made if it is not there.
+        dst: Folder for shards, indexes and manifest, made if it is not there; or a URL such as "s3://bucket/train", to
+            which each shard is uploaded when it is finished, and the manifest last.
         kind: What ``src`` is, such as "hdf5"; None looks at what is there.
         columns: Names of the columns or arrays to take as ``image`` and ``label``, where theirs are not known.
         shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
@@ -95,6 +93,8 @@ def pack(
         resize: Pixels of the shorter side, or "WIDTHxHEIGHT", or (height, width).
         quality: Of resized JPEGs, 90 if not given.
         verify_pixels: Prove each crop-ready JPEG by decoding it and its original; one that differs is kept as it is.
+        spool: Local folder in which shards wait until they are uploaded, at most two more than workers; None takes one
+            in the user's cache directory. For URLs only.
         shuffle: Put the samples in random order, once; else they stay in that of the source.
         task: (index, count): pack every count-th shard only, as one of several that share ``dst``, such as those of a
             Slurm array. A last call with ``finish`` completes the dataset.
@@ -109,6 +109,7 @@ def pack(
         OptionError: An argument that cannot be.
         SourceError: Nothing to pack in ``src``, or a file that cannot be packed and ``strict``.
         DestinationError: ``dst`` holds something else, is in use by another packer, or is full.
+        StoreError: The storage at a URL does not answer, or a package for it is not installed.
         WorkerError: A worker process died.
     """
     started = time.monotonic()
@@ -125,20 +126,26 @@ def pack(
         resize=resize,
         quality=quality,
         verify_pixels=verify_pixels,
+        spool=spool,
         progress=progress,
         shuffle=shuffle,
         task=task,
         finish=finish,
         engine=engine,
     )
-    source = open_input(src, Path(dst), packing)
-    report = pack_listing(source, source.scan(), Path(dst), packing)
+    place = place_of(dst)
+    if engine == "ray" and isinstance(place, str):
+        raise OptionError(f"engine='ray' packs into a folder that its machines share, and {place} is none")
+    source = open_input(src, place, packing)
+    report = pack_listing(source, source.scan(), place, packing)
     return replace(report, seconds=time.monotonic() - started)
 
 
-def open_input(src: Any, dst: Path, packing: Packing) -> Source:
+def open_input(src: Any, dst: Path | str, packing: Packing) -> Source:
     """Return the source at ``src``, in which ``dst`` must not lie, and which so many workers can read."""
-    _refuse_inside(src, dst)
+    for folder in (dst, packing.spool):
+        if isinstance(folder, Path):
+            _refuse_inside(src, folder)
     source = open_source(src, kind=packing.kind, classes=packing.options.classes, columns=packing.columns)
     if source.in_process and (packing.workers or 1) > 1:
         raise OptionError(
@@ -147,7 +154,7 @@ def open_input(src: Any, dst: Path, packing: Packing) -> Source:
     return source
 
 
-def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) -> PackReport:
+def pack_listing(source: Source, listing: Listing, dst: Path | str, packing: Packing) -> PackReport:
     """Pack what a listing names, all of its source or a part."""
     started = time.monotonic()
     options, policy, strict = packing.options, packing.policy, packing.options.strict
@@ -163,10 +170,11 @@ def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) 
         image_bytes=planned_bytes(listing.inputs, source, policy, seed=options.seed),
         shuffle=packing.shuffle,
     )
-    if not packing.fresh and (done := _finished(dst, plan, strict=strict)) is not None:
-        skipped = read_skipped(dst)
+    destination = open_destination(dst, spool=packing.spool, progress=shows(packing.progress), task=packing.task)
+    if not packing.fresh and (done := _finished(destination, plan, strict=strict)) is not None:
+        skipped = destination.skipped()
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
-    with Destination(dst, task=packing.task) as destination, Bar(len(plan.inputs), packing.progress) as bar:
+    with destination, Bar(len(plan.inputs), packing.progress) as bar:
         processes = 1 if source.in_process else packing.workers or process_count(plan, policy)
         job = PackJob(plan, source, destination, processes, bar, packing)
         manifest, skipped = job.run(listing.skipped)
@@ -181,20 +189,19 @@ def pack_listing(source: Source, listing: Listing, dst: Path, packing: Packing) 
     )
 
 
-def _finished(dst: Path, plan: Plan, *, strict: bool) -> Manifest | None:
-    """Return the manifest if ``dst`` holds just what the plan would make."""
-    manifest = read_manifest(dst)
+def _finished(destination: Destination, plan: Plan, *, strict: bool) -> Manifest | None:
+    """Return the manifest if the destination holds just what the plan would make."""
+    manifest = destination.manifest()
     if manifest is None or manifest.source != plan.source:
         return None
-    lost = [entry.name for entry in manifest.shards if not entry_is_there(dst, entry)]
-    if lost:
+    if lost := destination.lost(manifest.shards):
         raise DestinationError(
-            f"{dst} is a dataset of these files, but {len(lost)} of its {len(manifest.shards)} shards or their indexes "
-            "are gone or have another length: pack with --fresh (fresh=True) to make it again",
-            shard=lost[0],
+            f"{destination.name} is a dataset of these files, but {len(lost)} of its {len(manifest.shards)} "
+            "shards or their indexes are gone or have another length: pack with --fresh (fresh=True) to make it again",
+            shard=lost[0].name,
         )
-    Destination.tidy(dst)
-    if strict and (skipped := read_skipped(dst)):
+    destination.tidy()
+    if strict and (skipped := destination.skipped()):
         raise strict_error(skipped)
     return manifest
 

@@ -25,6 +25,7 @@ class Packing:
         policy: What becomes of images.
         workers: Processes.
         fresh: Start over.
+        spool: Where shards wait for their upload.
         shuffle: Put the samples in random order.
         task: (index, count): pack only every count-th shard, and leave the manifest to who finishes.
         finish: Pack nothing; complete what tasks have packed.
@@ -38,6 +39,7 @@ class Packing:
     policy: Policy
     workers: int | None
     fresh: bool
+    spool: Path | None
     progress: bool | None
     shuffle: bool = True
     task: tuple[int, int] | None = None
@@ -74,6 +76,7 @@ class Packing:
         resize: int | str | tuple[int, int] | None,
         quality: int | None,
         verify_pixels: bool,
+        spool: str | Path | None,
         progress: bool | None,
         shuffle: bool = True,
         task: tuple[int, int] | None = None,
@@ -97,6 +100,7 @@ class Packing:
             policy=policy,
             workers=workers,
             fresh=fresh,
+            spool=None if spool is None else Path(spool),
             progress=progress,
             shuffle=shuffle,
             task=task,

@@ -14,12 +14,12 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-from wds_tools.errors import DestinationError, SourceError, WdsToolsError
+from wds_tools.errors import DestinationError, SourceError, StoreError, WdsToolsError
 from wds_tools.manifest import Manifest
 from wds_tools.options import available_cores
 from wds_tools.packing import Packing
 from wds_tools.packplan import Plan, shard_name
-from wds_tools.packstate import APPENDED, Destination, ShardReport, read_skipped
+from wds_tools.packstate import APPENDED, Destination, ShardReport
 from wds_tools.packwork import ShardTask, run_tasks
 from wds_tools.rayengine import run_on_ray
 from wds_tools.sources.base import Skip, Source
@@ -67,9 +67,9 @@ class PackJob:
                 return manifest, tuple(skipped)
             self._refuse_missing(len(reports))
             manifest = manifest if onto is None else _joined(onto, manifest)
-            self.destination.commit(manifest, [*(read_skipped(self.destination.folder) if onto else ()), *skipped])
+            self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
         except OSError as error:
-            if isinstance(error, WdsToolsError) and error.shard is None:
+            if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
                 raise
             raise self._explain(error) from error
         return manifest, tuple(skipped)
@@ -79,7 +79,7 @@ class PackJob:
         if lost:
             first = next(number for number in self.plan.numbers if number not in self.kept)
             raise DestinationError(
-                f"{lost} of {self.plan.shards} shards are missing in {self.destination.folder}, such as "
+                f"{lost} of {self.plan.shards} shards are missing in {self.destination.name}, such as "
                 f"{shard_name(first)}: run the tasks that have not ended, then finish again"
             )
 
@@ -92,10 +92,11 @@ class PackJob:
         keep, ray = self.packing.policy.images == "keep", self.packing.engine == "ray"
         threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
         tasks = (self._task(number, threads) for number in missing)
-        run = run_on_ray if ray else partial(run_tasks, processes=processes)
+        run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.bounded)
         with closing(run(tasks, advance=self.bar.advance)) as reports:
             for report in reports:
                 self.made.append(report)
+                self.destination.accept(report)
 
     def _task(self, number: int, threads: int) -> ShardTask:
         start, stop = self.plan.range_of(number)
@@ -132,19 +133,22 @@ class PackJob:
         )
         remedy = "make room" if reason == os.strerror(errno.ENOSPC) else "mend that"
         return DestinationError(
-            f"cannot be written to {self.destination.folder}: {reason}; "
+            f"cannot be written to {self._where(error)}: {reason}; "
             f"{len(self.kept) + len(self.made)} of {self.plan.shards} shards are finished and kept: "
             f"{remedy}, then run the same command again, which goes on from there",
             shard=shard,
         )
+
+    def _where(self, error: OSError) -> str:
+        """A full disk is that of the folder, even where shards only wait in it."""
+        return self.destination.name if isinstance(error, StoreError) else str(self.destination.folder)
 
 
 class Bar:
     """Images, images/s, MB/s and time left, on stderr."""
 
     def __init__(self, total: int, show: bool | None) -> None:
-        show = sys.stderr.isatty() if show is None else show
-        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not show, file=sys.stderr)
+        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not shows(show), file=sys.stderr)
         self._bytes = 0
         self._started = time.monotonic()
 
@@ -168,6 +172,11 @@ class Bar:
         rate = self._bytes / max(1e-9, time.monotonic() - self._started)
         self._bar.set_postfix_str(f"{rate / 1e6:.1f} MB/s", refresh=False)
         self._bar.update(samples)
+
+
+def shows(progress: bool | None) -> bool:
+    """Tell whether a bar is shown: as asked, else on a terminal."""
+    return sys.stderr.isatty() if progress is None else progress
 
 
 def _joined(onto: Manifest, new: Manifest) -> Manifest:

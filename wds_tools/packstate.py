@@ -26,6 +26,7 @@ from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
 
 WORK_NAME = ".packing"
+PLAN_NAME = "plan.json"
 SKIPPED_NAME = "skipped.jsonl"
 APPENDED = "appended"  # kind of the source of a dataset that was packed in several goes
 _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
@@ -84,8 +85,11 @@ class Destination:
         task: (index, count) of a task of several: those hold the folder together, and each its own part alone.
     """
 
+    bounded = False  # so many shards at a time as workers can have in hand
+
     def __init__(self, folder: Path, *, task: tuple[int, int] | None = None) -> None:
         self.folder = folder
+        self.name = str(folder)
         self.task = task
         self.work = folder / WORK_NAME
         self._made_folder = False
@@ -100,7 +104,7 @@ class Destination:
                 self._locks.append(lock_file(self.work / f"task-{self.task[0]}-of-{self.task[1]}.lock"))
         except BlockingIOError as error:
             raise DestinationError(
-                f"another packer is writing into {self.folder}; wait for it to end, or choose another folder"
+                f"another packer is writing into {self.name}; wait for it to end, or choose another folder"
             ) from error
         except OSError as error:
             raise DestinationError(
@@ -113,7 +117,7 @@ class Destination:
     ) -> None:
         if not self._released and self.task is None:  # other tasks may be at work
             self.remove_temporary()
-            if not (self.work / "plan.json").exists():
+            if not (self.work / PLAN_NAME).exists():
                 self._remove_work()
         if self._made_folder:
             with suppress(OSError):  # it holds something
@@ -121,12 +125,26 @@ class Destination:
         for lock in self._locks:
             os.close(lock)
 
-    @classmethod
-    def tidy(cls, folder: Path) -> None:
+    def manifest(self) -> Manifest | None:
+        """Return the manifest that is there."""
+        return read_manifest(self.folder)
+
+    def skipped(self) -> tuple[Skip, ...]:
+        """Return the list of skipped files of a finished dataset."""
+        return read_skipped(self.folder)
+
+    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+        """Return those shards that are not there with their lengths, or whose indexes are not."""
+        return [entry for entry in entries if not entry_is_there(self.folder, entry)]
+
+    def tidy(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
-        if (folder / WORK_NAME).exists():
-            with cls(folder) as destination:
-                destination._remove_work()
+        if self.work.exists():
+            with self:
+                self._remove_work()
+
+    def accept(self, report: ShardReport) -> None:
+        """Take a shard that is finished; a folder has it already."""
 
     def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Make the folder ours to pack ``source`` into, or to go on with it.
@@ -139,23 +157,23 @@ class Destination:
         Raises:
             DestinationError: The folder holds something else.
         """
-        old = read_manifest(self.folder)
+        old = self.manifest()
         if fresh:
-            _refuse_foreign(self.folder, old)
+            _refuse_foreign(self.name, old)
             self._remove_earlier()
         elif onto is None:
             self._refuse_dataset(old, source)
         elif old is None or old.fingerprint != onto.fingerprint:
-            raise DestinationError(f"{self.folder} was changed by another packer: run the same command again")
+            raise DestinationError(f"{self.name} was changed by another packer: run the same command again")
         goal = source if onto is None else {"onto": onto.fingerprint, **source}
         if self._read_plan() is None:
             self._refuse_strangers(onto)
-            commit_bytes(self.work / "plan.json", json.dumps(goal).encode())
+            self._write_plan(json.dumps(goal).encode())
             self._plan_is_new = True
         plan = self._read_plan()
         if plan != goal:
             raise DestinationError(
-                f"{self.folder} holds an unfinished pack of something else ({differences(plan or {}, source)}): "
+                f"{self.name} holds an unfinished pack of something else ({differences(plan or {}, source)}): "
                 "finish that one, choose another folder, or pack with --fresh (fresh=True) to start over"
             )
         if self.task is None:
@@ -163,10 +181,10 @@ class Destination:
 
     def _refuse_dataset(self, old: Manifest | None, source: dict[str, Any]) -> None:
         if old is not None and old.source == source:
-            raise DestinationError(f"another packer has just completed {self.folder}: there is nothing left to do")
+            raise DestinationError(f"another packer has just completed {self.name}: there is nothing left to do")
         if old is not None:
             raise DestinationError(
-                f"{self.folder} holds another dataset ({differences(old.source or {}, source)}): "
+                f"{self.name} holds another dataset ({differences(old.source or {}, source)}): "
                 "choose another folder, or pack with --fresh (fresh=True) to replace it"
             )
 
@@ -181,9 +199,9 @@ class Destination:
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset: list of skipped files, manifest, and then the work area goes."""
-        lines = "".join(json.dumps(skip._asdict()) + "\n" for skip in skipped)
+        lines = skipped_lines(skipped)
         if lines:
-            commit_bytes(self.folder / SKIPPED_NAME, lines.encode())
+            commit_bytes(self.folder / SKIPPED_NAME, lines)
         else:
             (self.folder / SKIPPED_NAME).unlink(missing_ok=True)
         commit_bytes(self.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
@@ -201,25 +219,28 @@ class Destination:
         """Remove half-written files of a packer that was killed: only those that would have become ours."""
         for path in (*self.folder.iterdir(), *self.work.iterdir()):
             name = final_name(path.name)
-            if name is not None and (path.parent == self.work or _is_ours(name)):
+            if name is not None and (path.parent == self.work or is_ours(name)):
                 path.unlink(missing_ok=True)
 
     def _read_plan(self) -> dict[str, Any] | None:
         try:
-            plan = json.loads((self.work / "plan.json").read_bytes())
+            return parse_plan((self.work / PLAN_NAME).read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError:
-            return {}
-        return plan if isinstance(plan, dict) else {}
+
+    def _write_plan(self, data: bytes) -> None:
+        commit_bytes(self.work / PLAN_NAME, data)
+
+    def _names(self) -> Iterable[str]:
+        return [path.name for path in self.folder.iterdir()]
 
     def _refuse_strangers(self, onto: Manifest | None) -> None:
         known = {MANIFEST_NAME, SKIPPED_NAME} if onto else set()
         known |= {name for entry in (onto.shards if onto else ()) for name in (entry.name, entry.index)}
-        strangers = sorted({path.name for path in self.folder.iterdir() if _is_ours(path.name)} - known)
+        strangers = sorted({name for name in self._names() if is_ours(name)} - known)
         if strangers and self._read_plan() is None:  # or another task has begun in the meantime
             raise DestinationError(
-                f"{self.folder} already has {len(strangers)} files of names that pack would write, such as "
+                f"{self.name} already has {len(strangers)} files of names that pack would write, such as "
                 f"{strangers[0]}: choose another folder, or pack with --fresh (fresh=True) to remove them"
             )
 
@@ -228,7 +249,7 @@ class Destination:
         (self.folder / MANIFEST_NAME).unlink(missing_ok=True)
         sync_folder(self.folder)
         for path in list(self.folder.iterdir()):
-            if _is_ours(path.name):
+            if is_ours(path.name):
                 path.unlink()
         for path in list(self.work.iterdir()):
             if path.name != "lock":
@@ -255,11 +276,20 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     except OSError as error:
         raise DestinationError(f"{folder / MANIFEST_NAME} cannot be read: {error.strerror}") from error
+    return parse_manifest(data, where=str(folder))
+
+
+def parse_manifest(data: bytes, *, where: str) -> Manifest:
+    """Return the manifest that was found at a place.
+
+    Raises:
+        DestinationError: No manifest of ours, or a damaged one.
+    """
     try:
         return manifests.from_json(data)
     except ManifestError as error:
         raise DestinationError(
-            f"{folder} holds a {MANIFEST_NAME} that pack did not write or that is damaged ({error}): "
+            f"{where} holds a {MANIFEST_NAME} that pack did not write or that is damaged ({error}): "
             "choose another folder, or remove the file"
         ) from error
 
@@ -282,19 +312,38 @@ def remove_shard(folder: Path, number: int) -> None:
 def read_skipped(folder: Path) -> tuple[Skip, ...]:
     """Return the list of skipped files of a finished dataset."""
     try:
-        lines = (folder / SKIPPED_NAME).read_text().splitlines()
+        return parse_skipped((folder / SKIPPED_NAME).read_bytes())
     except FileNotFoundError:
         return ()
-    return tuple(Skip(**json.loads(line)) for line in lines)
 
 
-def _refuse_foreign(folder: Path, old: Manifest | None) -> None:
+def parse_skipped(data: bytes) -> tuple[Skip, ...]:
+    """Return what `skipped_lines` wrote."""
+    return tuple(Skip(**json.loads(line)) for line in data.splitlines())
+
+
+def skipped_lines(skipped: Iterable[Skip]) -> bytes:
+    """Return the content of the list of skipped files."""
+    return "".join(json.dumps(skip._asdict()) + "\n" for skip in skipped).encode()
+
+
+def parse_plan(data: bytes) -> dict[str, Any]:
+    """Return what is being packed; of a damaged file, nothing that anyone packs."""
+    try:
+        plan = json.loads(data)
+    except ValueError:
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def _refuse_foreign(name: str, old: Manifest | None) -> None:
     """A manifest over shards of others was made by ``wds-tools index``: those shards are not ours to remove."""
     if old is not None and (old.source is None or old.source.get("kind") == "shards"):
         raise DestinationError(
-            f"{folder} holds a dataset that pack did not make, so --fresh does not remove it: choose another folder"
+            f"{name} holds a dataset that pack did not make, so --fresh does not remove it: choose another folder"
         )
 
 
-def _is_ours(name: str) -> bool:
+def is_ours(name: str) -> bool:
+    """Tell whether pack writes files of this name."""
     return name in (MANIFEST_NAME, SKIPPED_NAME) or _SHARD.fullmatch(name) is not None

@@ -150,13 +150,16 @@ def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardRe
     return ShardReport(number, shard.entry, count_fields(shard.index), image_stats(shard.index), skipped)
 
 
-def run_tasks(tasks: Iterator[ShardTask], *, processes: int, advance: Advance) -> Generator[ShardReport, None, None]:
+def run_tasks(
+    tasks: Iterator[ShardTask], *, processes: int, advance: Advance, bounded: bool = False
+) -> Generator[ShardReport, None, None]:
     """Pack shards, several at a time; yields their reports as they come. Close it to stop the workers.
 
     Args:
         tasks: What to do.
         processes: At most so many at a time; 1 works in this process.
         advance: Called in this process.
+        bounded: Begin no shard before the report of an earlier one was taken, once each process has one.
 
     Raises:
         DestinationError: A shard cannot be written.
@@ -164,16 +167,18 @@ def run_tasks(tasks: Iterator[ShardTask], *, processes: int, advance: Advance) -
     """
     if processes <= 1:
         return (pack_shard(task, advance) for task in tasks)
-    return _run_pool(tasks, processes, advance)
+    return _run_pool(tasks, processes, advance, in_hand=processes if bounded else 2 * processes)
 
 
-def _run_pool(tasks: Iterator[ShardTask], processes: int, advance: Advance) -> Generator[ShardReport, None, None]:
+def _run_pool(
+    tasks: Iterator[ShardTask], processes: int, advance: Advance, *, in_hand: int
+) -> Generator[ShardReport, None, None]:
     # Forked workers would inherit the locks of our threads; those of a fork server do not.
     context = multiprocessing.get_context("forkserver")
     done, stop = context.RawArray("q", 2 * _COUNTERS), context.Value("b", 0, lock=False)
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(done, stop)) as pool:
         try:
-            yield from _collect(pool, tasks, processes, _Poll(done, advance))
+            yield from _collect(pool, tasks, in_hand, _Poll(done, advance))
         except BrokenProcessPool as error:
             raise WorkerError(
                 "a packing process died, killed from outside or for want of memory: "
@@ -184,14 +189,12 @@ def _run_pool(tasks: Iterator[ShardTask], processes: int, advance: Advance) -> G
             pool.shutdown(cancel_futures=True)
 
 
-def _collect(
-    pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], processes: int, poll: _Poll
-) -> Iterator[ShardReport]:
+def _collect(pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], in_hand: int, poll: _Poll) -> Iterator[ShardReport]:
     running: set[Future[ShardReport]] = set()
     while True:
-        # One task in hand for each worker: tasks hold thousands of paths, so not all are made at once.
+        # At most one task waits for each worker: tasks hold thousands of paths, so not all are made at once.
         with _without_main():  # the first submission starts the processes
-            running |= {pool.submit(_run_task, task) for task in islice(tasks, 2 * processes - len(running))}
+            running |= {pool.submit(_run_task, task) for task in islice(tasks, in_hand - len(running))}
         if not running:
             return
         finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)

@@ -13,8 +13,10 @@ import numpy as np
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.packer import PackReport, open_input, pack_listing
 from wds_tools.packing import Packing
+from wds_tools.publish import place_of
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders
+from wds_tools.storage import join
 
 FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
@@ -38,13 +40,14 @@ def pack_splits(
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
     verify_pixels: bool = False,
+    spool: str | Path | None = None,
     progress: bool | None = None,
 ) -> dict[str, PackReport]:
     """Pack a source into several datasets, ``dst/train``, ``dst/val``, and so on, with the same class numbers.
 
     Args:
         src: As for `pack`.
-        dst: Folder for a folder per split.
+        dst: Folder, or URL, for a folder per split.
         split: Shares, as {"train": 0.9, "val": 0.1} or "train=0.9,val=0.1", drawn with ``seed`` and alike in every
             class; or "folders": ``src`` holds a folder per split, named train, val, test or alike.
         kind: As for `pack`, and so are the others.
@@ -59,6 +62,7 @@ def pack_splits(
         resize: As for `pack`.
         quality: As for `pack`.
         verify_pixels: As for `pack`.
+        spool: As for `pack`.
         progress: As for `pack`.
 
     Returns:
@@ -68,7 +72,7 @@ def pack_splits(
         OptionError: Shares that do not add up to 1, and whatever `pack` refuses.
         SourceError: A split that would be empty, no folders of splits, and whatever `pack` raises.
     """
-    dst = Path(dst)
+    place = place_of(dst)
     packing = Packing.of(
         kind=kind,
         columns=columns,
@@ -82,17 +86,21 @@ def pack_splits(
         resize=resize,
         quality=quality,
         verify_pixels=verify_pixels,
+        spool=spool,
         progress=progress,
     )
     shares = parse_shares(split)
     source: Source
     if shares is None:
-        parts = _of_folders(src, dst, packing)
+        parts = _of_folders(src, place, packing)
     else:
-        source = open_input(src, dst, packing)
+        source = open_input(src, place, packing)
         listing = source.scan()
         parts = {name: (source, part) for name, part in divide(listing, shares, seed).items()}
-    return {name: pack_listing(source, listing, dst / name, packing) for name, (source, listing) in parts.items()}
+    return {
+        name: pack_listing(source, listing, place_of(join(str(place), name)), packing)
+        for name, (source, listing) in parts.items()
+    }
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None:
@@ -151,7 +159,7 @@ def divide(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> dict[
     return parts
 
 
-def _of_folders(src: Any, dst: Path, packing: Packing) -> dict[str, tuple[Source, Listing]]:
+def _of_folders(src: Any, dst: Path | str, packing: Packing) -> dict[str, tuple[Source, Listing]]:
     """Return source and listing of each folder of a split; classes are numbered over all of them."""
     folders = split_folders(Path(src)) if isinstance(src, (str, Path)) else []
     if not folders:

@@ -195,7 +195,7 @@ def bench(
     json_file: Path | None,
     plot: Path | None,
 ) -> None:
-    """Measure the loader beside its peers, and beside what no loader can pass.
+    """Measure the loader beside its peers.
 
     All get the same pictures, those of DATASET, in processes of their own, in alternating rounds. A ratio is taken
     within a round; medians are printed with their range. Peers that are not installed are named, with what to install.

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     epilog=example(
         "wds-tools pack photos/ shards/photos --shard-bytes 256MB",
         "wds-tools pack birds.csv shards/birds --column image=path --column label=species",
+        "wds-tools pack photos/ s3://bucket/photos",
     )
 )
 @click.argument("src", type=click.Path(path_type=Path))
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dst")
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
 @click.option("--seed", default=0, show_default=True, help="Of the random order that the samples are put in, once.")
 @click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
 @click.option("--quality", type=int, help="Of resized JPEGs; 90 if not given.")
 @click.option("--verify-pixels", is_flag=True, help="Prove by decoding that crop-ready changes no pixel.")
+@click.option("--spool", type=click.Path(path_type=Path), metavar="DIR", help="Where shards wait for their upload.")
 @click.option("--keep-order", is_flag=True, help="Leave the samples in the order of SRC.")
 @click.option("--task-index", type=int, help="Pack a part: this process is number so of --task-count (Slurm arrays).")
 @click.option("--task-count", type=int, help="Processes that share DST, each started by itself.")
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 def pack(
     run: Run,
     src: Path,
-    dst: Path,
+    dst: str,
     shard_bytes: str,
     seed: int,
     workers: int | None,
@@ -60,6 +62,7 @@ def pack(
     resize: str | None,
     quality: int | None,
     verify_pixels: bool,
+    spool: Path | None,
     keep_order: bool,
     task_index: int | None,
     task_count: int | None,
@@ -73,6 +76,9 @@ def pack(
     tar, zip, or WebDataset shards; docs/packing.md says what is taken from each.
     DST becomes a dataset: shards, an index beside each, and manifest.json, written last. An interrupted pack goes on
     when it is run again; the bytes written do not depend on the number of workers.
+
+    DST may be a URL such as s3://bucket/train: each shard is uploaded when it is finished, and removed here, so that
+    no more than two shards beyond the number of workers take room on this machine.
 
     crop-ready changes no pixel: JPEGs get restart markers, with which a crop is decoded without the rest. keep writes
     the files' own bytes, resize writes JPEGs of that size, raw stores pixels, for small images.
@@ -109,6 +115,7 @@ def pack(
         resize=resize,
         quality=quality,
         verify_pixels=verify_pixels,
+        spool=spool,
     )
     for report in made.values() if isinstance(made, dict) else [made]:
         click.echo(_pack_summary(report))
@@ -128,6 +135,7 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 def _pack_summary(report: PackReport) -> str:
     from wds_tools.packstate import SKIPPED_NAME
     from wds_tools.stats import counted
+    from wds_tools.storage import join
 
     manifest, made = report.manifest, len(report.manifest.shards) - report.kept
     classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else "no labels"
@@ -141,7 +149,9 @@ def _pack_summary(report: PackReport) -> str:
         kept = f"; kept {counted(report.kept, 'shard')} of an earlier run" if report.kept else ""
         lines = [f"packed {size}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
     if report.skipped:
-        lines.append(f"skipped {counted(len(report.skipped), 'file')}: {report.dst / SKIPPED_NAME} says which and why")
+        lines.append(
+            f"skipped {counted(len(report.skipped), 'file')}: {join(str(report.dst), SKIPPED_NAME)} says which and why"
+        )
     return "\n".join(lines)
 
 
@@ -224,7 +234,7 @@ def reshard(
     quality: int | None,
     fresh: bool,
 ) -> None:
-    """Write a dataset anew: in shards of another size, in another order, with other images."""
+    """Write a dataset anew: other shards, order or images."""
     from wds_tools.appender import reshard as reshard_one
 
     run.after_interrupt = "finished shards are kept, run the same command again to go on"

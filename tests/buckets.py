@@ -1,0 +1,72 @@
+"""A store of our own for tests, `bucket:///folder`: objects are files of a folder, and uploads misbehave on request.
+
+What it does is set on the class, in the process that packs: `Bucketful.fault` is asked before each upload, and
+`Bucketful.log` has every change in order.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+
+class Bucketful(LocalFileSystem):
+    protocol = "bucket"
+    fault: Callable[[int, str], str | None] = staticmethod(lambda _number, _path: None)
+    puts = 0
+    seconds = 0.0
+    log: ClassVar[list[tuple[str, str]]] = []
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.fault, cls.puts, cls.seconds, cls.log = staticmethod(lambda _number, _path: None), 0, 0.0, []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(path).removeprefix("bucket://").rstrip("/")
+
+    def put_file(self, lpath: str, rpath: str, callback: Any = None, **_: Any) -> None:
+        Bucketful.puts += 1
+        fault = Bucketful.fault(Bucketful.puts, rpath)
+        target, data = Path(rpath), Path(lpath).read_bytes()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if fault == "fails":
+            raise OSError("the store is busy")
+        if fault == "forbidden":
+            raise PermissionError("not yours")
+        if fault == "kill":
+            os.kill(os.getpid(), 9)
+        for _part in range(10):
+            time.sleep(Bucketful.seconds / 10)
+            callback.relative_update(len(data) // 10)
+        if fault == "dies in the middle":
+            raise ConnectionResetError("connection reset")
+        self._appear(target, data[: len(data) // 2] if fault == "cuts" else data)
+        Bucketful.log.append(("put", target.name))
+        if fault == "kill afterwards":
+            os.kill(os.getpid(), 9)
+
+    @staticmethod
+    def _appear(target: Path, data: bytes) -> None:
+        """Whole, or not at all, as in object storage."""
+        descriptor, temporary = tempfile.mkstemp()
+        os.write(descriptor, data)
+        os.close(descriptor)
+        shutil.move(temporary, target)
+
+    def rm(self, path: str | list[str], recursive: bool = False) -> None:
+        for one in [path] if isinstance(path, str) else path:
+            place = Path(self._strip_protocol(one))
+            Bucketful.log.append(("rm", place.name))
+            shutil.rmtree(place) if recursive else place.unlink()
+
+
+fsspec.register_implementation("bucket", Bucketful, clobber=True)
