@@ -374,8 +374,9 @@ def test_a_missing_driver_says_what_to_install(src, monkeypatch, scheme, words):
 
 
 def test_a_url_that_became_a_path_is_refused(src):
-    with pytest.raises(OptionError, match="give it as a string"):
-        wt.pack(src, Path("s3://bucket/train"), **OPTIONS)
+    for broken in (Path("s3://bucket/train"), "s3:/bucket/train"):
+        with pytest.raises(OptionError, match="lost a slash"):
+            wt.pack(src, broken, **OPTIONS)
 
 
 def test_a_folder_needs_no_spool(src, tmp_path):

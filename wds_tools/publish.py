@@ -56,11 +56,13 @@ def place_of(dst: str | Path) -> str | Path:
     ('s3://bucket/train', '/data/train', 'train')
 
     Raises:
-        OptionError: A URL that has been through `Path`, which joins its slashes.
+        OptionError: A URL with one slash, such as one that has been through `Path`.
     """
     text = str(dst)
-    if isinstance(dst, Path) and _BROKEN_URL.match(text):
-        raise OptionError(f"{text} was a URL before it became a Path: give it as a string, with both slashes")
+    if _BROKEN_URL.match(text):
+        raise OptionError(
+            f"{text} looks like a URL that lost a slash, as Path takes one away: give it as a string, whole"
+        )
     if is_url(text) and not _LOCAL.match(text):
         return text.rstrip("/")
     return Path(_LOCAL.sub("", text))
