@@ -31,7 +31,7 @@ from wds_tools.transcode import Policy, choose, parse_size, piece_mcus, transcod
 from wds_tools.views import CenterCrop, RandomResizedCrop, Resize, View
 
 SAMPLES = sorted((Path(__file__).parents[1] / "shards" / "sample" / "images").rglob("*.jpg"))
-MORE = sorted(Path("/work/shared/photos").rglob("*.jpg"))  # ImageNet photographs, where the developers work
+MORE = sorted((Path(__file__).parents[2] / "shared" / "photos").rglob("*.jpg"))  # beside the repository, if at all
 CROP_READY = Policy(images="crop-ready")
 
 needs_jpegtran = pytest.mark.skipif(

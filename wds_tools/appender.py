@@ -13,8 +13,8 @@ from wds_tools.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packer import PackReport, open_input, pack
 from wds_tools.packing import Packing
 from wds_tools.packjob import Bar, PackJob, strict_error
-from wds_tools.packplan import Plan, make_plan
-from wds_tools.packprobe import head_kind, planned_bytes, process_count
+from wds_tools.packplan import Plan
+from wds_tools.packprobe import plan_listing, process_count
 from wds_tools.packstate import APPENDED, Destination, read_manifest, read_skipped
 from wds_tools.publish import place_of
 from wds_tools.sources.base import Listing, Source
@@ -90,10 +90,10 @@ def append(
     source, listing = _listing(src, dst, packing, onto)
     if strict and listing.skipped:
         raise strict_error(listing.skipped)
-    before = _before(parts, source, listing, packing)
-    if before is not None:  # it was appended already
+    plan = plan_listing(source, listing, packing)
+    if plan.source in parts:  # it was appended already
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
-    plan = _plan(source, listing, packing, onto, parts)
+    plan = _behind(plan, onto, parts)
     with Destination(dst) as destination, Bar(len(plan.inputs), progress) as bar:
         processes = 1 if source.in_process else workers or process_count(plan, packing.policy)
         job = PackJob(plan, source, destination, processes, bar, packing)
@@ -141,34 +141,10 @@ def _listing(src: Any, dst: Path, packing: Packing, onto: Manifest) -> tuple[Sou
     return source, source.scan()
 
 
-def _before(
-    parts: Sequence[dict[str, Any]], source: Source, listing: Listing, packing: Packing
-) -> dict[str, Any] | None:
-    """Return the part that this very input has become already, if it has."""
-    made = _bare_plan(source, listing, packing).source
-    return next((part for part in parts if part == made), None)
-
-
-def _plan(source: Source, listing: Listing, packing: Packing, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:
+def _behind(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:
+    """Number shards and samples on from those of the dataset."""
     numbers = [int(entry.name.removeprefix("shard-").removesuffix(".tar")) for entry in onto.shards]
-    return replace(
-        _bare_plan(source, listing, packing),
-        first_shard=max(numbers) + 1,
-        first_position=sum(part["files"] for part in parts),
-    )
-
-
-def _bare_plan(source: Source, listing: Listing, packing: Packing) -> Plan:
-    return make_plan(
-        listing,
-        kind=source.kind,
-        seed=packing.options.seed,
-        shard_bytes=packing.options.shard_bytes,
-        kind_of=head_kind(source, packing.policy),
-        images=str(packing.policy),
-        image_bytes=planned_bytes(listing.inputs, source, packing.policy, seed=packing.options.seed),
-        shuffle=packing.shuffle,
-    )
+    return replace(plan, first_shard=max(numbers) + 1, first_position=sum(part["files"] for part in parts))
 
 
 def reshard(

@@ -12,8 +12,8 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.manifest import Manifest
 from wds_tools.packing import Engine, Packing
 from wds_tools.packjob import Bar, PackJob, shows, strict_error
-from wds_tools.packplan import Plan, make_plan
-from wds_tools.packprobe import head_kind, planned_bytes, process_count
+from wds_tools.packplan import Plan
+from wds_tools.packprobe import plan_listing, process_count
 from wds_tools.packstate import Destination
 from wds_tools.publish import open_destination, place_of
 from wds_tools.sources.base import Listing, Skip, Source
@@ -157,19 +157,10 @@ def open_input(src: Any, dst: Path | str, packing: Packing) -> Source:
 def pack_listing(source: Source, listing: Listing, dst: Path | str, packing: Packing) -> PackReport:
     """Pack what a listing names, all of its source or a part."""
     started = time.monotonic()
-    options, policy, strict = packing.options, packing.policy, packing.options.strict
+    policy, strict = packing.policy, packing.options.strict
     if strict and listing.skipped:
         raise strict_error(listing.skipped)
-    plan = make_plan(
-        listing,
-        kind=source.kind,
-        seed=options.seed,
-        shard_bytes=options.shard_bytes,
-        kind_of=head_kind(source, policy),
-        images=str(policy),
-        image_bytes=planned_bytes(listing.inputs, source, policy, seed=options.seed),
-        shuffle=packing.shuffle,
-    )
+    plan = plan_listing(source, listing, packing)
     destination = open_destination(dst, spool=packing.spool, progress=shows(packing.progress), task=packing.task)
     if not packing.fresh and (done := _finished(destination, plan, strict=strict)) is not None:
         skipped = destination.skipped()

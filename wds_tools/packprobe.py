@@ -11,8 +11,9 @@ import numpy as np
 from wds_tools import codecs
 from wds_tools.errors import DecodeError, SourceError
 from wds_tools.options import available_cores
-from wds_tools.packplan import Plan, extension_kind
-from wds_tools.sources.base import Input, Record, Source
+from wds_tools.packing import Packing
+from wds_tools.packplan import Plan, extension_kind, make_plan
+from wds_tools.sources.base import Input, Listing, Record, Source
 from wds_tools.transcode import Policy, transcode
 
 _MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
@@ -58,6 +59,21 @@ def planned_bytes(inputs: Sequence[Input], source: Source, policy: Policy, *, se
         with suppress(SourceError, DecodeError):
             sizes.append(len(transcode(source.read(inputs[number]).image, policy).data))
     return sum(sizes) // len(sizes) if sizes else None
+
+
+def plan_listing(source: Source, listing: Listing, packing: Packing) -> Plan:
+    """Plan what a listing names, all of its source or a part."""
+    options, policy = packing.options, packing.policy
+    return make_plan(
+        listing,
+        kind=source.kind,
+        seed=options.seed,
+        shard_bytes=options.shard_bytes,
+        kind_of=head_kind(source, policy),
+        images=str(policy),
+        image_bytes=planned_bytes(listing.inputs, source, policy, seed=options.seed),
+        shuffle=packing.shuffle,
+    )
 
 
 def process_count(plan: Plan, policy: Policy) -> int:
