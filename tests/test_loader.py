@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import wds_tools as wt
+from wds_tools import feeding
 from wds_tools.errors import (
     ChecksumError,
     DecodeError,
@@ -449,6 +451,69 @@ def test_a_killed_worker_is_reported_and_the_loader_can_go_on(make):
     assert state["position"] == len(got)
     loader.load_state_dict(state)
     assert got + keys_of(loader) == expected
+
+
+@pytest.fixture
+def four_workers(monkeypatch):
+    """Let "auto" go up to four workers on any machine."""
+    monkeypatch.setattr(feeding, "available_cores", lambda: 4)
+
+
+def run_until_it_grew(loader):
+    """Take batches as fast as they come until a worker was added; return the keys of all epochs."""
+    keys, patience = [], time.monotonic() + 60
+    while loader.num_workers == 1:
+        keys.append(keys_of(loader))
+        assert time.monotonic() < patience, "a loop that does nothing but wait got no second worker"
+    return keys
+
+
+def test_auto_adds_workers_while_the_loop_waits_and_the_batches_stay_the_same(make, four_workers):
+    options = {"view": VIEW, "shuffle": True, "batch_size": 8, "fields": ("__key__", "image")}
+    grown, fixed = make(num_workers="auto", **options), make(num_workers=2, **options)
+    assert grown.num_workers == 1
+    epochs = run_until_it_grew(grown)
+    assert 1 < grown.num_workers <= 4
+    assert epochs == [keys_of(fixed) for _ in epochs]
+    for ours, theirs in zip(grown, fixed, strict=True):
+        assert ours.key == theirs.key
+        assert torch.equal(ours.image, theirs.image)
+
+
+def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers):
+    loader = make(view=VIEW, num_workers="auto", batch_size=4, prefetch_factor=8)
+    for _ in islice(loader, 25):
+        time.sleep(0.1)  # a batch takes a twentieth of that, and eight of them are ready
+    assert loader.num_workers == 1
+
+
+def test_auto_keeps_its_number_when_it_starts_again_and_a_state_goes_anywhere(make, four_workers):
+    options = {"view": VIEW, "shuffle": True, "batch_size": 8, "fields": KEYS}
+    loader = make(num_workers="auto", **options)
+    epochs = len(run_until_it_grew(loader))
+    workers = loader.num_workers
+    first = [batch.key for batch in islice(loader, 3)]
+    state = loader.state_dict()
+    loader.close()
+    other, fixed = make(num_workers="auto", **options), make(num_workers=2, **options)
+    fixed.set_epoch(epochs)
+    for again in (other, loader):
+        again.load_state_dict(state)
+    assert loader.num_workers == workers
+    expected = [batch.key for batch in fixed]
+    assert first == expected[:3]
+    assert [batch.key for batch in other] == [batch.key for batch in loader] == expected[3:]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_auto_reports_a_killed_worker_whether_it_works_already_or_not(make, four_workers, number):
+    loader = make(view=VIEW, num_workers="auto", batch_size=8)
+    batches = iter(loader)
+    next(batches)
+    os.kill(loader._pool._workers[number].process.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match=r"worker \d of 4 .* SIGKILL"):
+        list(batches)
+    assert len(list(loader)) == 50  # with new workers
 
 
 def test_an_iterator_ends_when_a_newer_one_is_made(make):

@@ -59,9 +59,9 @@ class Work:
         raise ZeroDivisionError("theirs")
 
 
-def make(num_workers=2, method="fork", stall_seconds=60.0):
+def make(num_workers=2, method="fork", stall_seconds=60.0, active=None):
     context = multiprocessing.get_context(method)
-    return WorkerPool(Work(), num_workers=num_workers, context=context, stall_seconds=stall_seconds)
+    return WorkerPool(Work(), num_workers=num_workers, context=context, stall_seconds=stall_seconds, active=active)
 
 
 @pytest.fixture
@@ -86,6 +86,19 @@ def test_workers_work_however_they_are_started(method):
 def test_tasks_go_to_all_workers(pool):
     tickets = [pool.submit(("pid", 0)) for _ in range(8)]
     assert len({pool.result(ticket) for ticket in tickets}) == 2
+
+
+def test_only_active_workers_get_tasks_and_there_may_be_more_at_any_time(no_leftovers):
+    pool = make(num_workers=3, active=1)
+
+    def at_work():
+        tickets = [pool.submit(("pid", 0)) for _ in range(6)]
+        return {pool.result(ticket) for ticket in tickets}
+
+    assert len(at_work()) == 1
+    pool.active = 3
+    assert len(at_work()) == 3
+    pool.close()
 
 
 def test_large_tasks_and_results_do_not_block_each_other(pool):

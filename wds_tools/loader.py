@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,10 +18,10 @@ from wds_tools.assemble import Assembler, Transform
 from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
 from wds_tools.errors import OptionError, WorkerError
+from wds_tools.feeding import Feeding, NumWorkers
 from wds_tools.job import Inline, Job, Task, as_tensors
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Opened, Request, check_plan, open_dataset
-from wds_tools.options import available_cores
 from wds_tools.planner import Course, Cursor, EpochPlan, Step, Tail
 from wds_tools.pool import STALL_SECONDS, WorkerPool
 from wds_tools.proof import EpochProof
@@ -32,7 +33,6 @@ from wds_tools.where import Where
 from wds_tools.witness import Witness
 
 _LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
-_MAX_DEFAULT_WORKERS = 16
 
 BatchTransform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -50,18 +50,17 @@ class Loader:
         *,
         batch_size: int,
         tail: Tail,
-        num_workers: int,
-        prefetch_factor: int,
+        feeding: Feeding,
         device: torch.device,
         batch_transform: BatchTransform | None,
         context: str | None,
         stall_seconds: float,
     ) -> None:
         self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.prefetch_factor = prefetch_factor
+        self.prefetch_factor = feeding.prefetch_factor
         self.device = device
         self._opened = opened
+        self._feeding = feeding
         self._course = Course(opened.order)
         self._tail: Tail = tail
         self._fields = (*opened.recipe.fields, "valid") if tail == "mask" else opened.recipe.fields
@@ -82,6 +81,11 @@ class Loader:
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
         return len(self._plan(Cursor(self._cursor.epoch)))
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that make batches now; with ``num_workers="auto"`` it grows until the loop does not wait."""
+        return self._feeding.workers
 
     @property
     def samples(self) -> int:
@@ -176,11 +180,6 @@ class Loader:
         order = self._course.of(cursor.epoch)
         return EpochPlan(order, cursor, self._opened.ranks.world, self.batch_size, self._tail)
 
-    @property
-    def _ahead(self) -> int:
-        """Batches in the making, as torch counts them."""
-        return max(1, self.num_workers * self.prefetch_factor)
-
     def _open(self) -> None:
         """Start the workers and allocate the slots, once."""
         if self._pool:
@@ -188,14 +187,18 @@ class Loader:
         recipe = self._opened.recipe
         layout = Assembler(recipe).layout()
         if layout:
-            self._ring = Ring(slots=self._ahead + _LENT_SLOTS, rows=self.batch_size, layout=layout)
+            self._ring = Ring(slots=self._feeding.most_ahead + _LENT_SLOTS, rows=self.batch_size, layout=layout)
         job = Job(recipe, self._ring)
         if self.num_workers == 0:
             self._pool = Inline(job)
         else:
             context = multiprocessing.get_context(self._context)
             self._pool = WorkerPool(
-                job, num_workers=self.num_workers, context=context, stall_seconds=self._stall_seconds
+                job,
+                num_workers=self._feeding.most,  # all of them: a fork later would copy a process in full training
+                active=self.num_workers,
+                context=context,
+                stall_seconds=self._stall_seconds,
             )
         if self.device.type == "cuda":  # after the workers: what they inherit is then plain memory
             self._copier = CudaCopier(self.device, self._ring)
@@ -225,16 +228,21 @@ class Loader:
         pool = self._pool
         assert pool is not None
         self._drain()
+        self._feeding.begin()
         steps, total = 0, len(plan)
         for number in range(total):
             with self._closed_on_worker_error():  # never around the yield, which ends anyhow, even at interpreter exit
-                while steps < min(total, number + self._ahead):
+                while steps < min(total, number + self._feeding.ahead):
                     step = plan.step(steps)
                     task = Task(self._take_slot(), plan.cursor.epoch, step)
                     self._sent.append((pool.submit(task), task))
                     steps += 1
                 ticket, task = self._sent[0]
-                values = [as_tensors(value) for value in pool.result(ticket)]
+                asked = time.perf_counter()
+                result = pool.result(ticket)
+                if self._feeding.took(asked, time.perf_counter()) and isinstance(pool, WorkerPool):
+                    pool.active = self.num_workers
+            values = [as_tensors(value) for value in result]
             self._sent.popleft()
             if self._tail == "mask":
                 values.append(torch.from_numpy(task.step.valid))
@@ -304,7 +312,7 @@ def make_loader(
     view: View | None = None,
     shuffle: bool | int | float = False,
     seed: int = 0,
-    num_workers: int | None = None,
+    num_workers: NumWorkers = None,
     device: str | int | torch.device | None = None,
     fields: Sequence[str] = ("image", "label"),
     transform: Transform | None = None,
@@ -338,6 +346,8 @@ def make_loader(
             0.95: 1 is a full shuffle.
         seed: Of the order, of crops, flips and transforms.
         num_workers: Processes that decode; 0 decodes here. By default one per core, shared among local ranks.
+            ``"auto"`` begins with one and gives work to more while the loop is found waiting for batches, up to one
+            per core; ``loader.num_workers`` tells how many, and the batches are the same with any number.
         device: Where image and label tensors go; None is memory.
         fields: ``image``, ``label``, ``__key__``, or any stored field, such as ``json`` or ``mask.png``.
         transform: Your function on a uint8 tensor [3, height, width] of one sample, run in the worker; or an
@@ -371,12 +381,7 @@ def make_loader(
     ...                      view=RandomResizedCrop(224, flip=True))  # doctest: +SKIP
     >>> for images, labels in loader: ...  # doctest: +SKIP
     """
-    if num_workers is None:
-        num_workers = _default_workers()
-    if num_workers < 0 or prefetch_factor < 1:
-        raise OptionError(
-            f"num_workers={num_workers}, prefetch_factor={prefetch_factor}; allowed are 0 and more, 1 and more"
-        )
+    feeding = Feeding.of(num_workers, prefetch_factor=prefetch_factor)
     found_device = find_device(device)
     request = Request(
         batch_size=batch_size,
@@ -399,16 +404,9 @@ def make_loader(
         open_dataset(dataset, request),
         batch_size=batch_size,
         tail=tail,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
+        feeding=feeding,
         device=found_device,
         batch_transform=batch_transform,
         context=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
         stall_seconds=stall_seconds,
     )
-
-
-def _default_workers() -> int:
-    """One worker per core, the cores shared among the ranks of this machine."""
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(_MAX_DEFAULT_WORKERS, available_cores() // max(1, local_ranks)))

@@ -66,11 +66,15 @@ class WorkerPool:
     Args:
         job: What to do.
         num_workers: Number of processes.
+        active: How many of them get tasks; the attribute may be changed at any time. The others have done nothing yet.
         context: How to start them.
         stall_seconds: A worker that is silent for so long while its result is waited for is reported.
     """
 
-    def __init__(self, job: Job, *, num_workers: int, context: BaseContext, stall_seconds: float) -> None:
+    def __init__(
+        self, job: Job, *, num_workers: int, context: BaseContext, stall_seconds: float, active: int | None = None
+    ) -> None:
+        self.active = num_workers if active is None else active
         self._stall_seconds = stall_seconds
         self._workers: list[_Worker] = []
         self._owner: dict[int, _Worker] = {}
@@ -81,10 +85,10 @@ class WorkerPool:
             self._workers.append(_start(job, number, context))
 
     def submit(self, task: Any) -> int:
-        """Send a task to the least busy worker; return its number for `result`."""
+        """Send a task to the least busy active worker; return its number for `result`."""
         number = self._next
         self._next += 1
-        worker = min(self._workers, key=lambda w: len(w.tasks))
+        worker = min(self._workers[: self.active], key=lambda w: len(w.tasks))
         worker.tasks.append(number)
         self._owner[number] = worker
         try:

@@ -1,0 +1,169 @@
+"""How many workers: as asked for, one per core, or (``"auto"``) as many as keep the training loop from waiting.
+
+Pure: clock times come in as numbers, a number of workers comes out. Nothing is known of the loop but how long it
+waited for each batch, which is what matters: a loop that never waits needs no further worker, however fast the machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from wds_tools.errors import OptionError
+from wds_tools.options import available_cores
+
+NumWorkers = int | Literal["auto"] | None
+_MOST_BY_DEFAULT = 16
+_HUNGRY = 0.05  # share of its time that a loop waits, above which it gets more workers
+_WORTH = 0.25  # share of the gain that perfect scaling would bring, below which more workers were of no use
+_LEAST_SECONDS = 0.5  # that are watched before anything is decided: shorter spans are mostly noise
+_LEAST_BURSTS = 4  # workers in step deliver one batch each at about the same time; whole bursts are watched
+
+
+def workers_per_rank() -> int:
+    """Return one worker per core, the cores shared among the ranks of this machine."""
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(_MOST_BY_DEFAULT, available_cores() // max(1, local_ranks)))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some batches in a row, as the loop received them.
+
+    Attributes:
+        workers: That made them.
+        batches: How many.
+        seconds: That the loop spent on them, waiting and working.
+        waited: Seconds of these that it waited.
+    """
+
+    workers: int
+    batches: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    def and_one(self, seconds: float, waited: float) -> Span:
+        """Return the span with one more batch."""
+        return Span(self.workers, self.batches + 1, self.seconds + seconds, self.waited + waited)
+
+    @property
+    def is_long_enough(self) -> bool:
+        """Whether it is whole bursts, enough of them, and not over in an instant."""
+        whole = self.batches % self.workers == 0 and self.batches >= _LEAST_BURSTS * self.workers
+        return whole and self.seconds >= _LEAST_SECONDS
+
+    @property
+    def hunger(self) -> float:
+        """Share of the time that the loop waited."""
+        return self.waited / self.seconds
+
+    @property
+    def rate(self) -> float:
+        """Batches per second."""
+        return self.batches / self.seconds
+
+
+def wanted(now: Span, before: Span | None, most: int) -> int:
+    """Return how many workers there should be: as many as now, or more.
+
+    A loop that works for a share ``1 - hunger`` of its time needs ``workers / (1 - hunger)`` of them, if twice the
+    workers make twice the batches. Nobody knows that before it is tried: at most twice as many are taken at once.
+
+    Args:
+        now: What was just seen.
+        before: What was seen before workers were last added, if they were.
+        most: Never more than these.
+    """
+    if now.hunger <= _HUNGRY or not paid_off(now, before):
+        return now.workers
+    return min(most, math.ceil(now.workers / max(1 - now.hunger, 0.5)))
+
+
+def paid_off(now: Span, before: Span | None) -> bool:
+    """Tell whether the workers that were last added made the loop faster; if not, something else holds it up."""
+    if before is None:
+        return True
+    return now.rate / before.rate - 1 >= _WORTH * (now.workers / before.workers - 1)
+
+
+class Feeding:
+    """The present number of workers of a loader, which grows while its loop goes hungry.
+
+    Workers are never taken away: one too many costs memory, one too few costs training time. Once added workers have
+    not paid off, none is added any more.
+
+    Args:
+        workers: To start with.
+        most: To end with at most; as many as ``workers`` for a number that does not change.
+        prefetch_factor: Batches in the making per worker.
+    """
+
+    def __init__(self, workers: int, *, most: int, prefetch_factor: int) -> None:
+        self.workers = workers
+        self.most = most
+        self.prefetch_factor = prefetch_factor
+        self._may_grow = most > workers
+        self._before: Span | None = None  # the last span with fewer workers
+        self._span = Span(workers)
+        self._last = 0.0  # when the loop got its last batch
+        self._unsettled = workers  # batches to come that tell nothing
+
+    @classmethod
+    def of(cls, num_workers: NumWorkers, *, prefetch_factor: int) -> Feeding:
+        """Return what `make_loader` was asked for.
+
+        Raises:
+            OptionError: Numbers that cannot be.
+        """
+        if num_workers == "auto":
+            start, most = 1, workers_per_rank()
+        else:
+            start = most = workers_per_rank() if num_workers is None else num_workers
+        if isinstance(start, str) or start < 0 or prefetch_factor < 1:
+            raise OptionError(
+                f"num_workers={num_workers!r}, prefetch_factor={prefetch_factor}; allowed are 0 and more, or 'auto', "
+                "and 1 and more"
+            )
+        return cls(start, most=most, prefetch_factor=prefetch_factor)
+
+    @property
+    def ahead(self) -> int:
+        """Batches in the making, as torch counts them."""
+        return max(1, self.workers * self.prefetch_factor)
+
+    @property
+    def most_ahead(self) -> int:
+        """The same with all workers that there may be."""
+        return max(1, self.most * self.prefetch_factor)
+
+    def begin(self) -> None:
+        """Begin an epoch: nothing is in the making, so that the first batch of each worker is waited for anyhow."""
+        self._unsettled = self.workers
+
+    def took(self, asked: float, got: float) -> bool:
+        """Note that the loop asked for a batch and got it, in seconds of any one clock.
+
+        Returns:
+            Whether there are more workers from now on.
+        """
+        since, self._last = self._last, got
+        if not self._may_grow:
+            return False
+        if self._unsettled:
+            self._unsettled -= 1
+            return False
+        self._span = self._span.and_one(got - since, got - asked)
+        return self._span.is_long_enough and self._decide(self._span)
+
+    def _decide(self, now: Span) -> bool:
+        more = wanted(now, self._before, self.most)
+        if now.hunger > _HUNGRY:
+            self._may_grow = now.workers < more < self.most
+            self._before = now
+        grown = more > self.workers
+        self.workers = more
+        self._span = Span(more)
+        self._unsettled = self.ahead if grown else 0  # what the old workers still have, and a first one of the new
+        return grown
