@@ -15,7 +15,8 @@ sources transcode encode writer claim shardwriter packing packplan packstate pac
 publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality where choose views reader render assemble ring pool
 ranks opened witness dataset device job feeding loader
-verifier stored tree unpacker stats chart forecast picture sheet bench cli""".split()  # noqa: SIM905 - read as a book
+verifier stored tree unpacker stats chart forecast picture sheet bench
+proposal tune cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = {
     *("render", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),

@@ -675,6 +675,30 @@ def test_bench_refuses_what_it_cannot_read_before_it_starts(call: Call, packed: 
     assert_one_line_error(call("bench", packed / "nowhere", "--rounds", "1"), 2, "nowhere")
 
 
+def test_tune_prints_tables_and_a_call_that_runs(packed: Path, tmp_path: Path) -> None:
+    out, picture = tmp_path / "tune.json", tmp_path / "tune.svg"
+    words = ("tune", packed, "--view", "small", "--batch-size", "32", "--rounds", "1", "--seconds", "0.05")
+    result = process(*words, "--json", out, "--plot", picture)
+    assert result.code == 0, result.err
+    assert result.err.startswith("warming up\nround 1 of 1: num_workers=0")
+    told = json.loads(out.read_text())
+    assert f"{told['reason']}." in result.out
+    assert picture.read_text().startswith("<svg")
+    script = result.out[result.out.index("import wds_tools") :]
+    end = "\nimages, labels = next(iter(loader))\nprint(loader.num_workers, tuple(images.shape))\nloader.close()\n"
+    run = subprocess.run([sys.executable, "-c", script + end], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == f"{told['proposed']['num_workers']} (32, 3, 128, 128)\n"
+
+
+def test_tune_refuses_what_cannot_be_before_it_starts(call: Call, packed: Path, tmp_path: Path) -> None:
+    assert_one_line_error(call("tune", tmp_path), 2, "manifest")
+    assert_one_line_error(call("tune", packed, "--view", "odd"), 2, "train, eval, small, raw")
+    assert_one_line_error(call("tune", packed, "--plot", "tune.png"), 2, ".svg")
+    assert_one_line_error(call("tune", packed, "--device", "abacus"), 1, "no device of torch")
+    if "CUDA_VISIBLE_DEVICES" not in os.environ and not Path("/dev/nvidia0").exists():
+        assert_one_line_error(call("tune", packed, "--device", "cuda"), 1, "sees 0 CUDA devices")
+
+
 def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> None:
     told = call("plan", packed, "--batch-size", "32", "--world-size", "2", "--step-seconds", "0.1", "--size", "64")
     assert told.code == 0

@@ -14,6 +14,7 @@ from typing import Literal
 from wds_tools.errors import OptionError
 from wds_tools.options import available_cores
 
+LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
 NumWorkers = int | Literal["auto"] | None
 _MOST_BY_DEFAULT = 16
 _HUNGRY = 0.05  # share of its time that a loop waits, above which it gets more workers
@@ -26,6 +27,11 @@ def workers_per_rank() -> int:
     """Return one worker per core, the cores shared among the ranks of this machine."""
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(_MOST_BY_DEFAULT, available_cores() // max(1, local_ranks)))
+
+
+def slots_for(workers: int, prefetch_factor: int) -> int:
+    """Return the batch slots of a loader: one for each batch in the making, and those that the loop holds."""
+    return max(1, workers * prefetch_factor) + LENT_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +137,12 @@ class Feeding:
     @property
     def ahead(self) -> int:
         """Batches in the making, as torch counts them."""
-        return max(1, self.workers * self.prefetch_factor)
+        return slots_for(self.workers, self.prefetch_factor) - LENT_SLOTS
 
     @property
-    def most_ahead(self) -> int:
-        """The same with all workers that there may be."""
-        return max(1, self.most * self.prefetch_factor)
+    def slots(self) -> int:
+        """Batch slots that there must be, with all workers that there may be."""
+        return slots_for(self.most, self.prefetch_factor)
 
     def begin(self) -> None:
         """Begin an epoch: nothing is in the making, so that the first batch of each worker is waited for anyhow."""

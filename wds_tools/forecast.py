@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from wds_tools.choose import Choice, labels_of
 from wds_tools.errors import OptionError
+from wds_tools.feeding import slots_for
 from wds_tools.index import NO_LABEL
 from wds_tools.order import Order, default_block
 from wds_tools.planner import Cursor, EpochPlan, Tail, World
@@ -136,7 +137,7 @@ def forecast(
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
     share, twice = _reading(order, per_node=per_node, nodes=nodes, batch_size=batch_size, tail=tail)
-    slots = num_workers * prefetch_factor + 4
+    slots = slots_for(num_workers, prefetch_factor)
     return Forecast(
         samples=manifest.samples,
         shards=len(manifest.shards),

@@ -18,7 +18,7 @@ from wds_tools.assemble import Assembler, Transform
 from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
 from wds_tools.errors import OptionError, WorkerError
-from wds_tools.feeding import Feeding, NumWorkers
+from wds_tools.feeding import LENT_SLOTS, Feeding, NumWorkers
 from wds_tools.job import Inline, Job, Task, as_tensors
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Opened, Request, check_plan, open_dataset
@@ -31,8 +31,6 @@ from wds_tools.sample import make_record
 from wds_tools.views import View
 from wds_tools.where import Where
 from wds_tools.witness import Witness
-
-_LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
 
 BatchTransform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -187,7 +185,7 @@ class Loader:
         recipe = self._opened.recipe
         layout = Assembler(recipe).layout()
         if layout:
-            self._ring = Ring(slots=self._feeding.most_ahead + _LENT_SLOTS, rows=self.batch_size, layout=layout)
+            self._ring = Ring(slots=self._feeding.slots, rows=self.batch_size, layout=layout)
         job = Job(recipe, self._ring)
         if self.num_workers == 0:
             self._pool = Inline(job)
@@ -287,7 +285,7 @@ class Loader:
         if self._ring is None or slot is None:
             return values
         lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # neither free, nor in the making, nor this
-        if lent < _LENT_SLOTS and self.device.type == "cpu":
+        if lent < LENT_SLOTS and self.device.type == "cpu":
             return [self._ring.lend(slot) if value is None else value for value in values]
         owned = [self._ring.images(slot).clone() if value is None else value for value in values]
         self._ring.release(slot)

@@ -7,16 +7,13 @@ run in an environment of its own, which has numpy and what that contender needs.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import importlib.metadata
 import json
-import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,11 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.bench import procfs
 from wds_tools.bench.contenders import CONTENDERS
+from wds_tools.bench.timing import time_batches, wait_for_workers
 from wds_tools.bench.works import Runner, Setup
-
-_ENDING_SECONDS = 10.0
 
 
 class _Child:
@@ -65,59 +60,21 @@ class _Child:
         return pictures is not None
 
     def round(self, setup: dict[str, Any], seed: int, seconds: float) -> dict[str, float]:
-        """Start the contender, warm it up, and measure it between two batches at least ``seconds`` apart."""
+        """Measure the contender once."""
         made = Setup.from_json(setup)
-        started = time.perf_counter()
-        with closing(self._runner.batches(made, seed)) as batches:
-            next(batches)
-            first = time.perf_counter() - started
-            for _ in range(2 * made.workers):
-                next(batches)
-            measured = _measure(batches, seconds, made.workers)
-        _wait_for_workers()
-        return {**measured, "first_batch_seconds": first}
+        return time_batches(lambda: self._runner.batches(made, seed), workers=made.workers, seconds=seconds)
 
     def stages(self, setup: dict[str, Any], seconds: float) -> dict[str, float]:
         """Measure the stages of our own path, in microseconds per sample."""
         measured: dict[str, float] = importlib.import_module("wds_tools.bench.stages").measure(
             Setup.from_json(setup), seconds
         )
-        _wait_for_workers()
+        wait_for_workers()
         return measured
-
-
-def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str, float]:
-    """Count images, time, CPU time and memory.
-
-    Workers in step deliver in bursts of one batch each; so the count ends at a whole number of bursts.
-    """
-    images = count = 0
-    cpu = procfs.cpu_seconds(os.getpid())
-    begun = time.perf_counter()
-    while (elapsed := time.perf_counter() - begun) < seconds or count % workers:
-        images += next(batches)
-        count += 1
-    used = procfs.cpu_seconds(os.getpid()) - cpu
-    return {
-        "images": images,
-        "seconds": elapsed,
-        "cpu_seconds": max(used, procfs.TICK_SECONDS),  # ratios need more than nothing
-        "memory_bytes": procfs.memory_bytes(os.getpid()),
-    }
 
 
 def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _wait_for_workers() -> None:
-    """Return when all workers have ended, so that they take nothing from the next contender."""
-    gc.collect()  # a DataLoader ends its workers when its iterator goes
-    patience = time.monotonic() + _ENDING_SECONDS
-    while procfs.workers(os.getpid()):
-        if time.monotonic() > patience:
-            raise RuntimeError(f"worker processes were still there {_ENDING_SECONDS:.0f} s after the round")
-        time.sleep(0.02)
 
 
 def _attempt(job: Callable[[], Any]) -> dict[str, Any]:

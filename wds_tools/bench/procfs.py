@@ -6,14 +6,21 @@ import contextlib
 import os
 from pathlib import Path
 
+from wds_tools.errors import OptionError
+
 _PROC = Path("/proc")
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 """CPU time is counted in these."""
 
 
-def available() -> bool:
-    """Tell whether this system has what the other functions read."""
-    return (_PROC / "self" / "smaps_rollup").exists()
+def check_available() -> None:
+    """Refuse to begin where there is not what the other functions read.
+
+    Raises:
+        OptionError: It is no Linux.
+    """
+    if not (_PROC / "self" / "smaps_rollup").exists():
+        raise OptionError("CPU time and memory are read from /proc, which this system does not have; run it on Linux")
 
 
 def family(pid: int) -> list[int]:

@@ -131,7 +131,7 @@ class BenchReport:
 
     def render(self) -> str:
         """Return the table."""
-        return "\n".join([*self._title(), "", *_table([_HEAD, *(self._row(name) for name in self.rounds)])])
+        return "\n".join([*self._title(), "", *table([_HEAD, *(self._row(name) for name in self.rounds)])])
 
     def render_stages(self) -> str:
         """Return the table of our own path."""
@@ -143,7 +143,7 @@ class BenchReport:
         for stage in IN_THE_MAIN_PROCESS:
             rows.append((stage, f"{self.stages[stage]:,.1f}", f"{self.stages[stage] / main:.0%}"))
         rows.append((f"main process, {_workers(self.workers)}", f"{main:,.1f}", f"{1e6 / main:,.0f} images/s"))
-        return "\n".join(_table(rows))
+        return "\n".join(table(rows))
 
     def _summary(self, name: str) -> dict[str, Any]:
         figures: dict[str, Any] = {
@@ -230,7 +230,8 @@ def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, the first row of which is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return [line.rstrip() for line in lines]

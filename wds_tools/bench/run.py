@@ -90,7 +90,7 @@ def bench(
                 contest.round(count, number, rounds, seconds)
         if stages:
             contest.stages(counts, seconds)
-        return contest.reports(material, load, _machine())
+        return contest.reports(material, load, machine())
 
 
 def _setup(folder: Path, material: Material, work: str, workers: int, batch_size: int) -> Setup:
@@ -128,10 +128,7 @@ def _check(
             "allowed are 1 and more, and more than 0 seconds"
         )
     _check_pythons(pythons, against)
-    if not procfs.available():
-        raise OptionError(
-            "bench reads CPU time and memory from /proc, which this system does not have; run it on Linux"
-        )
+    procfs.check_available()
 
 
 def _check_pythons(pythons: Mapping[str, str], against: Sequence[str]) -> None:
@@ -145,7 +142,8 @@ def _check_pythons(pythons: Mapping[str, str], against: Sequence[str]) -> None:
             )
 
 
-def _machine() -> dict[str, str]:
+def machine() -> dict[str, str]:
+    """Return what figures depend on beside the data."""
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "processor": names[0].partition(":")[2].strip() if names else platform.machine(),

@@ -158,6 +158,52 @@ def plan(
         click.echo(f"picture: {plot}", err=as_json)  # JSON stays alone on stdout
 
 
+@click.command(epilog=example("wds-tools tune shards/photos --view train --device cuda --plot tune.svg"))
+@click.argument("dataset")
+@click.option("--view", default="train", show_default=True, help="The work: train, eval, small or raw; see `bench`.")
+@click.option("--batch-size", type=int, help="Samples per batch: 128, or 256 for small and raw, unless told.")
+@click.option("--device", help="Where batches go, such as cuda; memory, if not given.")
+@click.option("--rounds", default=3, show_default=True, help="How often each number is measured, in turn.")
+@click.option("--seconds", default=3.0, show_default=True, help="Least duration of a measurement.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures to FILE.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw them.")
+def tune(
+    dataset: str,
+    view: str,
+    batch_size: int | None,
+    device: str | None,
+    rounds: int,
+    seconds: float,
+    json_file: Path | None,
+    plot: Path | None,
+) -> None:
+    """Find the number of workers, and print the make_loader call to paste.
+
+    DATASET is loaded with 0, 1, 2, ... workers, up to the cores there are. Proposed is the smallest number within 5 %
+    of the best, then the smallest prefetch_factor by the same rule. The loop that takes the batches does nothing else:
+    a training step that takes longer needs fewer workers, and num_workers="auto" finds out how many.
+    """
+    from wds_tools.chart import check_svg_name, write_svg
+    from wds_tools.tune import tune as run_tune
+
+    if plot:
+        check_svg_name(plot)
+    found = run_tune(
+        dataset,
+        view=view,
+        batch_size=batch_size,
+        device=device,
+        rounds=rounds,
+        seconds=seconds,
+        progress=lambda line: click.echo(line, err=True),
+    )
+    if json_file:
+        json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+    if plot:
+        write_svg(plot, found.picture())
+    click.echo(found.render())
+
+
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
 @click.argument("dataset")
 @click.option("--view", default="train", show_default=True, help="The work: train, eval, small, raw or bytes.")

@@ -1,0 +1,87 @@
+"""`tune` measures the loader on the user's own dataset."""
+
+import pytest
+import torch
+
+import wds_tools as wt
+from wds_tools import tune as module
+from wds_tools.errors import DeviceError, NotADatasetError, OptionError
+from wds_tools.tune import tune
+
+QUICK = {"rounds": 1, "seconds": 0.05, "batch_size": 16}
+
+
+@pytest.fixture
+def three_cores(monkeypatch):
+    monkeypatch.setattr(module, "available_cores", lambda: 3)
+
+
+def test_every_number_of_workers_is_measured_in_turn_and_the_call_runs(packed, three_cores, no_leftovers):
+    told = []
+    found = tune(packed, **{**QUICK, "rounds": 2}, progress=told.append)
+    assert list(found.workers) == [0, 1, 2, 3]
+    assert list(found.prefetch) == [1, 2, 4]
+    for rounds in (*found.workers.values(), *found.prefetch.values()):
+        assert [measured.images % 16 for measured in rounds] == [0, 0]
+        assert all(measured.cpu_seconds > 0 for measured in rounds)
+    assert found.num_workers in (1, 2, 3)
+    assert told[0] == "warming up"
+    order = [line.partition(":")[2].partition(",")[0] for line in told[1:9]]
+    assert order == [f" num_workers={number}" for number in (0, 1, 2, 3)] * 2
+    assert found.task.steps == 25
+
+    names = {}
+    exec("import wds_tools\n" + found.call(), names)
+    with names["loader"] as loader:
+        assert (loader.num_workers, loader.prefetch_factor) == (found.num_workers, found.prefetch_factor)
+        images, labels = next(iter(loader))
+        assert (images.shape, labels.shape) == ((16, 3, 224, 224), (16,))
+        assert found.slots == loader._ring.slots
+
+
+def test_on_many_cores_a_ladder_is_measured_and_then_what_is_between_its_rungs(packed, monkeypatch, no_leftovers):
+    monkeypatch.setattr(module, "available_cores", lambda: 12)
+    monkeypatch.setattr(module, "smallest", lambda rounds: 12 if len(rounds) > 3 else 1)
+    found = tune(packed, view="small", **QUICK)
+    assert list(found.workers) == [0, 1, 2, 3, 4, 6, 8, 9, 10, 11, 12]
+
+
+def test_pictures_of_one_size_are_taken_as_they_are_and_need_no_labels(photos, three_cores, tmp_path, no_leftovers):
+    wt.pack(photos / "cat", tmp_path / "cats", workers=1, images="raw", resize="32x24")
+    found = tune(tmp_path / "cats", view="raw", **{**QUICK, "batch_size": 8})
+    assert found.task.view == wt.Resize((24, 32))
+    assert found.task.fields == ("image",)
+    assert found.task.image_bytes == 3 * 24 * 32
+    assert "fields=('image',)" in found.call()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"view": "odd"}, "view='odd'; allowed are train, eval, small, raw"),
+        ({"view": "raw"}, "pictures of one size"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"seconds": 0}, "seconds=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 500}, "500 samples a step, the dataset has 400"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_starts(packed, options, said):
+    told = []
+    with pytest.raises(OptionError, match=said):
+        tune(packed, **options, progress=told.append)
+    assert told == []
+
+
+def test_what_is_no_dataset_or_no_device_is_refused_before_anything_starts(packed, tmp_path):
+    with pytest.raises(NotADatasetError):
+        tune(tmp_path)
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceError, match="sees 0 CUDA devices"):
+            tune(packed, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_can_go_to_a_device(packed, three_cores):
+    assert 'device="cuda"' in tune(packed, device="cuda", **QUICK).call().replace("'", '"')
