@@ -146,3 +146,10 @@ def test_shuffle_quality_prints_its_tables_and_draws_its_picture(tmp_path: Path)
     assert out.count("|---") > 10
     assert "1 / (1 + (B - 1) b / W)" in out
     assert (tmp_path / "quality.svg").read_text().count("<circle") > 100
+
+
+def test_processes_or_threads_makes_the_same_batches_and_prints_a_table(packed: Path) -> None:
+    out = run(command("06_processes_or_threads.py", packed, "--rounds", "1", "--seconds", "0.05", "--batch-size", "16"))
+    rows = [line.split()[:3] for line in out.partition("CPU-s per 1,000")[2].splitlines()[1:]]
+    cores = min(2, len(os.sched_getaffinity(0)))
+    assert rows == [[str(c), w, t] for c in range(1, cores + 1) for w in "12" for t in "12"]

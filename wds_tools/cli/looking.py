@@ -177,11 +177,12 @@ def tune(
     json_file: Path | None,
     plot: Path | None,
 ) -> None:
-    """Find the number of workers, and print the make_loader call to paste.
+    """Find the number of workers to use.
 
     DATASET is loaded with 0, 1, 2, ... workers, up to the cores there are. Proposed is the smallest number within 5 %
     of the best, then the smallest prefetch_factor by the same rule. The loop that takes the batches does nothing else:
-    a training step that takes longer needs fewer workers, and num_workers="auto" finds out how many.
+    a training step that takes longer needs fewer workers, and num_workers="auto" finds out how many. The call of
+    make_loader to paste is printed last.
     """
     from wds_tools.chart import check_svg_name, write_svg
     from wds_tools.tune import tune as run_tune

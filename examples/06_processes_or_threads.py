@@ -1,0 +1,130 @@
+"""Compare worker processes with threads: the figures of docs/performance.md under "Processes or threads".
+
+    python examples/01_pack_folder.py                      # makes shards/photos
+    python examples/06_processes_or_threads.py shards/photos
+
+The loader is the same in all cases; only what a worker does with a batch is replaced: its threads make a part of the
+batch each. Decoding and resizing release Python's lock. A worker is a process beside the one that trains, so threads
+are shown at their best: no training loop wants the lock that they share. Cases are measured in turn.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import wds_tools as wt
+from wds_tools import loader as loader_module
+from wds_tools.assemble import Assembler, Recipe
+from wds_tools.bench.report import Round, Spread, table
+from wds_tools.bench.timing import time_batches
+from wds_tools.job import Job, Task
+from wds_tools.ring import Ring
+
+VIEW = wt.RandomResizedCrop(224, flip=True)
+CASES = [(cores, workers, threads) for cores in (1, 2) for workers, threads in ((1, 1), (1, 2), (2, 1), (2, 2))]
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class ThreadedJob:
+    """What a worker does with a task, in place of `wds_tools.job.Job`: each thread makes a part of the batch."""
+
+    def __init__(self, recipe: Recipe, ring: Ring, threads: int) -> None:
+        self.recipe, self.ring, self.threads = recipe, ring, threads
+        self.assemblers: list[Assembler] = []
+
+    def expect(self, task: Task) -> None:
+        """Start reading for a task."""
+        if not self.assemblers:  # in the worker, when its first task comes
+            self.assemblers = [Assembler(self.recipe) for _ in range(self.threads)]
+            self.pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+        self.assemblers[0].expect(task.step.ids)
+
+    def run(self, task: Task) -> list[Any]:
+        """Make a batch: its images in the task's slot, the labels as the result."""
+        positions, ids = (np.array_split(of, self.threads) for of in (task.step.positions, task.step.ids))
+        rows = self.ring.images(task.slot).tensor_split(self.threads)
+        parts = list(self.pool.map(partial(self.part, task.epoch), self.assemblers, positions, ids, rows))
+        return [None, np.concatenate([labels for _images, labels in parts])]
+
+    @staticmethod
+    def part(epoch: int, assembler: Assembler, positions: np.ndarray, ids: np.ndarray, rows: torch.Tensor) -> list[Any]:
+        """Make one thread's part."""
+        return assembler.batch(epoch=epoch, positions=positions, ids=ids, out=rows)
+
+
+@contextmanager
+def loading(data: str, batch_size: int, workers: int, threads: int, seed: int) -> Iterator[Any]:
+    loader_module.Job = Job if threads == 1 else partial(ThreadedJob, threads=threads)
+    with wt.make_loader(data, batch_size=batch_size, view=VIEW, shuffle=True, seed=seed, num_workers=workers) as loader:
+        yield loader
+
+
+def batches(*setting: Any) -> Iterator[int]:
+    with loading(*setting) as loader:
+        while True:
+            for images, _labels in loader:
+                yield len(images)
+
+
+def measure(data: str, batch_size: int, case: tuple[int, int, int], seed: int, seconds: float) -> Round:
+    cores, workers, threads = case
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:cores])  # workers inherit it
+    try:
+        start = partial(batches, data, batch_size, workers, threads, seed)
+        return Round(**time_batches(start, workers=workers, seconds=seconds))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def check_pixels(data: str, batch_size: int) -> None:
+    """Make a batch in both ways: threads must not change it."""
+    made = []
+    for threads in (1, 2):
+        with loading(data, batch_size, 1, threads, 0) as loader:
+            images, labels = next(iter(loader))
+            made.append((images.clone(), labels))
+    assert all(torch.equal(one, other) for one, other in zip(*made, strict=True)), "threads changed the batch"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare worker processes with threads.")
+    parser.add_argument("data", nargs="?", default=str(ROOT / "shards/photos"), help="a packed dataset with labels")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement, at least")
+    args = parser.parse_args()
+
+    check_pixels(args.data, args.batch_size)
+    cases = [case for case in CASES if case[0] <= len(os.sched_getaffinity(0))]
+    found: dict[tuple[int, int, int], list[Round]] = {case: [] for case in cases}
+    for number in range(args.rounds):
+        for case in cases:
+            found[case].append(measure(args.data, args.batch_size, case, number, args.seconds))
+            print(f"round {number + 1}: {case}: {found[case][-1].speed:,.0f} images/s", flush=True)
+
+    rows = [("cores", "processes", "threads of each", "images/s", "of 1 thread each", "CPU-s per 1,000", "memory")]
+    for (cores, workers, threads), rounds in found.items():
+        plain = found[cores, workers, 1]
+        rows.append(
+            (
+                *map(str, (cores, workers, threads)),
+                Spread.of([r.speed for r in rounds]).show(",.0f"),
+                Spread.of([r.speed / other.speed for r, other in zip(rounds, plain, strict=True)]).show(".2f"),
+                Spread.of([r.cpu_per_1000 for r in rounds]).show(".2f"),
+                f"{max(r.memory_bytes for r in rounds) / 1e6:,.0f} MB",
+            )
+        )
+    print("\n" + "\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()
