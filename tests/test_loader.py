@@ -285,6 +285,19 @@ def test_random_transforms_depend_on_the_place_in_the_epoch_alone(make):
     assert len(offsets.unique()) > 100
 
 
+def test_without_workers_a_batch_is_made_by_one_thread_and_the_users_number_comes_back(make):
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        next(
+            iter(make(view=VIEW, num_workers=0, transform=lambda image: seen.append(torch.get_num_threads()) or image))
+        )
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen[1:]) == {1}  # the first one tells the shape
+
+
 def test_a_torchvision_transform_serves_as_transform(make):
     images, _ = next(iter(make(view=VIEW, transform=v2.RandomInvert(1.0))))
     plain, _ = next(iter(make(view=VIEW)))

@@ -261,7 +261,7 @@ def _curve(what: str, by: str, rounds: Rounds, figure: Callable[[Round], float],
     return Plot(
         f"{what} by {by}",
         by,
-        what,
+        "",  # the title says it, and a mark on the left would be written over it
         [Series("median", numbers, medians), dots],
         marks=[(chosen, "proposed")],
         x_range=(0, max(numbers) + 0.5),

@@ -198,11 +198,11 @@ def tune(
         seconds=seconds,
         progress=lambda line: click.echo(line, err=True),
     )
+    click.echo(found.render())  # first: a file that cannot be written takes no figures with it
     if json_file:
         json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
     if plot:
         write_svg(plot, found.picture())
-    click.echo(found.render())
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
