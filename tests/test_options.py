@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wds_tools import options
 from wds_tools.errors import OptionError
-from wds_tools.options import DEFAULT_CACHE_BYTES, CacheOptions, PackOptions, available_cores, parse_bytes
+from wds_tools.options import DEFAULT_CACHE_BYTES, CacheOptions, PackOptions, available_cores, parse_bytes, quota_cores
 
 QUICK = settings(deadline=None)
 UNITS = {
@@ -72,8 +73,42 @@ def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
         assert 1 <= parse_bytes(text) < 2**63
 
 
-def test_the_cores_are_those_that_this_process_may_use() -> None:
-    assert available_cores() == len(os.sched_getaffinity(0))
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = len(os.sched_getaffinity(0))
+    for quota, cores in ((None, mine), (1, 1), (1000, mine)):
+        monkeypatch.setattr(options, "quota_cores", lambda quota=quota: quota)
+        assert available_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "cores"),
+    [
+        ("0::/\n", {"": "400000 100000"}, 4),
+        ("0::/\n", {"": "250000 100000"}, 3),
+        ("0::/\n", {"": "50000 100000"}, 1),
+        ("0::/\n", {"": "max 100000"}, None),
+        ("0::/\n", {"": "nonsense"}, None),
+        ("0::/\n", {}, None),
+        ("0::/pod/box\n", {"pod": "600000 100000", "pod/box": "max 100000"}, 6),
+        ("0::/pod/box\n", {"pod": "600000 100000", "pod/box": "200000 100000", "other": "100000 100000"}, 2),
+        ("4:cpu,cpuacct:/docker/1\n0::/docker/1\n", {"docker/1": "200000 100000"}, 2),
+        ("4:cpu,cpuacct:/\n", {"": "200000 100000"}, 2),
+    ],
+)
+def test_the_cores_of_a_container_are_those_of_its_quota_and_of_those_above_it(
+    tmp_path: Path, group: str, files: dict[str, str], cores: int | None
+) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(group)
+    for name, words in files.items():
+        folder = tmp_path / "sys" / "fs" / "cgroup" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cpu.max").write_text(words + "\n")
+    assert quota_cores(tmp_path) == cores
+
+
+def test_a_system_without_control_groups_has_no_quota(tmp_path: Path) -> None:
+    assert quota_cores(tmp_path) is None
 
 
 def test_shards_below_the_smallest_tar_file_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -42,8 +44,31 @@ def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
 
 
 def available_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the cores that this process may use: by its affinity, and by the CPU time that its container is given."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, quota_cores() or cores)
+
+
+def quota_cores(root: Path = Path("/")) -> int | None:
+    """Return the cores whose time this process's control group may use, rounded up; None where it has no limit.
+
+    ``cpu.max`` of the group and of those above it says ``<microseconds> <period>`` or ``max <period>``
+    (https://docs.kernel.org/admin-guide/cgroup-v2.html); a container sees its own group as the topmost one.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are.
+    """
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = next((Path(line[3:]) for line in groups if line.startswith("0::/")), Path("/"))
+    quotas = []
+    for group in (own, *own.parents):
+        with contextlib.suppress(OSError, ValueError):  # no such file; "max"
+            allowed, period = (root / "sys/fs/cgroup" / group.relative_to("/") / "cpu.max").read_text().split()
+            quotas.append(math.ceil(int(allowed) / int(period)))
+    return min(quotas, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
