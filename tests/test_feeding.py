@@ -1,6 +1,7 @@
 """How many workers: the arithmetic of ``num_workers="auto"``, on loops whose timing is made up."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -53,10 +54,24 @@ def test_whatever_happens_workers_only_grow_and_never_beyond_the_most(times, mos
     assert seen[-1] <= found.most
 
 
-@given(work=SECONDS, cores=st.integers(1, 8))
+@given(work=st.floats(0.001, 0.1), cores=st.integers(1, 8))
 def test_it_stops_when_more_workers_are_of_no_use(work, cores):
-    history = simulate(auto(most=64), work=work, busy=work / 1000, cores=cores, batches=5000)
+    batches = int(30 * cores / work)
+    history = simulate(auto(most=64), work=work, busy=work / 1000, cores=cores, batches=batches)  # half a minute
     assert cores <= history[-1] < 4 * cores  # 4 workers on 3 cores still paid off, the next 4 did not
+
+
+def test_where_workers_are_of_no_use_one_is_tried_after_a_minute_then_after_two_then_after_four():
+    history = simulate(auto(most=64), work=0.1, busy=0.0001, cores=1, batches=6000)  # ten minutes
+    grown = [(round(number * 0.1 / 60), to) for number, (of, to) in enumerate(pairwise(history)) if of != to]
+    assert grown == [(0, 2), (1, 3), (3, 4), (7, 5)]
+
+
+def test_workers_that_were_of_no_use_only_at_the_start_of_training_come_later():
+    found = auto(most=16)
+    simulate(found, work=0.1, busy=0.0105, cores=1, batches=100)  # ten seconds in which others have the cores
+    assert found.workers == 2
+    assert simulate(found, work=0.1, busy=0.0105, batches=5000)[-1] == 10
 
 
 @given(workers=st.integers(0, 64), work=SECONDS, busy=SECONDS)
@@ -87,14 +102,14 @@ def test_a_pause_of_the_loop_is_no_hunger():
     assert found.workers == 1
 
 
-@given(now=st.builds(Span, COUNTS, COUNTS, SECONDS, st.just(0.0)), before=st.none(), most=COUNTS)
-def test_a_loop_that_does_not_wait_gets_no_more(now, before, most):
-    assert wanted(now, before, most) == now.workers
+@given(now=st.builds(Span, COUNTS, COUNTS, SECONDS, st.just(0.0)), most=COUNTS)
+def test_a_loop_that_does_not_wait_gets_no_more(now, most):
+    assert wanted(now, most) == now.workers
 
 
 @given(workers=st.integers(1, 64), hunger=st.floats(0.06, 1))
 def test_a_hungry_loop_gets_more_but_at_most_twice_as_many(workers, hunger):
-    more = wanted(Span(workers, 10, 1.0, hunger), None, 1000)
+    more = wanted(Span(workers, 10, 1.0, hunger), 1000)
     assert workers < more <= 2 * workers
 
 

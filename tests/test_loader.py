@@ -523,7 +523,9 @@ def test_auto_reports_a_killed_worker_whether_it_works_already_or_not(make, four
     loader = make(view=VIEW, num_workers="auto", batch_size=8)
     batches = iter(loader)
     next(batches)
-    os.kill(loader._pool._workers[number].process.pid, signal.SIGKILL)
+    process = loader._pool._workers[number].process
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()  # an epoch of these small pictures may be over before a busy machine has ended it
     with pytest.raises(WorkerError, match=r"worker \d of 4 .* SIGKILL"):
         list(batches)
     assert len(list(loader)) == 50  # with new workers

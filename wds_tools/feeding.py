@@ -20,6 +20,7 @@ _MOST_BY_DEFAULT = 16
 _HUNGRY = 0.05  # share of its time that a loop waits, above which it gets more workers
 _WORTH = 0.25  # share of the gain that perfect scaling would bring, below which more workers were of no use
 _LEAST_SECONDS = 0.5  # that are watched before anything is decided: shorter spans are mostly noise
+_REST_SECONDS = 60.0  # before another worker is tried where the last ones were of no use; then twice as long, ...
 _LEAST_BURSTS = 4  # workers in step deliver one batch each at about the same time; whole bursts are watched
 
 
@@ -71,34 +72,32 @@ class Span:
         return self.batches / self.seconds
 
 
-def wanted(now: Span, before: Span | None, most: int) -> int:
-    """Return how many workers there should be: as many as now, or more.
+def wanted(now: Span, most: int) -> int:
+    """Return how many workers a loop needs: as many as now, or more.
 
-    A loop that works for a share ``1 - hunger`` of its time needs ``workers / (1 - hunger)`` of them, if twice the
-    workers make twice the batches. Nobody knows that before it is tried: at most twice as many are taken at once.
+    One that works for a share ``1 - hunger`` of its time needs ``workers / (1 - hunger)`` of them, if twice the workers
+    make twice the batches. Nobody knows that before it is tried: at most twice as many are taken at once.
 
     Args:
         now: What was just seen.
-        before: What was seen before workers were last added, if they were.
         most: Never more than these.
     """
-    if now.hunger <= _HUNGRY or not paid_off(now, before):
+    if now.hunger <= _HUNGRY:
         return now.workers
     return min(most, math.ceil(now.workers / max(1 - now.hunger, 0.5)))
 
 
-def paid_off(now: Span, before: Span | None) -> bool:
-    """Tell whether the workers that were last added made the loop faster; if not, something else holds it up."""
-    if before is None:
-        return True
+def paid_off(now: Span, before: Span) -> bool:
+    """Tell whether the workers that were added in between made the loop faster; if not, something else holds it up."""
     return now.rate / before.rate - 1 >= _WORTH * (now.workers / before.workers - 1)
 
 
 class Feeding:
     """The present number of workers of a loader, which grows while its loop goes hungry.
 
-    Workers are never taken away: one too many costs memory, one too few costs training time. Once added workers have
-    not paid off, none is added any more.
+    Workers are never taken away: one too many costs memory, one too few costs training time. Where added workers have
+    not paid off, a single one is tried after a minute, then after two, four, ...: what held the loop up may have been
+    the start of training, when other ranks start and kernels are compiled.
 
     Args:
         workers: To start with.
@@ -110,8 +109,8 @@ class Feeding:
         self.workers = workers
         self.most = most
         self.prefetch_factor = prefetch_factor
-        self._may_grow = most > workers
-        self._before: Span | None = None  # the last span with fewer workers
+        self._before: Span | None = None  # the span before workers were last added, unless that was of no use
+        self._rest, self._rests_until = _REST_SECONDS, -math.inf
         self._span = Span(workers)
         self._last = 0.0  # when the loop got its last batch
         self._unsettled = workers  # batches to come that tell nothing
@@ -155,21 +154,28 @@ class Feeding:
             Whether there are more workers from now on.
         """
         since, self._last = self._last, got
-        if not self._may_grow:
+        if self.workers == self.most or got < self._rests_until:
             return False
         if self._unsettled:
             self._unsettled -= 1
             return False
         self._span = self._span.and_one(got - since, got - asked)
-        return self._span.is_long_enough and self._decide(self._span)
+        return self._span.is_long_enough and self._decide(self._span, got)
 
-    def _decide(self, now: Span) -> bool:
-        more = wanted(now, self._before, self.most)
-        if now.hunger > _HUNGRY:
-            self._may_grow = now.workers < more < self.most
-            self._before = now
-        grown = more > self.workers
-        self.workers = more
-        self._span = Span(more)
+    def _decide(self, now: Span, at: float) -> bool:
+        self.workers = self._next(now, at)
+        self._span = Span(self.workers)
+        grown = self.workers > now.workers
         self._unsettled = self.ahead if grown else 0  # what the old workers still have, and a first one of the new
         return grown
+
+    def _next(self, now: Span, at: float) -> int:
+        if now.hunger <= _HUNGRY:
+            return now.workers
+        if self._before and not paid_off(now, self._before):
+            self._before, self._rests_until = None, at + self._rest
+            self._rest *= 2
+            return now.workers
+        tries_again = self._before is None and self._rest > _REST_SECONDS
+        self._before = now
+        return now.workers + 1 if tries_again else wanted(now, self.most)
