@@ -1,9 +1,12 @@
 """Batches on a CUDA device; these run where there is one."""
 
+import time
+
 import pytest
 import torch
 
 import wds_tools as wt
+from wds_tools import feeding
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,3 +49,19 @@ def test_batch_transform_runs_on_the_device(packed):
         images, _ = next(iter(cuda))
         assert images.dtype == torch.float16
         assert images.is_cuda
+
+
+def test_auto_adds_workers_with_slots_pinned_and_the_batches_stay_the_same(packed, monkeypatch):
+    monkeypatch.setattr(feeding, "available_cores", lambda: 4)
+    options = {"batch_size": 8, "view": VIEW, "shuffle": True}
+    with (
+        wt.make_loader(packed, **options, num_workers=2) as host,
+        wt.make_loader(packed, **options, num_workers="auto", device="cuda") as cuda,
+    ):
+        patience = time.monotonic() + 60
+        while cuda.num_workers == 1:
+            assert time.monotonic() < patience
+            for (images, _), (moved, _) in zip(host, cuda, strict=True):
+                assert torch.equal(moved.cpu(), images)
+        for (images, _), (moved, _) in zip(host, cuda, strict=True):
+            assert torch.equal(moved.cpu(), images)
