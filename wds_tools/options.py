@@ -46,6 +46,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def use_native() -> bool:
+    """Return whether compiled code may be used: unless ``WDS_TOOLS_NATIVE`` is 0."""
+    return os.environ.get("WDS_TOOLS_NATIVE", "1") != "0"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
     """How a dataset is packed.
