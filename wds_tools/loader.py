@@ -8,6 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from wds_tools.assemble import Assembler, Transform
 from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
 from wds_tools.errors import OptionError, WorkerError
-from wds_tools.job import Inline, Job, Task, as_tensors
+from wds_tools.job import Inline, Job, as_tensors, joined, parts_of, tasks_of
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Opened, Request, check_plan, open_dataset
 from wds_tools.options import available_cores
@@ -35,6 +36,15 @@ _LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the 
 _MAX_DEFAULT_WORKERS = 16
 
 BatchTransform = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A batch in the making."""
+
+    tickets: list[int]  # of its parts
+    step: Step
+    slot: int | None
 
 
 class Loader:
@@ -66,13 +76,14 @@ class Loader:
         self._tail: Tail = tail
         self._fields = (*opened.recipe.fields, "valid") if tail == "mask" else opened.recipe.fields
         self._batch_transform = batch_transform
+        self._parts = parts_of(batch_size, num_workers)
         self._context = context
         self._stall_seconds = stall_seconds
         self._cursor = Cursor()  # what has been consumed
         self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
         self._begun = -1  # epoch of the last iteration
         self._round = 0
-        self._sent: deque[tuple[int, Task]] = deque()  # tasks whose batches have not been taken
+        self._sent: deque[_Sent] = deque()  # batches in the making
         self._pool: WorkerPool | Inline | None = None
         self._ring: Ring | None = None
         self._copier: CudaCopier | None = None
@@ -178,8 +189,8 @@ class Loader:
 
     @property
     def _ahead(self) -> int:
-        """Batches in the making, as torch counts them."""
-        return max(1, self.num_workers * self.prefetch_factor)
+        """Batches in the making: as many samples as torch has, ``prefetch_factor`` batches per worker at most."""
+        return max(1, -(-self.num_workers * self.prefetch_factor // self._parts))
 
     def _open(self) -> None:
         """Start the workers and allocate the slots, once."""
@@ -229,16 +240,21 @@ class Loader:
         for number in range(total):
             with self._closed_on_worker_error():  # never around the yield, which ends anyhow, even at interpreter exit
                 while steps < min(total, number + self._ahead):
-                    step = plan.step(steps)
-                    task = Task(self._take_slot(), plan.cursor.epoch, step)
-                    self._sent.append((pool.submit(task), task))
+                    self._send(pool, plan.step(steps), plan.cursor.epoch)
                     steps += 1
-                ticket, task = self._sent[0]
-                values = [as_tensors(value) for value in pool.result(ticket)]
+                sent = self._sent[0]
+                parts = [pool.result(ticket) for ticket in sent.tickets]
             self._sent.popleft()
+            values = [as_tensors(value) for value in joined(parts)]
             if self._tail == "mask":
-                values.append(torch.from_numpy(task.step.valid))
-            yield task.step, values, task.slot
+                values.append(torch.from_numpy(sent.step.valid))
+            yield sent.step, values, sent.slot
+
+    def _send(self, pool: WorkerPool | Inline, step: Step, epoch: int) -> None:
+        """Give a batch to the workers."""
+        slot = self._take_slot()
+        tasks = tasks_of(step, slot=slot, epoch=epoch, parts=self._parts)
+        self._sent.append(_Sent([pool.submit(task) for task in tasks], step, slot))
 
     @contextlib.contextmanager
     def _closed_on_worker_error(self) -> Iterator[None]:
@@ -251,12 +267,13 @@ class Loader:
     def _drain(self) -> None:
         """Take back the slots of batches that an earlier iteration left behind."""
         while self._sent:
-            ticket, task = self._sent.popleft()
-            with contextlib.suppress(Exception):  # nobody waits for this batch any more, nor for its trouble
-                if isinstance(self._pool, WorkerPool):
-                    self._pool.result(ticket)
-            if self._ring and task.slot is not None:
-                self._ring.release(task.slot)
+            sent = self._sent.popleft()
+            for ticket in sent.tickets:
+                with contextlib.suppress(Exception):  # nobody waits for this batch any more, nor for its trouble
+                    if isinstance(self._pool, WorkerPool):
+                        self._pool.result(ticket)
+            if self._ring and sent.slot is not None:
+                self._ring.release(sent.slot)
 
     def _take_slot(self) -> int | None:
         if self._ring is None:
