@@ -205,6 +205,8 @@ class Loader:
             self._pool = Inline(job)
         else:
             context = multiprocessing.get_context(self._context)
+            if self._context == "forkserver":  # torch is 290 MB that workers then share
+                context.set_forkserver_preload(["__main__", "wds_tools.job"])
             self._pool = WorkerPool(
                 job, num_workers=self.num_workers, context=context, stall_seconds=self._stall_seconds
             )
