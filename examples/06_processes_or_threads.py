@@ -3,8 +3,8 @@
     python examples/01_pack_folder.py                      # makes shards/photos
     python examples/06_processes_or_threads.py shards/photos
 
-The loader is the same in all cases; only what a worker does with a batch is replaced: its threads make a part of the
-batch each. Decoding and resizing release Python's lock. A worker is a process beside the one that trains, so threads
+The loader is the same in all cases; only what a worker does with a batch is replaced: its threads make a part
+each. Decoding and resizing release Python's lock. A worker is a process beside the one that trains, so threads
 are shown at their best: no training loop wants the lock that they share. Cases are measured in turn.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ import torch
 
 import wds_tools as wt
 from wds_tools import loader as loader_module
-from wds_tools.assemble import Assembler, Recipe
+from wds_tools.assemble import Recipe
 from wds_tools.bench.report import Round, Spread, table
 from wds_tools.bench.timing import time_batches
-from wds_tools.job import Job, Task
+from wds_tools.job import Job, Task, joined
 from wds_tools.ring import Ring
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
@@ -34,30 +35,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class ThreadedJob:
-    """What a worker does with a task, in place of `wds_tools.job.Job`: each thread makes a part of the batch."""
+    """What a worker does with a task, in place of `wds_tools.job.Job`: each of its threads does a part."""
 
     def __init__(self, recipe: Recipe, ring: Ring, threads: int) -> None:
-        self.recipe, self.ring, self.threads = recipe, ring, threads
-        self.assemblers: list[Assembler] = []
+        self.jobs = [Job(recipe, ring) for _ in range(threads)]
+        self.pool: ThreadPoolExecutor | None = None
 
     def expect(self, task: Task) -> None:
         """Start reading for a task."""
-        if not self.assemblers:  # in the worker, when its first task comes
-            self.assemblers = [Assembler(self.recipe) for _ in range(self.threads)]
-            self.pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
-        self.assemblers[0].expect(task.step.ids)
+        self.jobs[0].expect(task)
 
     def run(self, task: Task) -> list[Any]:
-        """Make a batch: its images in the task's slot, the labels as the result."""
-        positions, ids = (np.array_split(of, self.threads) for of in (task.step.positions, task.step.ids))
-        rows = self.ring.images(task.slot).tensor_split(self.threads)
-        parts = list(self.pool.map(partial(self.part, task.epoch), self.assemblers, positions, ids, rows))
-        return [None, np.concatenate([labels for _images, labels in parts])]
-
-    @staticmethod
-    def part(epoch: int, assembler: Assembler, positions: np.ndarray, ids: np.ndarray, rows: torch.Tensor) -> list[Any]:
-        """Make one thread's part."""
-        return assembler.batch(epoch=epoch, positions=positions, ids=ids, out=rows)
+        """Make samples: their images in the task's slot, the labels as the result."""
+        if self.pool is None:  # only here, in the worker
+            self.pool = ThreadPoolExecutor(len(self.jobs), initializer=torch.set_num_threads, initargs=(1,))
+        edges = np.linspace(0, len(task.ids), len(self.jobs) + 1).astype(int).tolist()
+        parts = [
+            Task(task.slot, task.start + start, task.epoch, task.positions[start:stop], task.ids[start:stop])
+            for start, stop in pairwise(edges)
+        ]
+        return joined(list(self.pool.map(Job.run, self.jobs, parts)))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest storage shardset
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
-selection proof order mixture planner quality where choose views reader render assemble ring pool
+selection proof order mixture planner quality where choose views native reader render assemble ring pool
 ranks opened witness dataset device job feeding loader
 verifier stored tree unpacker stats chart forecast picture sheet bench
 proposal tune cli""".split()  # noqa: SIM905 - read as a book

@@ -28,8 +28,8 @@ def simulate(found, *, work, busy, cores=1000, batches=2000, epochs=1):
     return history
 
 
-def auto(most=16, workers=1):
-    return Feeding(workers, most=most, prefetch_factor=2)
+def auto(most=16, workers=1, batch_size=32):
+    return Feeding(workers, most=most, batch_size=batch_size, prefetch_factor=2)
 
 
 @given(work=SECONDS, busy=SECONDS, most=COUNTS)
@@ -39,9 +39,14 @@ def test_it_ends_with_the_smallest_number_that_keeps_the_loop_fed(work, busy, mo
     assert needed <= history[-1] <= min(most, max(1, math.ceil(work / busy + 1e-6)))
 
 
-@given(times=st.lists(st.tuples(SECONDS, SECONDS), max_size=200), most=COUNTS, start=st.integers(1, 8))
-def test_whatever_happens_workers_only_grow_and_never_beyond_the_most(times, most, start):
-    found, now, seen = auto(max(most, start), start), 0.0, [start]
+@given(
+    times=st.lists(st.tuples(SECONDS, SECONDS), max_size=200),
+    most=COUNTS,
+    start=st.integers(1, 8),
+    batch_size=st.integers(1, 4096),
+)
+def test_whatever_happens_workers_only_grow_and_never_beyond_the_most_nor_the_slots(times, most, start, batch_size):
+    found, now, seen = auto(max(most, start), start, batch_size), 0.0, [start]
     for number, (busy, waited) in enumerate(times):
         if number % 50 == 0:
             found.begin()
@@ -76,7 +81,7 @@ def test_workers_that_were_of_no_use_only_at_the_start_of_training_come_later():
 
 @given(workers=st.integers(0, 64), work=SECONDS, busy=SECONDS)
 def test_a_number_that_was_given_does_not_change(workers, work, busy):
-    found = Feeding.of(workers, prefetch_factor=2)
+    found = Feeding.of(workers, batch_size=32, prefetch_factor=2)
     assert found.most == workers
     assert set(simulate(found, work=work, busy=busy, batches=50, cores=1) if workers else [0]) == {workers}
 
@@ -126,12 +131,12 @@ def test_cores_are_shared_among_the_ranks_of_a_machine(monkeypatch):
     for ranks, workers in (("2", 12), ("8", 3), ("48", 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         assert workers_per_rank() == workers
-        assert Feeding.of(None, prefetch_factor=2).workers == workers
-        found = Feeding.of("auto", prefetch_factor=3)
+        assert Feeding.of(None, batch_size=32, prefetch_factor=2).workers == workers
+        found = Feeding.of("auto", batch_size=32, prefetch_factor=3)
         assert (found.workers, found.ahead, found.most, found.slots) == (1, 3, workers, 3 * workers + LENT_SLOTS)
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(-1, 2), ("automatic", 2), ("4", 2), (2, 0)])
 def test_numbers_that_cannot_be_are_named(workers, prefetch):
     with pytest.raises(OptionError, match=rf"num_workers={workers!r}, prefetch_factor={prefetch}; .* or 'auto'"):
-        Feeding.of(workers, prefetch_factor=prefetch)
+        Feeding.of(workers, batch_size=32, prefetch_factor=prefetch)

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools import native
 from wds_tools.codecs import CODECS, decode_field
-from wds_tools.decode import decode_rgb, decode_stored
+from wds_tools.decode import Pixels, decode_rgb, decode_stored
 from wds_tools.errors import DecodeError, MissingFieldError, OptionError
 from wds_tools.index import NO_LABEL
 from wds_tools.prng import key_of, uniform
@@ -125,24 +126,38 @@ class Assembler:
         data, kinds, modes = rows.images(), rows.kinds(), rows.modes()
         turns = rows.gather("orientation").tolist()
         regions = self._regions(rows, epoch, positions) if view else None
-        direct = out.numpy() if out is not None and transform is None else None
+        pixels = self._place(len(rows), out)
         boxes: list[Any] = regions.needed().tolist() if regions else [None] * len(rows)
+        made = [False] * len(rows)
+        if pixels is not None and regions is not None:
+            made = _made_natively(data, kinds, turns, regions, pixels)
         images = []
         for i in range(len(rows)):
-            try:
-                cut = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], box=boxes[i])
-            except DecodeError as error:
-                raise _placed(error, rows, i) from error
-            if regions is None:
-                image = np.ascontiguousarray(cut.transpose(2, 0, 1))
-            else:
-                image = render(cut, regions, i, boxes[i], direct[i] if direct is not None else None)
-            if direct is not None:
+            image = pixels[i] if pixels is not None else None
+            if not made[i]:
+                try:
+                    cut = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], box=boxes[i])
+                except DecodeError as error:
+                    raise _placed(error, rows, i) from error
+                if regions is None:
+                    image = np.ascontiguousarray(cut.transpose(2, 0, 1))
+                else:
+                    image = render(cut, regions, i, boxes[i], image)
+            if out is not None and transform is None:
                 continue
             images.append(torch.from_numpy(image))
             if transform is not None:
                 images[i] = self._transformed(images[i], rows, i, epoch, int(positions[i]), out)
         return images
+
+    def _place(self, count: int, out: torch.Tensor | None) -> Pixels | None:
+        """Return where the pixels of a batch go, uint8 [count, 3, height, width], or None if they differ in size."""
+        view = self.recipe.view
+        if view is None or view.shape is None:
+            return None
+        if out is not None and self.recipe.transform is None:
+            return np.asarray(out.numpy())
+        return np.empty((count, 3, *view.shape), np.uint8)
 
     def _regions(self, rows: Rows, epoch: int, positions: NDArray[np.int64]) -> Regions:
         view = self.recipe.view
@@ -191,6 +206,21 @@ class Assembler:
             )
         out[i].copy_(result)
         return result
+
+
+def _made_natively(
+    data: list[memoryview], kinds: list[str], turns: list[int], regions: Regions, pixels: Pixels
+) -> list[bool]:
+    """Make what the compiled path takes, and tell which pictures those are."""
+    if not native.is_used():
+        return [False] * len(data)
+    if set(kinds) == {"npy"}:
+        return [native.place_pixels(data, regions, pixels)] * len(data)
+    upright_jpegs = [
+        piece if kind in ("jpg", "jpeg") and turn == 1 else None
+        for piece, kind, turn in zip(data, kinds, turns, strict=True)
+    ]
+    return native.render_jpegs(upright_jpegs, regions, pixels)
 
 
 def _placed(error: DecodeError, rows: Rows, i: int) -> DecodeError:

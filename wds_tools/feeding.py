@@ -14,6 +14,8 @@ from typing import Literal
 from wds_tools.errors import OptionError
 from wds_tools.options import available_cores
 
+PART = 64
+"""Samples of the smallest part: what a task costs apart from them is then 1 % of decoding photographs."""
 LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
 NumWorkers = int | Literal["auto"] | None
 _MOST_BY_DEFAULT = 16
@@ -30,9 +32,19 @@ def workers_per_rank() -> int:
     return max(1, min(_MOST_BY_DEFAULT, available_cores() // max(1, local_ranks)))
 
 
-def slots_for(workers: int, prefetch_factor: int) -> int:
+def parts_of(batch_size: int, num_workers: int) -> int:
+    """Return how many tasks a batch is: one per worker, so that it is early and few are in the making."""
+    return max(1, min(num_workers, batch_size // PART))
+
+
+def ahead_of(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
+    """Return how many batches are in the making: as many samples as torch has, which counts them per worker."""
+    return max(1, -(-num_workers * prefetch_factor // parts_of(batch_size, num_workers)))
+
+
+def slots_for(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
     """Return the batch slots of a loader: one for each batch in the making, and those that the loop holds."""
-    return max(1, workers * prefetch_factor) + LENT_SLOTS
+    return ahead_of(batch_size, num_workers, prefetch_factor) + LENT_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +114,15 @@ class Feeding:
     Args:
         workers: To start with.
         most: To end with at most; as many as ``workers`` for a number that does not change.
+        batch_size: Samples per batch.
         prefetch_factor: Batches in the making per worker.
     """
 
-    def __init__(self, workers: int, *, most: int, prefetch_factor: int) -> None:
+    def __init__(self, workers: int, *, most: int, batch_size: int, prefetch_factor: int) -> None:
         self.workers = workers
         self.most = most
         self.prefetch_factor = prefetch_factor
+        self._batch_size = batch_size
         self._before: Span | None = None  # the span before workers were last added, unless that was of no use
         self._rest, self._rests_until = _REST_SECONDS, -math.inf
         self._span = Span(workers)
@@ -116,7 +130,7 @@ class Feeding:
         self._unsettled = workers  # batches to come that tell nothing
 
     @classmethod
-    def of(cls, num_workers: NumWorkers, *, prefetch_factor: int) -> Feeding:
+    def of(cls, num_workers: NumWorkers, *, batch_size: int, prefetch_factor: int) -> Feeding:
         """Return what `make_loader` was asked for.
 
         Raises:
@@ -131,17 +145,22 @@ class Feeding:
                 f"num_workers={num_workers!r}, prefetch_factor={prefetch_factor}; allowed are 0 and more, or 'auto', "
                 "and 1 and more"
             )
-        return cls(start, most=most, prefetch_factor=prefetch_factor)
+        return cls(start, most=most, batch_size=batch_size, prefetch_factor=prefetch_factor)
+
+    @property
+    def parts(self) -> int:
+        """Tasks that a batch is divided into."""
+        return parts_of(self._batch_size, self.workers)
 
     @property
     def ahead(self) -> int:
-        """Batches in the making, as torch counts them."""
-        return slots_for(self.workers, self.prefetch_factor) - LENT_SLOTS
+        """Batches in the making."""
+        return ahead_of(self._batch_size, self.workers, self.prefetch_factor)
 
     @property
     def slots(self) -> int:
         """Batch slots that there must be, with all workers that there may be."""
-        return slots_for(self.most, self.prefetch_factor)
+        return slots_for(self._batch_size, self.most, self.prefetch_factor)
 
     def begin(self) -> None:
         """Begin an epoch: nothing is in the making, so that the first batch of each worker is waited for anyhow."""

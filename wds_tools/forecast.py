@@ -137,7 +137,7 @@ def forecast(
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
     share, twice = _reading(order, per_node=per_node, nodes=nodes, batch_size=batch_size, tail=tail)
-    slots = slots_for(num_workers, prefetch_factor)
+    slots = slots_for(batch_size, num_workers, prefetch_factor)
     return Forecast(
         samples=manifest.samples,
         shards=len(manifest.shards),

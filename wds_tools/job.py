@@ -1,12 +1,14 @@
-"""One batch is one task: what a worker is told, what it does, and what it sends back."""
+"""A part of a batch is a task: what a worker is told, what it does, and what it sends back."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from wds_tools.assemble import Assembler, Recipe
 from wds_tools.planner import Step
@@ -15,11 +17,44 @@ from wds_tools.ring import Ring
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One batch to make."""
+    """Samples to be made.
+
+    Attributes:
+        slot: Where their images go in the ring, if there is one.
+        start: Row of the first in that slot.
+        epoch: Number of the epoch.
+        positions: int64 [n], places in the canonical sequence.
+        ids: int64 [n], samples.
+    """
 
     slot: int | None
+    start: int
     epoch: int
-    step: Step
+    positions: NDArray[np.int64]
+    ids: NDArray[np.int64]
+
+
+def tasks_of(step: Step, *, slot: int | None, epoch: int, parts: int) -> list[Task]:
+    """Divide a batch into tasks for several workers."""
+    edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
+    return [
+        Task(slot, start, epoch, step.positions[start:stop], step.ids[start:stop])
+        for start, stop in itertools.pairwise(edges)
+    ]
+
+
+def joined(parts: list[list[Any]]) -> list[Any]:
+    """Put the fields of a batch together from those of its parts."""
+    return parts[0] if len(parts) == 1 else [_joined(values) for values in zip(*parts, strict=True)]
+
+
+def _joined(values: tuple[Any, ...]) -> Any:
+    if values[0] is None:  # in its slot
+        return None
+    if all(isinstance(value, np.ndarray) for value in values):
+        return np.concatenate(values)
+    lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]  # numbers in one part only
+    return [item for items in lists for item in items]
 
 
 class Job:
@@ -32,12 +67,14 @@ class Job:
 
     def expect(self, task: Task) -> None:
         """Start reading for a task."""
-        self._ready().expect(task.step.ids)
+        self._ready().expect(task.ids)
 
     def run(self, task: Task) -> list[Any]:
-        """Make a batch: its images in the task's slot, the other fields as the result."""
-        out = self._ring.images(task.slot) if self._ring and task.slot is not None else None
-        values = self._ready().batch(epoch=task.epoch, positions=task.step.positions, ids=task.step.ids, out=out)
+        """Make samples: their images in the task's slot, the other fields as the result."""
+        out = None
+        if self._ring and task.slot is not None:
+            out = self._ring.images(task.slot)[task.start : task.start + len(task.ids)]
+        values = self._ready().batch(epoch=task.epoch, positions=task.positions, ids=task.ids, out=out)
         return [_as_arrays(value) for value in values]
 
     def _ready(self) -> Assembler:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
 from wds_tools.errors import OptionError, WorkerError
 from wds_tools.feeding import LENT_SLOTS, Feeding, NumWorkers
-from wds_tools.job import Inline, Job, Task, as_tensors
+from wds_tools.job import Inline, Job, as_tensors, joined, tasks_of
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Opened, Request, check_plan, open_dataset
 from wds_tools.planner import Course, Cursor, EpochPlan, Step, Tail
@@ -33,6 +34,15 @@ from wds_tools.where import Where
 from wds_tools.witness import Witness
 
 BatchTransform = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A batch in the making."""
+
+    tickets: list[int]  # of its parts
+    step: Step
+    slot: int | None
 
 
 class Loader:
@@ -69,7 +79,7 @@ class Loader:
         self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
         self._begun = -1  # epoch of the last iteration
         self._round = 0
-        self._sent: deque[tuple[int, Task]] = deque()  # tasks whose batches have not been taken
+        self._sent: deque[_Sent] = deque()  # batches in the making
         self._pool: WorkerPool | Inline | None = None
         self._ring: Ring | None = None
         self._copier: CudaCopier | None = None
@@ -191,6 +201,8 @@ class Loader:
             self._pool = Inline(job)
         else:
             context = multiprocessing.get_context(self._context)
+            if self._context == "forkserver":  # torch is 290 MB that workers then share
+                context.set_forkserver_preload(["__main__", "wds_tools.job"])
             self._pool = WorkerPool(
                 job,
                 num_workers=self._feeding.most,  # all of them: a fork later would copy a process in full training
@@ -231,20 +243,23 @@ class Loader:
         for number in range(total):
             with self._closed_on_worker_error():  # never around the yield, which ends anyhow, even at interpreter exit
                 while steps < min(total, number + self._feeding.ahead):
-                    step = plan.step(steps)
-                    task = Task(self._take_slot(), plan.cursor.epoch, step)
-                    self._sent.append((pool.submit(task), task))
+                    self._send(pool, plan.step(steps), plan.cursor.epoch)
                     steps += 1
-                ticket, task = self._sent[0]
-                asked = time.perf_counter()
-                result = pool.result(ticket)
+                sent, asked = self._sent[0], time.perf_counter()
+                parts = [pool.result(ticket) for ticket in sent.tickets]
                 if self._feeding.took(asked, time.perf_counter()) and isinstance(pool, WorkerPool):
                     pool.active = self.num_workers
-            values = [as_tensors(value) for value in result]
             self._sent.popleft()
+            values = [as_tensors(value) for value in joined(parts)]
             if self._tail == "mask":
-                values.append(torch.from_numpy(task.step.valid))
-            yield task.step, values, task.slot
+                values.append(torch.from_numpy(sent.step.valid))
+            yield sent.step, values, sent.slot
+
+    def _send(self, pool: WorkerPool | Inline, step: Step, epoch: int) -> None:
+        """Give a batch to the workers."""
+        slot = self._take_slot()
+        tasks = tasks_of(step, slot=slot, epoch=epoch, parts=self._feeding.parts)
+        self._sent.append(_Sent([pool.submit(task) for task in tasks], step, slot))
 
     @contextlib.contextmanager
     def _closed_on_worker_error(self) -> Iterator[None]:
@@ -257,12 +272,13 @@ class Loader:
     def _drain(self) -> None:
         """Take back the slots of batches that an earlier iteration left behind."""
         while self._sent:
-            ticket, task = self._sent.popleft()
-            with contextlib.suppress(Exception):  # nobody waits for this batch any more, nor for its trouble
-                if isinstance(self._pool, WorkerPool):
-                    self._pool.result(ticket)
-            if self._ring and task.slot is not None:
-                self._ring.release(task.slot)
+            sent = self._sent.popleft()
+            for ticket in sent.tickets:
+                with contextlib.suppress(Exception):  # nobody waits for this batch any more, nor for its trouble
+                    if isinstance(self._pool, WorkerPool):
+                        self._pool.result(ticket)
+            if self._ring and sent.slot is not None:
+                self._ring.release(sent.slot)
 
     def _take_slot(self) -> int | None:
         if self._ring is None:
@@ -379,7 +395,7 @@ def make_loader(
     ...                      view=RandomResizedCrop(224, flip=True))  # doctest: +SKIP
     >>> for images, labels in loader: ...  # doctest: +SKIP
     """
-    feeding = Feeding.of(num_workers, prefetch_factor=prefetch_factor)
+    feeding = Feeding.of(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
     found_device = find_device(device)
     request = Request(
         batch_size=batch_size,

@@ -71,6 +71,11 @@ def quota_cores(root: Path = Path("/")) -> int | None:
     return min(quotas, default=None)
 
 
+def use_native() -> bool:
+    """Return whether compiled code may be used: unless ``WDS_TOOLS_NATIVE`` is 0."""
+    return os.environ.get("WDS_TOOLS_NATIVE", "1") != "0"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
     """How a dataset is packed.

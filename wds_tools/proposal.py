@@ -138,7 +138,7 @@ class Proposal:
     @property
     def slots(self) -> int:
         """Batch slots that the loader then has."""
-        return slots_for(self.num_workers, self.prefetch_factor)
+        return slots_for(self.task.batch_size, self.num_workers, self.prefetch_factor)
 
     def call(self) -> str:
         """Return the call to paste."""

@@ -1,0 +1,102 @@
+"""What a loader takes of the machine, and that it gives all of it back, however it ends."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import wds_tools as wt
+
+PRIVATE_LIMIT = 300e6  # of a worker, beside what it shares with others
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads Linux's /proc")
+
+
+def private_bytes(pid):
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty"))
+
+
+def workers_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_workers_stay_within_their_memory_and_do_not_grow_after_the_third_epoch(packed, context):
+    with wt.make_loader(
+        packed,
+        batch_size=64,
+        num_workers=2,
+        view=wt.RandomResizedCrop(224, flip=True),
+        shuffle=True,
+        multiprocessing_context=context,
+    ) as loader:
+
+        def held():
+            pids = [worker.process.pid for worker in loader._pool._workers]
+            return max(private_bytes(pid) for pid in pids)
+
+        for _ in range(3):
+            list(loader)
+        after_three = held()
+        for _ in range(9):
+            list(loader)
+        assert held() <= PRIVATE_LIMIT
+        assert held() - after_three < 10e6
+
+
+SCRIPT = """
+import os, signal, sys, time
+import wds_tools as wt
+loader = wt.make_loader(sys.argv[1], batch_size=16, num_workers=2, view=wt.CenterCrop(32, resize=40), shuffle=True)
+batches = iter(loader)
+kept = next(batches)
+print("ready", flush=True)
+input()
+{end}
+"""
+
+ENDS = {
+    "returns": "",
+    "closes": "loader.close()",
+    "raises": "raise RuntimeError('of the user')",
+    "exits at once": "os._exit(3)",
+    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "is interrupted": "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
+    "is terminated": "os.kill(os.getpid(), signal.SIGTERM)",
+}
+
+
+def named_memory(pid):
+    """Return what a process holds in /dev/shm, which would stay there if it were killed."""
+    return [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm/" in line]
+
+
+def alive(pids):
+    """Return those that still run; a zombie that nobody waited for does not."""
+    stats = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
+    return [
+        pid for pid, stat in stats.items() if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    ]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_is_left_however_the_main_process_ends(packed, end):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(end=ENDS[end]), str(packed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    workers = workers_of(process.pid)
+    assert len(workers) == 2
+    assert not [line for pid in (process.pid, *workers) for line in named_memory(pid)]
+    process.communicate("go on\n", timeout=60)
+    patience = time.monotonic() + 30
+    while alive(workers) and time.monotonic() < patience:
+        time.sleep(0.05)
+    assert not alive(workers)

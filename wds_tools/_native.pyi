@@ -1,0 +1,14 @@
+import numpy as np
+from numpy.typing import NDArray
+
+def render_jpegs(
+    files: list[memoryview | None],
+    places: NDArray[np.int32],
+    out: NDArray[np.uint8],
+    height: int,
+    width: int,
+    max_pixels: int,
+    timings: NDArray[np.float64] | None,
+    /,
+) -> bytes: ...
+def place_pixels(files: list[memoryview], offset: int, out: NDArray[np.uint8], height: int, width: int, /) -> None: ...
