@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
+COMPILED := $(wildcard wds_tools/csrc/*)
 # Test processes at a time; more only helps with more cores, as many tests start workers themselves.
 JOBS   ?= 2
 
@@ -40,13 +41,13 @@ clean: ## remove what demo, bench and test have made, but not .venv
 	rm -rf build dist shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find wds_tools tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp per set of packages: they are installed again only when pyproject.toml has changed.
-$(VENV)/installed: pyproject.toml | $(BIN)/python
+# A stamp per set of packages: they are installed again only when pyproject.toml or what is compiled has changed.
+$(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/installed-test: pyproject.toml | $(BIN)/python
+$(VENV)/installed-test: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools, what it needs and what tests it into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
 	@touch $(VENV)/installed $@

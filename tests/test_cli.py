@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -145,8 +146,13 @@ def test_commands_are_listed_in_the_order_of_the_work_and_not_cut(call: Call) ->
     assert "..." not in listed
 
 
-def test_version_is_that_of_the_package(call: Call) -> None:
-    assert call("--version") == (0, f"wds-tools {__version__}\n", "")
+def test_version_is_that_of_the_package_and_says_whether_it_is_compiled(call: Call) -> None:
+    code, out, err = call("--version")
+    assert (code, err) == (0, "")
+    found = re.fullmatch(r"wds-tools (\S+) \((not )?compiled.*\)\n", out)
+    assert found
+    assert found[1] == __version__
+    assert bool(found[2]) == (importlib.util.find_spec("wds_tools._native") is None)
 
 
 def test_no_command_shows_the_help_and_fails(call: Call) -> None:

@@ -25,9 +25,14 @@ STEPS = ("slice", "decode", "resize", "write")
 """What `render_jpegs` does, in the order of its timings."""
 
 
+def is_there() -> bool:
+    """Return whether the compiled path was built and can be loaded."""
+    return _native is not None
+
+
 def is_used() -> bool:
     """Return whether the compiled path is there and not switched off (``WDS_TOOLS_NATIVE=0``)."""
-    return _native is not None and use_native()
+    return is_there() and use_native()
 
 
 def render_jpegs(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import wds_tools
+from wds_tools import native
 from wds_tools.bench import procfs
 from wds_tools.bench.contenders import CONTENDERS, LIMIT, OURS, PEERS
 from wds_tools.bench.contest import Contest, Progress
@@ -149,7 +150,7 @@ def machine() -> dict[str, str]:
         "processor": names[0].partition(":")[2].strip() if names else platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
-        "wds_tools": wds_tools.__version__,
+        "wds_tools": f"{wds_tools.__version__}{'' if native.is_used() else ' (not compiled)'}",
     }
 
 

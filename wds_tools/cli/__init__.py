@@ -32,13 +32,24 @@ class _InOrder(click.Group):
         return list(self.commands)
 
 
+def _say_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from wds_tools import native
+
+        compiled = "compiled" if native.is_there() else "not compiled: see Install in the README for the faster path"
+        click.echo(f"wds-tools {__version__} ({compiled})")
+        context.exit()
+
+
 @click.group(
     cls=_InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos"),
 )
 @click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
-@click.version_option(__version__, prog_name="wds-tools", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version."
+)
 @click.pass_obj
 def cli(run: Run, debug: bool) -> None:
     """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
