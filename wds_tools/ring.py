@@ -56,8 +56,8 @@ class Ring:
         return len(self._free)
 
     def take(self) -> int:
-        """Take a free slot; there must be one."""
-        return self._free.popleft()
+        """Take the slot that was freed last, which is still in the cache; there must be one."""
+        return self._free.pop()
 
     def release(self, slot: int) -> None:
         """Give a slot back. May be called from any thread, and by the garbage collector."""
