@@ -318,6 +318,36 @@ def test_the_frame_says_where_a_jpeg_can_be_cut() -> None:
         assert baseline_frame(data).columns == columns  # type: ignore[union-attr]
 
 
+def test_a_restart_interval_is_told_by_the_header() -> None:
+    assert not parse_header(jpeg()).has_restart
+    assert parse_header(jpeg(restart_marker_blocks=1)).has_restart
+    assert parse_header(jpeg(progressive=True, restart_marker_blocks=1)).has_restart
+
+
+@settings(QUICK, max_examples=300)
+@given(st.lists(st.tuples(st.integers(2, 700), st.integers(0, 255)), max_size=3), st.booleans())
+def test_a_header_without_a_restart_interval_has_no_frame_with_one(changes: list[tuple[int, int]], there: bool) -> None:
+    data = bytearray(jpeg(restart_marker_blocks=1) if there else jpeg())
+    for place, value in changes:
+        data[place] = value
+    try:
+        told = parse_header(bytes(data)).has_restart
+    except ValueError:
+        return
+    frame = baseline_frame(bytes(data))
+    assert told or frame is None or frame.restart == 0
+
+
+def test_an_end_is_found_behind_the_scan_only() -> None:
+    data = jpeg()
+    assert parse_header(data + bytes(500)) == parse_header(data)
+    scan = data.index(b"\xff\xda")
+    with pytest.raises(ValueError, match="no end-of-image marker"):
+        parse_header(insert(data, segment(0xFE, b"\xff\xd9"))[: scan + 30])
+    with pytest.raises(ValueError, match="no end-of-image marker"):
+        parse_header(data[:scan] + segment(0xDA, b"\xff\xd9"))
+
+
 def test_there_is_no_frame_to_cut_in_a_progressive_jpeg_or_in_what_is_none() -> None:
     assert baseline_frame(jpeg(progressive=True)) is None
     for data in (b"", b"\xff\xd8", b"\xff\xd8\xff\xc0" + bytes(15), b"\xff\xd8\xff\xe0\x00\x00" + bytes(40)):

@@ -31,7 +31,11 @@ from wds_tools.errors import DestinationError, OptionError, SourceError
 from wds_tools.index import NO_LABEL, from_bytes
 from wds_tools.manifest import Manifest, from_json
 from wds_tools.packer import PackReport
+from wds_tools.packplan import Plan
+from wds_tools.packprobe import process_count
 from wds_tools.packstate import Destination
+from wds_tools.sources.base import Input
+from wds_tools.transcode import Policy
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -299,6 +303,49 @@ def test_a_class_whose_name_is_no_utf8_is_kept_in_the_manifest(tmp_path: Path) -
 def test_the_number_of_workers_changes_no_byte(photos: Path, packed: Path, tmp_path: Path, workers: int) -> None:
     pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers, images="keep")
     assert contents(tmp_path / "dst") == contents(packed)
+
+
+@pytest.mark.parametrize(
+    ("images", "cores", "megabytes", "processes"),
+    [
+        ("keep", 2, 9_000, 1),
+        ("keep", 3, 9_000, 2),
+        ("keep", 16, 1_100, 3),
+        ("keep", 64, 90_000, 8),
+        ("crop-ready", 2, 9_000, 2),
+        ("crop-ready", 16, 15, 2),
+    ],
+)
+def test_so_many_processes_are_chosen(
+    monkeypatch: pytest.MonkeyPatch, images: str, cores: int, megabytes: int, processes: int
+) -> None:
+    monkeypatch.setattr("wds_tools.packprobe.available_cores", lambda: cores)
+    plan = Plan([Input("a.jpg", megabytes * 1_000_000, None)], [0, 1], (), {})
+    assert process_count(plan, Policy(images=images)) == processes
+
+
+def imports_of_a_pack(photos: Path, dst: Path, workers: int) -> list[str]:
+    """Return the modules that a pack imports, those of its worker processes too."""
+    script = (
+        f"import wds_tools; wds_tools.pack({str(photos)!r}, {str(dst)!r}, "
+        f"images='keep', shard_bytes='1MB', workers={workers}, progress=False)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+
+
+def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(photos: Path, tmp_path: Path) -> None:
+    assert imports_of_a_pack(photos, tmp_path / "dst", workers=3).count("wds_tools.packwork") == 2
+
+
+def test_pandas_is_not_imported_to_write_an_index(photos: Path, tmp_path: Path) -> None:
+    assert "pandas" not in imports_of_a_pack(photos, tmp_path / "dst", workers=1)
 
 
 def test_the_place_and_age_of_the_folder_change_no_byte(small: Path, tmp_path: Path) -> None:

@@ -197,6 +197,12 @@ def test_the_json_field_holds_path_and_class_also_when_they_are_no_utf8() -> Non
     assert json.loads(field) == {"path": "caf\udce9/\udcff é\n.jpg", "class": "caf\udce9"}
 
 
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_the_json_field_is_what_json_itself_writes(path: str, name: str) -> None:
+    plain = json.dumps({"path": path, "class": name}, separators=(",", ":")).encode()
+    assert describe(Input(path, 1, 0), [name]) == describe(Input(path, 1, 0), [name], {"path": path}) == plain
+
+
 def test_a_sample_without_a_label_has_no_class_in_its_json() -> None:
     assert json.loads(describe(Input("a.jpg", 1, None), ())) == {"path": "a.jpg"}
 

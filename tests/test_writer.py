@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import tarfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ from wds_tools.index import ABSENT, NO_LABEL, from_bytes
 from wds_tools.manifest import ImageStats
 from wds_tools.sample import Sample
 from wds_tools.storage.commit import final_name
-from wds_tools.writer import ShardFile, count_fields, image_stats, merge_stats
+from wds_tools.writer import CHUNK_BYTES, ShardFile, count_fields, image_stats, merge_stats
 
 REPOSITORY = Path(__file__).parents[1]
 SAMPLES = [
@@ -218,6 +220,87 @@ def test_a_key_that_comes_twice_is_refused(tmp_path: Path) -> None:
 def test_a_sample_without_fields_is_refused(tmp_path: Path) -> None:
     with ShardFile(tmp_path / "a.tar") as shard, pytest.raises(SampleError, match="no fields"):
         shard.write(Sample("a", {}))
+
+
+def large(path: Path, samples: list[Sample]) -> ShardFile:
+    """Write samples, and check all that is said of them; no thread may be left."""
+    shard = fill(path, samples)
+    data = path.read_bytes()
+    assert (shard.entry.bytes, shard.entry.xxh3) == (len(data), xxhash.xxh3_128_hexdigest(data))
+    for name, columns in shard.index.fields.items():
+        for sample, offset, size in zip(samples, columns.offset.tolist(), columns.size.tolist(), strict=True):
+            assert data[offset : offset + size] == sample.fields[name]
+    assert writing_threads() == []
+    return shard
+
+
+def fill(path: Path, samples: list[Sample]) -> ShardFile:
+    with ShardFile(path) as shard:
+        for sample in samples:
+            shard.write(sample)
+    return shard
+
+
+def writing_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("wds_tools-write")]
+
+
+def random_samples(count: int, size: int, fields: int = 1) -> list[Sample]:
+    data = np.random.default_rng(0).bytes(count * size)
+    return [
+        Sample(f"{row:06d}", {f"f{field}": data[row * size + field : (row + 1) * size] for field in range(fields)})
+        for row in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "fields"),
+    [(40, CHUNK_BYTES // 8, 2), (3, 2 * CHUNK_BYTES + 1, 1), (9_000, 3, 1), (2, 1500, 1500)],
+    ids=["several in a chunk", "several chunks in one", "more than a call takes", "many fields"],
+)
+def test_shards_of_many_chunks_are_written_as_they_are_said_to_be(
+    tmp_path: Path, count: int, size: int, fields: int
+) -> None:
+    large(tmp_path / "a.tar", random_samples(count, size, fields))
+
+
+def test_a_system_that_writes_less_than_it_was_given_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", lambda file, parts: writev(file, [*parts[:1], parts[1][:7]]))
+    large(tmp_path / "a.tar", random_samples(30, CHUNK_BYTES // 8, 2))
+
+
+def test_a_chunk_is_written_while_the_next_one_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writev, begun, may_end = os.writev, threading.Event(), threading.Event()
+
+    def slow(file: int, parts: list[bytes]) -> int:
+        begun.set()
+        assert may_end.wait(30)
+        return writev(file, parts)
+
+    monkeypatch.setattr(os, "writev", slow)
+    with ShardFile(tmp_path / "a.tar") as shard:
+        shard.write(Sample("0", {"bin": bytes(CHUNK_BYTES)}))
+        assert begun.wait(30)
+        shard.write(Sample("1", {"bin": b"x"}))  # would wait for ever if the first one held it up
+        may_end.set()
+    assert shard.entry.samples == 2
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_write_that_fails_on_the_thread_is_raised_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    def fail(file: int, parts: list[bytes]) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "writev", fail)
+    with pytest.raises(OSError, match="broken"):
+        fill(tmp_path / "a.tar", [Sample(str(key), {"bin": bytes(CHUNK_BYTES)}) for key in range(1 + more)])
+    assert names(tmp_path) == []
+    assert writing_threads() == []
 
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0./"), min_size=1, max_size=60)

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ _MAX_NPY_HEADER = 1 << 20
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
+class ImageInfo(NamedTuple):
     """What an image's header says.
 
     Attributes:
@@ -106,7 +105,7 @@ def _probe_jpeg(data: bytes | memoryview) -> ImageInfo:
     width, height = header.width, header.height
     if header.orientation >= 5:
         width, height = height, width
-    frame = jpeg.baseline_frame(data)
+    frame = jpeg.baseline_frame(data) if header.has_restart else None
     restart = frame.restart if frame and frame.columns else 0
     return ImageInfo("jpg", width, height, mode, header.orientation, restart, header.mcu_width, header.mcu_height)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +17,12 @@ from numpy.typing import NDArray
 _STANDALONE = frozenset([0x01, *range(0xD0, 0xD8)])  # markers without a length: TEM, RSTn
 _FRAMES = frozenset([*range(0xC0, 0xD0)]) - {0xC4, 0xC8, 0xCC}  # SOFn, without DHT, JPG and DAC
 _ORIENTATION_TAG = 0x0112
+_END = b"\xff\xd9"
+_HEAD = struct.Struct(">BBH")  # of a segment: FF, marker, length
+_WITHOUT_LENGTH = _STANDALONE | {0xD9, 0xFF}
 
 
-@dataclass(frozen=True, slots=True)
-class JpegHeader:
+class JpegHeader(NamedTuple):
     """What a JPEG file says of itself.
 
     Attributes:
@@ -30,6 +34,7 @@ class JpegHeader:
         orientation: EXIF orientation, 1 to 8; 1 where it is absent.
         mcu_width: Pixels of an MCU, the unit that the scan is made of; 0 where it cannot be told.
         mcu_height: Pixels of an MCU.
+        has_restart: A restart interval is stated; only then there may be markers to cut along.
     """
 
     width: int
@@ -40,6 +45,7 @@ class JpegHeader:
     orientation: int
     mcu_width: int
     mcu_height: int
+    has_restart: bool
 
 
 def parse_header(data: bytes | memoryview) -> JpegHeader:
@@ -59,8 +65,10 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
     frame: tuple[int, int, int, int, bool] | None = None
     mcu = (0, 0)
     orientation: int | None = None
+    has_restart = False
     while True:
         marker, start, stop = _segment(data, position)
+        has_restart |= marker == 0xDD
         if marker in _FRAMES:
             if stop - start < 6:
                 raise ValueError("JPEG frame header is cut")
@@ -76,13 +84,28 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
         position = stop
     if frame is None or frame[0] == 0 or frame[1] == 0:
         raise ValueError("JPEG has no frame header with a width and a height before its first scan")
-    if bytes(data[stop:]).rfind(b"\xff\xd9") < 0:
+    if not _has_end(data, stop):
         raise ValueError("JPEG is cut: no end-of-image marker behind the first scan")
-    return JpegHeader(frame[0], frame[1], frame[2], frame[3], frame[4], orientation or 1, *mcu)
+    return JpegHeader(*frame, orientation or 1, *mcu, has_restart)
+
+
+def _has_end(data: bytes | memoryview, start: int) -> bool:
+    """Tell whether there is an end-of-image marker behind ``start``; nearly always it is the last two bytes."""
+    return (len(data) >= start + 2 and data[-2:] == _END) or bytes(data[start:]).rfind(_END) >= 0
 
 
 def _segment(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
     """Return (marker, start, stop of its payload) of the segment at ``position``."""
+    if position + 4 <= len(data):
+        lead, marker, length = _HEAD.unpack_from(data, position)
+        stop = position + 2 + length
+        if lead == 0xFF and marker not in _WITHOUT_LENGTH and length >= 2 and stop <= len(data):
+            return marker, position + 4, stop
+    return _odd_segment(data, position)
+
+
+def _odd_segment(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
+    """Do as `_segment` for what is rare: fill bytes, markers without a length, damage."""
     while position + 1 < len(data) and data[position] == 0xFF and data[position + 1] == 0xFF:
         position += 1  # fill bytes
     if position + 2 > len(data) or data[position] != 0xFF:
@@ -208,7 +231,11 @@ def _frame(data: bytes | memoryview, start: int, stop: int) -> tuple[int, int, i
 
 def _mcu(payload: bytes | memoryview, components: int) -> tuple[int, int]:
     """Return width and height of an MCU from a frame header, (0, 0) if it is cut or breaks the standard."""
-    factors = bytes(payload[7 : 6 + 3 * components : 3])
+    return _mcu_of(bytes(payload[7 : 6 + 3 * components : 3]), components)
+
+
+@lru_cache(maxsize=256)  # most files have one of a few samplings
+def _mcu_of(factors: bytes, components: int) -> tuple[int, int]:
     if len(factors) != components or not components:
         return 0, 0
     if components == 1:

@@ -82,8 +82,8 @@ def pack(
         shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
             that is larger alone. Where images change, their sizes are estimated, so it holds about.
         seed: Of the random order that the samples are put in.
-        workers: Processes; None takes as many as pay, up to the cores there are, and to 8 if images are kept. 1
-            packs in this process.
+        workers: Processes; None takes as many as pay, up to the cores there are, or if images are kept, which takes
+            two cores each, to half of them and 8. 1 packs in this process.
         classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
         strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 import xxhash
@@ -15,9 +20,63 @@ from wds_tools.index import ABSENT, Index, IndexBuilder, index_name, to_bytes
 from wds_tools.manifest import ImageStats, ShardEntry
 from wds_tools.sample import Sample, split_name
 from wds_tools.storage.commit import CommitFile, commit_bytes
-from wds_tools.tarfmt import BLOCK, END, build_header
+from wds_tools.tarfmt import BLOCK, END, build_header, padded
 
+CHUNK_BYTES = 2 << 20  # of 0.5 to 4 MiB the fastest
+_MOST_PARTS = 1024  # of a writev(): POSIX's IOV_MAX on Linux and macOS
 _PADDING = bytes(BLOCK)
+
+
+class _Output:
+    """Bytes of a shard, gathered into chunks; one is hashed and written on a thread while the next one is gathered.
+
+    Hashing and writing let go of Python's lock, so they take no time from what makes the samples.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = xxhash.xxh3_128()
+        self._chunk: list[bytes] = []
+        self._size = 0
+        self._thread = ThreadPoolExecutor(1, "wds_tools-write")
+        self._writing: Future[None] | None = None
+
+    def write(self, parts: Sequence[bytes], size: int) -> None:
+        """Append parts of ``size`` bytes in all.
+
+        Raises:
+            OSError: Earlier ones cannot be written.
+        """
+        self._chunk += parts
+        self._size += size
+        if self._size >= CHUNK_BYTES:
+            self._wait()
+            self._writing = self._thread.submit(self._append, self._chunk)
+            self._chunk, self._size = [], 0
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _append(self, parts: list[bytes]) -> None:
+        if len(parts) > _MOST_PARTS:
+            parts = [b"".join(parts)]
+        for part in parts:
+            self._digest.update(part)
+        written = os.writev(self._file.fileno(), parts)
+        if written < sum(map(len, parts)):  # the disk is full, which the next write says, or it was more than 2 GiB
+            self._file.write(memoryview(b"".join(parts))[written:])
+            self._file.flush()  # the next parts go past its buffer
+
+    def finish(self) -> str:
+        """Write what is left and the end of the archive; return the XXH3-128 of it all."""
+        self._wait()
+        self._append([*self._chunk, END])
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        """End the thread; from now on nothing is written."""
+        self._thread.shutdown()
 
 
 class ShardFile:
@@ -45,8 +104,6 @@ class ShardFile:
         self.bytes = 0
         self.entry: ShardEntry | None = None
         self.index: Index | None = None
-        self._commit = CommitFile(self.path)
-        self._digest = xxhash.xxh3_128()
         self._rows = IndexBuilder()
         self._keys: set[str] = set()
 
@@ -56,7 +113,9 @@ class ShardFile:
         return len(self._keys)
 
     def __enter__(self) -> ShardFile:
-        self._file = self._commit.__enter__()
+        self._open = ExitStack()
+        self._output = _Output(self._open.enter_context(CommitFile(self.path)))
+        self._open.callback(self._output.close)
         return self
 
     def write(self, sample: Sample, *, label: int | None = None, image: ImageInfo | None = None) -> None:
@@ -69,19 +128,20 @@ class ShardFile:
 
         Raises:
             SampleError: A key that was written before, or names that a reader would split in another way.
-            OSError: The disk is full.
+            OSError: The disk is full; the sample that is told so may be a later one.
         """
         headers = self._headers(sample)
         self._keys.add(sample.key)
-        places = {}
+        places: dict[str, tuple[int, int, int]] = {}
+        parts: list[bytes] = []
+        end = self.bytes
         for header, (name, data) in zip(headers, sample.fields.items(), strict=True):
             size = len(data)
-            padding = _PADDING[: -size % BLOCK]
-            places[name] = (self.bytes + len(header), size, xxhash.xxh3_64_intdigest(data))
-            for part in (header, data, padding):
-                self._digest.update(part)
-                self._file.write(part)
-            self.bytes += len(header) + size + len(padding)
+            places[name] = (end + len(header), size, xxhash.xxh3_64_intdigest(data))
+            parts += (header, data, _PADDING[: -size % BLOCK])
+            end += len(header) + padded(size)
+        self._output.write(parts, end - self.bytes)
+        self.bytes = end
         self._rows.add(sample.key, places, label, image)
 
     def _headers(self, sample: Sample) -> list[bytes]:
@@ -93,24 +153,16 @@ class ShardFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and not self.samples:
-            nothing = SampleError("no samples")
-            self._commit.__exit__(SampleError, nothing, None)
-            return
-        if error is None:
-            try:
-                self._digest.update(END)
-                self._file.write(END)
-            except BaseException as failure:
-                self._commit.__exit__(type(failure), failure, failure.__traceback__)
-                raise
-        self._commit.__exit__(kind, error, trace)
-        if error is None:
-            self._commit_index()
+        if error is None and self.samples:
+            with self._open:
+                digest = self._output.finish()
+            self._commit_index(digest)
+        else:
+            self._open.__exit__(kind or SampleError, error or SampleError("no samples"), trace)
 
-    def _commit_index(self) -> None:
+    def _commit_index(self, digest: str) -> None:
         length = self.bytes + len(END)
-        index = self._rows.build(shard=self.path.name, shard_bytes=length, shard_xxh3=self._digest.hexdigest())
+        index = self._rows.build(shard=self.path.name, shard_bytes=length, shard_xxh3=digest)
         self.entry = commit_index(index, self.path.parent)
         self.index = index
 
@@ -124,10 +176,10 @@ def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
     """
     if not sample.fields:
         raise SampleError("has no fields", shard=shard, key=sample.key)
-    headers = []
+    headers, fitting = [], _fits(sample.key, "x")
     for name, data in sample.fields.items():
         member = f"{sample.key}.{name}"
-        if split_name(member) != (sample.key, name) or not _storable(member):
+        if not fitting or not _is_field(name):
             raise SampleError(
                 f"field {name!r} would be read back as (key, field) = {split_name(member)}; allowed are keys "
                 "without a dot behind the last slash, lower-case fields, and text that UTF-8 can hold",
@@ -178,6 +230,17 @@ def merge_stats(parts: Iterable[ImageStats | None]) -> ImageStats | None:
         min(part.min_height for part in known),
         max(part.max_height for part in known),
     )
+
+
+@lru_cache(maxsize=1024)  # a dataset has a few fields, and each sample has them
+def _is_field(name: str) -> bool:
+    return _fits("x", name)
+
+
+def _fits(key: str, name: str) -> bool:
+    """Tell whether a reader would split a member's name as it was put together; key and field matter each alone."""
+    member = f"{key}.{name}"
+    return split_name(member) == (key, name) and _storable(member)
 
 
 def _storable(name: str) -> bool:

@@ -32,6 +32,7 @@ class FolderSource:
 
     def __init__(self, root: str | Path, classes: tuple[str, ...] | None = None) -> None:
         self.root = Path(root)
+        self._prefix = os.fsencode(self.root) + b"/"
         self.classes = classes
 
     def scan(self) -> Listing:
@@ -51,7 +52,7 @@ class FolderSource:
             SourceError: It is gone, cannot be read, or its size is not the one that was listed.
         """
         try:
-            data = _read_all(os.fsencode(self.root) + b"/" + raw(entry.path), entry.size)
+            data = _read_all(self._prefix + raw(entry.path), entry.size)
         except OSError as error:
             raise SourceError(f"cannot be read: {error.strerror or error}") from error
         if len(data) != entry.size:
