@@ -57,7 +57,8 @@ def render_jpegs(
     resized = _are_resized(regions)
     files = [piece if there else None for piece, there in zip(data, resized.tolist(), strict=True)]
     parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed())
-    places = np.concatenate(parts, axis=1).astype(np.int32)  # [n, 13]
+    # [n, 13]; an index may say anything, and numbers that do not fit must not become others that do
+    places = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
     height, width = out.shape[2:]
     made = _native.render_jpegs(files, places, out, height, width, MAX_PIXELS, timings)
     return [bool(done) for done in made]

@@ -111,9 +111,11 @@ void make_batch(
 {
     Worker worker = {.decoder = decoder_new(max_pixels), .timings = timings};
     size_t bytes = 3 * (size_t)height * (size_t)width;
-    for (size_t i = 0; i < number; i++)
-        done[i] = worker.decoder && files[i].data && is_sound(&places[i], height, width) &&
-                  !make(&worker, &files[i], &places[i], height, width, out + i * bytes);
+    for (size_t i = 0; i < number; i++) {
+        Place place = places[i]; /* a copy: another thread may write to the caller's memory after the check */
+        done[i] = worker.decoder && files[i].data && is_sound(&place, height, width) &&
+                  !make(&worker, &files[i], &place, height, width, out + i * bytes);
+    }
     if (worker.decoder)
         decoder_free(worker.decoder);
     resampler_free(&worker.resampler);
@@ -121,9 +123,7 @@ void make_batch(
         free(worker.plane[c].bytes);
 }
 
-#if defined(__x86_64__) && defined(__gnu_linux__)
-__attribute__((target_clones("avx2", "default"), optimize("O3")))
-#endif
+VECTORIZED
 static void row_to_planes(
     const uint8_t *restrict pixels, size_t count, uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b)
 {

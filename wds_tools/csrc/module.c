@@ -50,12 +50,20 @@ static int is_size(int height, int width)
     return height > 0 && width > 0 && height <= 1 << 16 && width <= 1 << 16;
 }
 
+/* Returns whether a buffer holds `count` items of `size` bytes, where C may read them. */
+static int holds(const Py_buffer *buffer, Py_ssize_t count, size_t size, size_t alignment)
+{
+    return (size_t)buffer->len / size == (size_t)count && (size_t)buffer->len % size == 0 &&
+           (uintptr_t)buffer->buf % alignment == 0;
+}
+
 static PyObject *make_into(
     Files *files, const Py_buffer *places, Py_buffer *out, int height, int width, Py_ssize_t max_pixels,
     const Py_buffer *timings)
 {
-    if (!is_size(height, width) || max_pixels < 1 || places->len != files->count * (Py_ssize_t)sizeof(Place) ||
-        out->len != files->count * 3 * height * width || (timings->buf && timings->len != sizeof(Timings))) {
+    if (!is_size(height, width) || max_pixels < 1 || !holds(places, files->count, sizeof(Place), _Alignof(Place)) ||
+        !holds(out, files->count, 3 * (size_t)height * (size_t)width, 1) ||
+        (timings->buf && !holds(timings, 1, sizeof(Timings), _Alignof(Timings)))) {
         PyErr_SetString(PyExc_ValueError, "places, out or timings have another size than the number of files asks for");
         return NULL;
     }
@@ -94,6 +102,23 @@ static PyObject *render_jpegs(PyObject *module, PyObject *arguments)
     return done;
 }
 
+static PyObject *place_into(const Files *files, Py_ssize_t offset, Py_buffer *out, int height, int width)
+{
+    size_t bytes = 3 * (size_t)height * (size_t)width, start = (size_t)offset;
+    int sound = is_size(height, width) && offset >= 0 && holds(out, files->count, bytes, 1);
+    for (Py_ssize_t i = 0; sound && i < files->count; i++)
+        sound = files->files[i].data && files->files[i].size >= start && files->files[i].size - start == bytes;
+    if (!sound) {
+        PyErr_SetString(PyExc_ValueError, "the files are not arrays of this size behind a header of this length");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < files->count; i++)
+        to_planes(files->files[i].data + start, height, width, (uint8_t *)out->buf + (size_t)i * bytes);
+    Py_END_ALLOW_THREADS
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *place_pixels(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -104,21 +129,8 @@ static PyObject *place_pixels(PyObject *module, PyObject *arguments)
     Files files = {0};
     if (!PyArg_ParseTuple(arguments, "O!nw*ii", &PyList_Type, &list, &offset, &out, &height, &width))
         return NULL;
-    if (!take(list, &files)) {
-        Py_ssize_t bytes = 3 * (Py_ssize_t)height * width;
-        int sound = is_size(height, width) && offset >= 0 && out.len == files.count * bytes;
-        for (Py_ssize_t i = 0; sound && i < files.count; i++)
-            sound = files.files[i].data && (Py_ssize_t)files.files[i].size == offset + bytes;
-        if (sound) {
-            Py_BEGIN_ALLOW_THREADS
-            for (Py_ssize_t i = 0; i < files.count; i++)
-                to_planes(files.files[i].data + offset, height, width, (uint8_t *)out.buf + i * bytes);
-            Py_END_ALLOW_THREADS
-            done = Py_NewRef(Py_None);
-        } else {
-            PyErr_SetString(PyExc_ValueError, "the files are not arrays of this size behind a header of this length");
-        }
-    }
+    if (!take(list, &files))
+        done = place_into(&files, offset, &out, height, width);
     release(&files);
     PyBuffer_Release(&out);
     return done;

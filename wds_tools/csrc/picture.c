@@ -14,6 +14,10 @@
 
 #include <jpeglib.h>
 
+#ifndef LIBJPEG_TURBO_VERSION
+#error "another libjpeg scales components in other ways, and would write more rows than there is room for"
+#endif
+
 #define MAX_LINES (4 * DCTSIZE) /* rows of one component in a row of MCUs: sampling factors are 4 at most */
 
 #if JPEG_LIB_VERSION >= 70
@@ -46,7 +50,7 @@ static void no_warnings(j_common_ptr jpeg, int level)
 
 Decoder *decoder_new(size_t max_pixels)
 {
-    Decoder *volatile decoder = calloc(1, sizeof *decoder);
+    Decoder *decoder = calloc(1, sizeof *decoder);
     if (!decoder)
         return NULL;
     decoder->max_pixels = max_pixels;
@@ -54,17 +58,11 @@ Decoder *decoder_new(size_t max_pixels)
     decoder->jpeg.client_data = decoder;
     decoder->errors.error_exit = give_up;
     decoder->errors.emit_message = no_warnings;
-    if (setjmp(decoder->failed)) {
-        free(decoder);
-        return NULL;
-    }
-    jpeg_create_decompress(&decoder->jpeg);
     return decoder;
 }
 
 void decoder_free(Decoder *decoder)
 {
-    jpeg_destroy_decompress(&decoder->jpeg);
     free(decoder->pieces.bytes);
     for (int c = 0; c < 3; c++)
         free(decoder->plane[c].bytes);
@@ -105,6 +103,12 @@ static int read_frame(const uint8_t *at, size_t size, Grid *grid, int *component
     return 0;
 }
 
+/* Frames that are progressive, lossless or arithmetic, and markers that have no length. */
+static int is_strange(int marker)
+{
+    return (marker > 0xC1 && marker < 0xDA && marker != 0xC4) || marker < 0x02 || marker == 0xFF;
+}
+
 /* Returns 0 for a sequential JPEG of one scan whose restart markers divide each row of MCUs into equal pieces. */
 static int find_grid(const uint8_t *data, size_t size, Grid *grid)
 {
@@ -130,8 +134,8 @@ static int find_grid(const uint8_t *data, size_t size, Grid *grid)
             grid->rows = (grid->height + grid->cell_height - 1) / grid->cell_height;
             grid->cell_width *= restart;
             return 0;
-        } else if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4) {
-            return -1; /* progressive, lossless, arithmetic */
+        } else if (is_strange(marker)) {
+            return -1;
         }
     }
     return -1;
@@ -212,13 +216,22 @@ Picture cut_picture(Decoder *decoder, const Picture *picture)
     return cut;
 }
 
+/* Returns whether chroma is stored as encoders do it. Else libjpeg itself makes no pixels, or the two planes differ, and
+   the filters made for one would read beyond the other. */
+static int is_sampled_evenly(const struct jpeg_decompress_struct *jpeg)
+{
+    const jpeg_component_info *one = &jpeg->comp_info[0], *two = &jpeg->comp_info[1], *three = &jpeg->comp_info[2];
+    return one->h_samp_factor % two->h_samp_factor == 0 && one->v_samp_factor % two->v_samp_factor == 0 &&
+           three->h_samp_factor == two->h_samp_factor && three->v_samp_factor == two->v_samp_factor;
+}
+
 /* Returns 0 if the picture that libjpeg has begun is one of ours and holds the region. */
 static int check(const Decoder *decoder, const Region *region)
 {
     const struct jpeg_decompress_struct *jpeg = &decoder->jpeg;
     int grey = jpeg->jpeg_color_space == JCS_GRAYSCALE && jpeg->num_components == 1;
     int colour = (jpeg->jpeg_color_space == JCS_YCbCr || jpeg->jpeg_color_space == JCS_RGB) && jpeg->num_components == 3;
-    if (jpeg->data_precision != 8 || !(grey || colour))
+    if (jpeg->data_precision != 8 || !(grey || (colour && is_sampled_evenly(jpeg))))
         return -1;
     if ((size_t)jpeg->image_width * jpeg->image_height > decoder->max_pixels)
         return -1;
@@ -289,9 +302,10 @@ int decode_picture(Decoder *decoder, const Picture *picture, int spare, Planes *
     struct jpeg_decompress_struct *jpeg = &decoder->jpeg;
     size_t stride[3];
     if (setjmp(decoder->failed)) {
-        jpeg_abort_decompress(jpeg);
+        jpeg_destroy_decompress(jpeg);
         return -1;
     }
+    jpeg_create_decompress(jpeg); /* anew: it keeps tables, and the next picture may have none of its own */
     jpeg_mem_src(jpeg, picture->data, picture->size);
     jpeg_read_header(jpeg, TRUE);
     if (check(decoder, &picture->needed))
@@ -306,6 +320,8 @@ int decode_picture(Decoder *decoder, const Picture *picture, int spare, Planes *
     planes->is_rgb = jpeg->jpeg_color_space == JCS_RGB;
     for (int c = 0; c < jpeg->num_components; c++)
         planes->box[c] = place_in(decoder, &picture->box, &picture->needed, c, stride[c]);
-    jpeg_abort_decompress(jpeg);
+    if (jpeg->output_scanline >= jpeg->output_height)
+        jpeg_finish_decompress(jpeg); /* warns where the end of the file is missing */
+    jpeg_destroy_decompress(jpeg);
     return 0;
 }

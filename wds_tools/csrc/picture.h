@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
     Box box[3];
-    int planes; /* 1 grey, 3 colour */
+    int planes; /* 1 grey, 3 colour: then the last two are alike */
     int is_rgb; /* the three are not luma and chroma but red, green and blue */
 } Planes;
 

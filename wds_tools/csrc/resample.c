@@ -17,12 +17,6 @@ typedef struct {
     uint16_t weight[TAPS];
 } Filter;
 
-#if defined(__x86_64__) && defined(__gnu_linux__)
-#define VECTORIZED __attribute__((target_clones("avx2", "default"), optimize("O3")))
-#else
-#define VECTORIZED
-#endif
-
 typedef uint8_t Bytes __attribute__((vector_size(16)));
 #if defined(__clang__)
 #define INTERLEAVE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)

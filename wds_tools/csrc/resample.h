@@ -5,6 +5,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+_Static_assert(sizeof(size_t) >= 8, "sizes of planes are multiplied without a check");
+
+/* Compiled for two kinds of processor, of which one is chosen when the module is loaded: by a means that glibc has and
+   musl has not. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__clang__)
+#define VECTORIZED __attribute__((target_clones("avx2", "default")))
+#elif defined(__x86_64__) && defined(__GLIBC__)
+#define VECTORIZED __attribute__((target_clones("avx2", "default"), optimize("O3")))
+#else
+#define VECTORIZED
+#endif
+
 /* Samples that may be read behind the last one of a row, and rows behind the last one of a plane. */
 #define SLACK 64
 

@@ -1,0 +1,81 @@
+"""What the tests of the compiled path share: pictures made by it, and by the Python path that it has to agree with."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image
+
+from wds_tools import native
+from wds_tools.codecs import probe
+from wds_tools.decode import decode_rgb
+from wds_tools.errors import DecodeError
+from wds_tools.prng import uniform
+from wds_tools.render import render
+from wds_tools.views import Regions, View
+
+Pixels = NDArray[np.uint8]
+
+needs_native = pytest.mark.skipif(
+    native._native is None,
+    reason="wds_tools._native is not compiled: it takes a C compiler and libjpeg-turbo's headers",
+)
+
+
+def encoded(image: Image.Image, **options: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+def sampled(image: Image.Image, sampling: str) -> bytes:
+    """Encode with a chroma subsampling that Pillow does not offer too: 444, 422, 420, 440, 411."""
+    return simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality=92, colorsubsampling=sampling)
+
+
+def regions_of(view: View, files: Sequence[bytes]) -> Regions:
+    """Return the region of each file, each another one."""
+    sizes = [probe(data) for data in files]
+    u = uniform(4, np.arange(len(files)), view.draws)
+    return view.regions(np.array([size.width for size in sizes]), np.array([size.height for size in sizes]), u)
+
+
+def region(
+    box: tuple[int, ...], resize: tuple[int, int], corner: tuple[int, int], size: tuple[int, int], flip: bool
+) -> Regions:
+    """Return one region: box as left, top, width, height; the others as rows and columns."""
+    arrays = [np.array([numbers], np.int64) for numbers in (box, resize, corner, size)]
+    return Regions(*arrays, flip=np.array([flip]))
+
+
+def by_native(files: Sequence[bytes | None], regions: Regions) -> tuple[list[bool], Pixels]:
+    """Return which pictures were made, and all of them: zeros where none was."""
+    out = np.zeros((len(files), 3, *regions.size[0].tolist()), np.uint8)
+    made = native.render_jpegs([memoryview(data) if data is not None else None for data in files], regions, out)
+    return made, out
+
+
+def by_python(files: Sequence[bytes], regions: Regions, mode: str = "RGB") -> Pixels:
+    made = []
+    for i, (data, box) in enumerate(zip(files, regions.needed().tolist(), strict=True)):
+        part = decode_rgb(memoryview(data), kind="jpg", mode=mode, orientation=1, box=tuple(box))
+        made.append(render(part, regions, i, box))
+    return np.stack(made)
+
+
+def python_refuses(data: bytes, regions: Regions) -> bool:
+    try:
+        by_python([data], regions)
+    except DecodeError:
+        return True
+    return False
+
+
+def mean_difference(ours: Pixels, theirs: Pixels) -> float:
+    """Return the largest mean difference of a picture in a batch."""
+    return float(abs(ours.astype(int) - theirs.astype(int)).mean(axis=(1, 2, 3)).max())
