@@ -32,9 +32,9 @@ static void count(const Worker *worker, double *step, double *since)
     }
 }
 
-/* How much smaller a picture can be decoded so that half of what is left is still no less than the result. Averaged over
-   a picture, the difference to decoding it whole is then 0.5 of 255, at most 1.9 on the photographs that were tried; with
-   3/2 in place of 2 it was 4.2. */
+/* How much smaller a picture can be decoded so that half of what is left is still no less than the result. Averaged
+   over a picture, the difference to decoding it whole is then 0.5 of 255, at most 1.9 on the photographs that were
+   tried; with 3/2 in place of 2 it was 4.2. */
 static int spare_of(const Place *place)
 {
     int spare = 8;

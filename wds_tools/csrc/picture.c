@@ -158,8 +158,8 @@ static Region covered(const Grid *grid, int left, int right, int top, int bottom
     return (Region){x, y, end_x - x, end_y - y};
 }
 
-/* Copies the pieces that are needed, their markers numbered anew. Returns where they end, or NULL if the markers are not
-   those that the header promises. */
+/* Copies the pieces that are needed, their markers numbered anew. Returns where they end, or NULL if the markers
+   are not those that the header promises. */
 static uint8_t *copy_pieces(
     const Picture *picture, const Grid *grid, int left, int right, int top, int bottom, uint8_t *to)
 {
@@ -216,8 +216,8 @@ Picture cut_picture(Decoder *decoder, const Picture *picture)
     return cut;
 }
 
-/* Returns whether chroma is stored as encoders do it. Else libjpeg itself makes no pixels, or the two planes differ, and
-   the filters made for one would read beyond the other. */
+/* Returns whether chroma is stored as encoders do it. Else libjpeg itself makes no pixels, or the two planes
+   differ, and the filters made for one would read beyond the other. */
 static int is_sampled_evenly(const struct jpeg_decompress_struct *jpeg)
 {
     const jpeg_component_info *one = &jpeg->comp_info[0], *two = &jpeg->comp_info[1], *three = &jpeg->comp_info[2];
@@ -230,7 +230,8 @@ static int check(const Decoder *decoder, const Region *region)
 {
     const struct jpeg_decompress_struct *jpeg = &decoder->jpeg;
     int grey = jpeg->jpeg_color_space == JCS_GRAYSCALE && jpeg->num_components == 1;
-    int colour = (jpeg->jpeg_color_space == JCS_YCbCr || jpeg->jpeg_color_space == JCS_RGB) && jpeg->num_components == 3;
+    int three = jpeg->jpeg_color_space == JCS_YCbCr || jpeg->jpeg_color_space == JCS_RGB;
+    int colour = three && jpeg->num_components == 3;
     if (jpeg->data_precision != 8 || !(grey || (colour && is_sampled_evenly(jpeg))))
         return -1;
     if ((size_t)jpeg->image_width * jpeg->image_height > decoder->max_pixels)

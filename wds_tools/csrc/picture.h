@@ -27,13 +27,13 @@ typedef struct Decoder Decoder;
 Decoder *decoder_new(size_t max_pixels);
 void decoder_free(Decoder *decoder);
 
-/* Where restart markers allow it, returns the picture cut down to what is needed: a JPEG that belongs to the decoder and is
-   good until the next call. Else returns the picture as it is. */
+/* Where restart markers allow it, returns the picture cut down to what is needed: a JPEG that belongs to the
+   decoder and is good until the next call. Else returns the picture as it is. */
 Picture cut_picture(Decoder *decoder, const Picture *picture);
 
-/* Decodes what is needed, at 1/2, 1/4 or 1/8 of the size if `spare` is 2, 4 or 8. The planes belong to the decoder and are
-   good until the next call. Returns 0, or -1 if this is for another decoder to judge: whatever is damaged, unusual (CMYK,
-   12 bits), smaller than the region, or too large. */
+/* Decodes what is needed, at 1/2, 1/4 or 1/8 of the size if `spare` is 2, 4 or 8. The planes belong to the decoder
+   and are good until the next call. Returns 0, or -1 if this is for another decoder to judge: whatever is damaged,
+   unusual (CMYK, 12 bits), smaller than the region, or too large. */
 int decode_picture(Decoder *decoder, const Picture *picture, int spare, Planes *planes);
 
 #endif

@@ -117,7 +117,8 @@ int prepare(Resampler *resampler, const Box *box, const View *view)
         view->left, view->width, view->flip);
 }
 
-/* Each result row is a weighted sum of source rows, the first of which is row `from`; `width` is a multiple of LANES. */
+/* Each result row is a weighted sum of source rows, the first of which is row `from`; `width` is a multiple of
+   LANES. */
 VECTORIZED
 static void filter_columns(
     const uint8_t *in, size_t stride, int from, size_t width, const Filter *filters, int rows, uint8_t *out)

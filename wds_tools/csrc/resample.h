@@ -20,8 +20,8 @@ _Static_assert(sizeof(size_t) >= 8, "sizes of planes are multiplied without a ch
 /* Samples that may be read behind the last one of a row, and rows behind the last one of a plane. */
 #define SLACK 64
 
-/* A box in a plane. Its edges may lie between samples, as chroma has half as many as luma, and outside of what is there:
-   only [first_column, last_column) and [first_row, last_row) were decoded. */
+/* A box in a plane. Its edges may lie between samples, as chroma has half as many as luma, and outside of what is
+   there: only [first_column, last_column) and [first_row, last_row) were decoded. */
 typedef struct {
     const uint8_t *samples;
     size_t stride; /* samples from a row to the next one */
@@ -62,8 +62,8 @@ size_t plane_bytes(int width, int height);
    it, or memory ran out. */
 int prepare(Resampler *resampler, const Box *box, const View *view);
 
-/* Writes view->height rows of view->width samples, row_stride() apart, into plane_bytes(), by the filters of `prepare` for
-   this box or one like it in another plane. Returns 0, or -1 where memory ran out. */
+/* Writes view->height rows of view->width samples, row_stride() apart, into plane_bytes(), by the filters of
+   `prepare` for this box or one like it in another plane. Returns 0, or -1 where memory ran out. */
 int resample(Resampler *resampler, const Box *box, const View *view, uint8_t *out);
 
 /* Turns YCbCr (JFIF: full range, BT.601) into RGB planes of width * height bytes each. */
