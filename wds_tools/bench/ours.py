@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from itertools import chain, islice
 
 import torch
 
 from wds_tools.bench.works import RAW_SIDE, Setup
+from wds_tools.dataset import StreamingDataset
 from wds_tools.loader import Loader, make_loader
 from wds_tools.views import Resize
 
@@ -29,10 +31,20 @@ def loader_of(setup: Setup, seed: int, *, num_workers: int) -> Loader:
 
 def batches(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
+    if setup.work == "bytes":
+        yield from _stored(setup, seed)
     with loader_of(setup, seed, num_workers=setup.workers) as loader:
         while True:
             for samples, *_labels in loader:
                 yield len(samples)
+
+
+def _stored(setup: Setup, seed: int) -> Generator[int]:
+    """Take bytes as they are stored, in this process: to hand them over from a worker costs more than to read them."""
+    dataset = StreamingDataset(setup.shards, batch_size=setup.batch_size, decode=False, shuffle=True, seed=seed)
+    samples = chain.from_iterable(iter(lambda: iter(dataset), None))  # epoch after epoch
+    while True:
+        yield sum(1 for _ in islice(samples, setup.batch_size))
 
 
 def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
