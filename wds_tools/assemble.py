@@ -123,32 +123,17 @@ class Assembler:
         self, rows: Rows, epoch: int, positions: NDArray[np.int64], out: torch.Tensor | None
     ) -> list[torch.Tensor]:
         view, transform = self.recipe.view, self.recipe.transform
-        data, kinds, modes = rows.images(), rows.kinds(), rows.modes()
-        turns = rows.gather("orientation").tolist()
         regions = self._regions(rows, epoch, positions) if view else None
-        pixels = self._place(len(rows), out)
-        boxes: list[Any] = regions.needed().tolist() if regions else [None] * len(rows)
-        made = [False] * len(rows)
-        if pixels is not None and regions is not None:
-            made = _made_natively(data, kinds, turns, regions, pixels)
-        images = []
-        for i in range(len(rows)):
-            image = pixels[i] if pixels is not None else None
-            if not made[i]:
-                try:
-                    cut = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], box=boxes[i])
-                except DecodeError as error:
-                    raise _placed(error, rows, i) from error
-                if regions is None:
-                    image = np.ascontiguousarray(cut.transpose(2, 0, 1))
-                else:
-                    image = render(cut, regions, i, boxes[i], image)
-            if out is not None and transform is None:
-                continue
-            images.append(torch.from_numpy(image))
-            if transform is not None:
-                images[i] = self._transformed(images[i], rows, i, epoch, int(positions[i]), out)
-        return images
+        pictures = _pictures(rows, regions, self._place(len(rows), out))
+        if out is not None and transform is None:
+            return []
+        images = [torch.from_numpy(picture) for picture in pictures]
+        if transform is None:
+            return images
+        return [
+            self._transformed(image, rows, i, epoch, position, out)
+            for i, (image, position) in enumerate(zip(images, positions.tolist(), strict=True))
+        ]
 
     def _place(self, count: int, out: torch.Tensor | None) -> Pixels | None:
         """Return where the pixels of a batch go, uint8 [count, 3, height, width], or None if they differ in size."""
@@ -206,6 +191,29 @@ class Assembler:
             )
         out[i].copy_(result)
         return result
+
+
+def _pictures(rows: Rows, regions: Regions | None, pixels: Pixels | None) -> list[Pixels]:
+    """Return each picture, uint8 [3, height, width], in its place in ``pixels`` if there is one."""
+    data, kinds, modes = rows.images(), rows.kinds(), rows.modes()
+    turns = rows.gather("orientation").tolist()
+    boxes: list[Any] = regions.needed().tolist() if regions else [None] * len(rows)
+    made = [False] * len(rows)
+    if regions is not None and pixels is not None:
+        made = _made_natively(data, kinds, turns, regions, pixels)
+    pictures: list[Any] = [None] * len(rows) if pixels is None else list(pixels)
+    for i in range(len(rows)):
+        if made[i]:
+            continue
+        try:
+            cut = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], box=boxes[i])
+        except DecodeError as error:
+            raise _placed(error, rows, i) from error
+        if regions is None:
+            pictures[i] = np.ascontiguousarray(cut.transpose(2, 0, 1))
+        else:
+            pictures[i] = render(cut, regions, i, boxes[i], pictures[i])
+    return pictures
 
 
 def _made_natively(
