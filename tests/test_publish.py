@@ -464,12 +464,13 @@ def test_a_kill_of_a_packer_with_workers_is_mended_by_a_rerun(src, bucket, whole
     assert not spooled(tmp_path)
 
 
-def test_an_interrupt_ends_uploads_soon_and_a_rerun_goes_on(src, bucket, whole, tmp_path):
+@pytest.mark.parametrize("slow", ["", ".tar", ".json"])  # whatever it is, a shard, or the report of one
+def test_an_interrupt_ends_uploads_soon_and_a_rerun_goes_on(src, bucket, whole, tmp_path, slow):
     script = SCRIPT.format(tests=str(Path(__file__).parent), src=str(src)) + textwrap.dedent(
         f"""
         from wds_tools.cli import main
         def fault(number, path):
-            if number == 6:
+            if number >= 6 and path.endswith({slow!r}) and not Bucketful.seconds:
                 print("now", flush=True)
                 Bucketful.seconds = 60
         Bucketful.fault = staticmethod(fault)

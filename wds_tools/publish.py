@@ -221,14 +221,17 @@ class BucketDestination(Destination):
         else:
             for name in (report.entry.index, report.entry.name):
                 self._bucket.put(self.folder / name, name, advance=self._advance)
-        self._bucket.put(path, f"{WORK_NAME}/{path.name}")
+        self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._go_on)
         remove_shard(self.folder, report.number)
         path.unlink(missing_ok=True)
 
     def _advance(self, size: int) -> None:
+        self._go_on(size)
+        self._bar.update(size)
+
+    def _go_on(self, _size: int) -> None:
         if self._uploads.stopped:
             raise StopUploadError
-        self._bar.update(size)
 
     def _read_plan(self) -> dict[str, Any] | None:
         data = self._bucket.read(f"{WORK_NAME}/{PLAN_NAME}")
