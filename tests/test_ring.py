@@ -53,6 +53,14 @@ def test_a_lent_tensor_outlives_its_ring():
     assert (images == 9).all()
 
 
+def test_the_slot_that_was_freed_last_is_used_first():
+    ring = Ring(slots=4, rows=1, layout=Layout((1,), torch.uint8))
+    taken = [ring.take() for _ in range(4)]
+    for slot in taken:
+        ring.release(slot)
+    assert [ring.take() for _ in range(4)] == taken[::-1]
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.int64])
 def test_slots_hold_any_dtype(dtype):
     ring = Ring(slots=2, rows=3, layout=Layout((2, 2), dtype))

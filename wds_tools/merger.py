@@ -9,7 +9,6 @@ import errno
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,12 @@ from wds_tools.index import index_name
 from wds_tools.manifest import Manifest, ShardEntry
 from wds_tools.options import CacheOptions
 from wds_tools.packplan import shard_name
-from wds_tools.packstate import Destination, ShardReport, entry_is_there, read_manifest, save_report
+from wds_tools.packstate import Destination, ShardReport, entry_is_there, manifest_of, read_manifest, save_report
 from wds_tools.shardset import ShardSet, join_sets, open_shards
 from wds_tools.storage import is_url
 from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
-from wds_tools.writer import count_fields, image_stats, merge_stats
+from wds_tools.writer import count_fields, image_stats
 
 SOURCE_KIND = "merge"
 COPY_BYTES = 8 << 20  # held in memory while a shard is copied
@@ -152,7 +151,7 @@ class _Job:
                 reports.append(report if report is not None else self._take(number, bar))
                 if report is not None:
                     bar.update(entry.bytes)
-        made = _manifest(reports, classes=classes, shuffled=shuffled, source=source)
+        made = manifest_of(reports, classes=classes, shuffled=shuffled, source=source)
         self.destination.commit(made, ())
         return made
 
@@ -215,22 +214,6 @@ class _Job:
                     "`wds-tools verify` lists the damage; copy it again, or pack it again",
                     shard=self.shards.shard_url(number),
                 )
-
-
-def _manifest(
-    reports: Sequence[ShardReport], *, classes: tuple[str, ...], shuffled: bool, source: dict[str, Any]
-) -> Manifest:
-    fields: Counter[str] = Counter()
-    for report in reports:
-        fields.update(report.fields)
-    return Manifest(
-        shards=tuple(report.entry for report in reports if report.entry is not None),
-        fields=dict(fields),
-        classes=classes,
-        shuffled=shuffled,
-        images=merge_stats(report.images for report in reports),
-        source=source,
-    )
 
 
 def _source(sets: Sequence[ShardSet]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from wds_tools.manifest import Manifest
 from wds_tools.options import available_cores
 from wds_tools.packing import Packing
 from wds_tools.packplan import Plan, shard_name
-from wds_tools.packstate import APPENDED, Destination, ShardReport
+from wds_tools.packstate import APPENDED, Destination, ShardReport, manifest_of
 from wds_tools.packwork import ShardTask, run_tasks
 from wds_tools.rayengine import run_on_ray
 from wds_tools.sources.base import Skip, Source
@@ -58,7 +58,9 @@ class PackJob:
             self._pack_missing()
             reports = sorted([*self.kept.values(), *self.made], key=lambda report: report.number)
             skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
-            manifest = self._manifest(reports)
+            manifest = manifest_of(
+                reports, classes=self.plan.classes, shuffled=self.plan.shuffled, source=self.plan.source
+            )
             strict = self.packing.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
                 self.destination.undo(self.made)
@@ -109,19 +111,6 @@ class PackJob:
             folder=self.destination.folder,
             policy=self.packing.policy,
             threads=threads,
-        )
-
-    def _manifest(self, reports: Sequence[ShardReport]) -> Manifest:
-        fields: Counter[str] = Counter()
-        for report in reports:
-            fields.update(report.fields)
-        return Manifest(
-            shards=tuple(report.entry for report in reports if report.entry is not None),
-            fields=dict(fields),
-            classes=self.plan.classes,
-            shuffled=self.plan.shuffled,
-            images=merge_stats(report.images for report in reports),
-            source=self.plan.source,
         )
 
     def _explain(self, error: OSError) -> DestinationError:

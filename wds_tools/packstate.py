@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from wds_tools.packplan import differences, shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
+from wds_tools.writer import merge_stats
 
 WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"
@@ -65,6 +67,23 @@ class ShardReport:
             ImageStats(**raw["images"]) if raw["images"] else None,
             tuple(Skip(*pair) for pair in raw["skipped"]),
         )
+
+
+def manifest_of(
+    reports: Sequence[ShardReport], *, classes: tuple[str, ...], shuffled: bool, source: dict[str, Any]
+) -> Manifest:
+    """Return the manifest of shards that were finished."""
+    fields: Counter[str] = Counter()
+    for report in reports:
+        fields.update(report.fields)
+    return Manifest(
+        shards=tuple(report.entry for report in reports if report.entry is not None),
+        fields=dict(fields),
+        classes=classes,
+        shuffled=shuffled,
+        images=merge_stats(report.images for report in reports),
+        source=source,
+    )
 
 
 def report_path(folder: Path, number: int) -> Path:
