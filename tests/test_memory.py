@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def workers_of(pid):
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_stay_within_their_memory_and_do_not_grow_after_the_third_epoch(packed, context):
+    forkserver._forkserver._stop()  # one that packing has started in this process has not imported torch
     with wt.make_loader(
         packed,
         batch_size=64,
