@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -108,3 +111,93 @@ def test_a_record_pickles_into_a_process_that_has_not_made_its_type() -> None:
     code = f"import pickle; record = pickle.loads({data!r}); print(record.image, record.mask_png)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "1 2\n"
+
+
+FIELDS = [("image",), ("image", "label"), ("image", "cls", "__key__")]
+
+
+def assert_same(again: object, record: tuple[object, ...]) -> None:
+    assert type(again) is type(record)
+    assert again == record
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+@pytest.mark.parametrize(
+    "rebuild",
+    [
+        lambda record: type(record)(*record),
+        lambda record: type(record)(value for value in record),
+        lambda record: type(record)(map(str, record)),
+        lambda record: type(record)(**record._asdict()),
+        lambda record: record._make(list(record)),
+        lambda record: record._replace(image="0"),
+        lambda record: pickle.loads(pickle.dumps(record)),
+        copy.copy,
+        copy.deepcopy,
+    ],
+)
+def test_a_batch_is_built_again_from_its_values(fields: tuple[str, ...], rebuild: Callable[[Any], Any]) -> None:
+    record = make_record(fields, map(str, range(len(fields))))
+    assert_same(rebuild(record), record)
+
+
+def test_a_batch_of_several_fields_is_built_from_one_list_or_tuple_of_them() -> None:
+    record = make_record(("image", "label"), (1, 2))
+    assert_same(type(record)([1, 2]), record)
+    assert_same(type(record)((1, 2)), record)
+
+
+def test_a_batch_of_one_field_takes_a_list_as_its_value() -> None:
+    record = make_record(("__key__",), (["a", "b"],))
+    assert_same(type(record)(["a", "b"]), record)
+
+
+@pytest.mark.parametrize("values", [(), (1, 2, 3), (iter([1]),), ([1, 2, 3],)])
+def test_a_batch_of_the_wrong_number_of_values_is_a_type_error(values: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError):
+        record_type(("image", "label"))(*values)
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_the_tree_maps_of_torch_keep_a_batch(fields: tuple[str, ...]) -> None:
+    from torch.utils import _pytree
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    record = make_record(fields, range(len(fields)))
+    doubled = make_record(fields, [2 * value for value in record])
+    assert_same(_pytree.tree_map(lambda value: 2 * value, record), doubled)
+    assert_same(_pytree.tree_unflatten(*_pytree.tree_flatten(record)), record)
+    assert_same(pin_memory(record), record)
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_torch_collates_samples_to_a_batch(fields: tuple[str, ...]) -> None:
+    import torch
+    from torch.utils.data import default_collate, default_convert
+
+    samples = [make_record(fields, [torch.full((2,), row)] * len(fields)) for row in (0, 1)]
+    batch = default_collate(samples)
+    assert type(batch) is record_type(fields)
+    assert all(torch.equal(value, torch.tensor([[0, 0], [1, 1]])) for value in batch)
+    assert type(default_convert(samples[0])) is record_type(fields)
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_accelerate_keeps_a_batch(fields: tuple[str, ...]) -> None:
+    import torch
+    from accelerate import utils
+
+    record = make_record(fields, [torch.arange(4)] * len(fields))
+    twice = torch.arange(4).repeat(2)
+    for again, expected in [
+        (utils.honor_type(record, (value for value in record)), torch.arange(4)),
+        (utils.recursively_apply(lambda value: 2 * value, record), 2 * torch.arange(4)),
+        (utils.send_to_device(record, "cpu"), torch.arange(4)),
+        (utils.concatenate([record, record]), twice),
+        (utils.slice_tensors(record, slice(1, 3)), torch.tensor([1, 2])),
+        (utils.gather(record), torch.arange(4)),
+        (utils.pad_across_processes(record), torch.arange(4)),
+    ]:
+        assert type(again) is type(record)
+        assert all(torch.equal(value, expected) for value in again)
+    assert utils.find_batch_size(record) == 4

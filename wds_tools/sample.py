@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 from collections import namedtuple
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -70,6 +71,11 @@ def attribute_names(fields: tuple[str, ...]) -> tuple[str, ...]:
 def record_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """Return the named tuple for these fields: of one sample, and of a batch of them.
 
+    Libraries that walk through a batch build it again from new values. Those that look for named tuples, such as
+    torch, call ``type(batch)(*values)``; the others, such as the Trainer of Hugging Face, call
+    ``type(batch)(generator)``, as for a plain tuple. Both work. One value alone is what a batch of one field takes,
+    so such a batch is built again only from an iterator, which is never a value.
+
     The type is made at run time, so pickle could not find it by name in another process:
     its values are pickled with the field names instead.
     """
@@ -79,6 +85,11 @@ def record_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
     class Batch(base):
         __slots__ = ()
 
+        def __new__(cls, /, *values: Any, **named: Any) -> Any:
+            if len(values) == 1 and not named and (len(names) > 1 or isinstance(values[0], Iterator)):
+                return cls._make(values[0])
+            return super().__new__(cls, *values, **named)
+
         def __reduce__(self) -> tuple[Any, ...]:
             return make_record, (fields, tuple(self))
 
@@ -86,6 +97,6 @@ def record_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
     return Batch
 
 
-def make_record(fields: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+def make_record(fields: tuple[str, ...], values: Iterable[Any]) -> Any:
     """Return ``values`` as the named tuple of ``fields``."""
-    return record_type(fields)(*values)
+    return record_type(fields)._make(values)  # type: ignore[attr-defined]
