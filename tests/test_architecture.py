@@ -16,7 +16,7 @@ publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality where choose views native reader render assemble ring pool
 ranks opened witness dataset device job feeding loader
 verifier stored tree unpacker stats chart forecast picture sheet bench
-proposal tune cli""".split()  # noqa: SIM905 - read as a book
+snippet proposal tune cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = {
     *("render", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),

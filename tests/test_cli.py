@@ -189,8 +189,7 @@ def test_pack_ends_with_a_summary_and_what_to_do_next(few: Path, tmp_path: Path)
     assert "next: wds-tools info out" in result.out
     assert "skipped" not in result.out
     assert process("info", "out", cwd=tmp_path).code == 0
-    code = result.out.partition("loader = ")[2]
-    assert 'wds_tools.make_loader("out", batch_size=256,' in code
+    assert "\nloader = wds_tools.make_loader(\n    'out',\n    batch_size=4,\n" in result.out
 
 
 def test_pack_again_says_that_it_is_done(call: Call, few: Path, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import wds_tools as wt
 from wds_tools.bench.report import Round
-from wds_tools.proposal import GOOD_ENOUGH, Proposal, Task, between, ladder, shares, smallest, spell
+from wds_tools.proposal import GOOD_ENOUGH, Proposal, Task, between, ladder, shares, smallest
+from wds_tools.snippet import spell
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
 
@@ -132,7 +133,7 @@ def test_the_call_says_what_was_measured_and_chosen():
     assert options == {
         "batch_size": "128",
         "view": "wds_tools.RandomResizedCrop(224, flip=True)",
-        "fields": "('image',)",
+        "fields": "'image'",
         "shuffle": "True",
         "num_workers": "3",
         "prefetch_factor": "2",

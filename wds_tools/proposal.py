@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from wds_tools.bench.report import Round, Spread, table
 from wds_tools.chart import Plot, Series, draw
 from wds_tools.feeding import slots_for
+from wds_tools.snippet import IMPORT, spell, spell_call, spell_fields
 from wds_tools.stats import bar, counted, human_bytes
 
 GOOD_ENOUGH = 0.95
@@ -63,21 +64,6 @@ def smallest(rounds: Rounds) -> int:
     """
     able = {number: found for number, found in rounds.items() if number > 0}
     return min(number for number, share in shares(able).items() if share.median >= GOOD_ENOUGH)
-
-
-def spell(view: Any) -> str:
-    """Return a view as one writes it, what is by default left out.
-
-    >>> from wds_tools.views import RandomResizedCrop, Resize
-    >>> spell(RandomResizedCrop(224, flip=True)), spell(Resize((128, 128)))
-    ('RandomResizedCrop(224, flip=True)', 'Resize((128, 128))')
-    """
-    words = [
-        repr(value) if field.default is MISSING else f"{field.name}={value!r}"
-        for field in fields(view)
-        if (value := getattr(view, field.name)) != field.default
-    ]
-    return f"{type(view).__name__}({', '.join(words)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +132,13 @@ class Proposal:
         options = {
             "batch_size": f"{task.batch_size}",
             "view": f"wds_tools.{spell(task.view)}",
-            "fields": "" if task.fields == ("image", "label") else f"{task.fields!r}",
+            "fields": spell_fields(task.fields),
             "shuffle": "True",
             "num_workers": f"{self.num_workers}",
             "prefetch_factor": f"{self.prefetch_factor}",
             "device": f"{task.device!r}" if task.device else "",
         }
-        lines = [f"    {name}={value}," for name, value in options.items() if value]
-        return "\n".join(["loader = wds_tools.make_loader(", f"    {task.dataset!r},", *lines, ")"])
+        return spell_call(task.dataset, options)
 
     def reason(self) -> str:
         """Return why it is this number of workers, in a sentence."""
@@ -221,7 +206,7 @@ class Proposal:
         yield ", ".join(f"{name} {value}" for name, value in self.machine.items())
 
     def _call_lines(self) -> list[str]:
-        return ["import wds_tools", "", self.call()]
+        return [IMPORT, "", self.call()]
 
 
 def _table(name: str, rounds: Rounds) -> list[str]:

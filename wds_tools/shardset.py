@@ -131,9 +131,11 @@ def open_shards(spec: str | os.PathLike[str], *, cache: CacheOptions | None = No
     """
     name = os.fspath(spec)
     cache = cache or CacheOptions.of(None, None)
-    if has_pattern(name) or name.endswith(".tar"):
+    is_folder = not is_url(name) and os.path.isdir(name)  # noqa: PTH112 - whatever characters its name has
+    if not is_folder and (has_pattern(name) or name.endswith(".tar")):
         return _from_pattern(name, cache)
-    folder, manifest_name = split_folder(name) if name.endswith(".json") else (name, MANIFEST_NAME)
+    is_manifest = name.endswith(".json") and not is_folder
+    folder, manifest_name = split_folder(name) if is_manifest else (name, MANIFEST_NAME)
     store = open_store(folder, cache=cache)
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))

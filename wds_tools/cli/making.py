@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,10 +117,25 @@ def pack(
         verify_pixels=verify_pixels,
         spool=spool,
     )
-    for report in made.values() if isinstance(made, dict) else [made]:
+    reports: dict[str, PackReport] = made if isinstance(made, dict) else {"": made}
+    for report in reports.values():
         click.echo(_pack_summary(report))
-    click.echo(
-        next_steps(str(report.dst)) if report.complete else "next: when all tasks have ended, the same with --finish"
+    if all(report.complete for report in reports.values()):
+        click.echo(_next_steps(reports))
+    else:
+        click.echo("next: when all tasks have ended, the same with --finish")
+
+
+def _next_steps(reports: Mapping[str, PackReport]) -> str:
+    """Return what to do next with datasets, by the name of their split."""
+    from wds_tools.snippet import first_call, usual_side
+
+    side = usual_side(report.manifest for report in reports.values())
+    return next_steps(
+        {
+            str(report.dst): first_call(str(report.dst), report.manifest, side=side, split=split)
+            for split, report in reports.items()
+        }
     )
 
 
@@ -206,7 +221,7 @@ def append(
     manifest = report.manifest
     whole = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: they are in it already"
-    click.echo(f"{done}; {dst} has {whole} now\n{next_steps(str(dst))}")
+    click.echo(f"{done}; {dst} has {whole} now\n{_next_steps({'': report})}")
 
 
 @click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
@@ -250,7 +265,7 @@ def reshard(
         quality=quality,
         fresh=fresh,
     )
-    click.echo(f"{_pack_summary(report)}\n{next_steps(str(dst))}")
+    click.echo(f"{_pack_summary(report)}\n{_next_steps({'': report})}")
 
 
 @click.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
@@ -265,13 +280,17 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
     """
     from wds_tools.indexer import index_shards
     from wds_tools.manifest import MANIFEST_NAME
+    from wds_tools.shardset import open_shards
+    from wds_tools.snippet import first_call, usual_side
     from wds_tools.storage.patterns import expand_pattern
 
     run.after_interrupt = "run the same command again to start over"
     made = index_shards(patterns, manifest=manifest)
     folder = Path(expand_pattern(patterns[0])[0]).parent
-    dataset = folder if manifest is None else folder / manifest
+    dataset = str(folder if manifest is None else folder / manifest)
+    shards = open_shards(dataset)
+    call = first_call(dataset, made, side=usual_side([made]), indexes=map(shards.index, range(len(made.shards))))
     click.echo(
         f"indexed {amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
-        f"into {folder / (manifest or MANIFEST_NAME)}\n{next_steps(str(dataset))}"
+        f"into {folder / (manifest or MANIFEST_NAME)}\n{next_steps({dataset: call})}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -38,7 +39,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
     if report.kept:
         how.append(f"{report.kept:,} kept of an earlier run")
     click.echo(f"merged {counted(len(datasets), 'dataset')} into {dst}: {size} ({', '.join(how)})")
-    click.echo(f"next: wds-tools verify {dst}")
+    click.echo(f"next: wds-tools verify {shlex.quote(dst)}")
 
 
 @click.command(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_NAMED = 5  # files or shards that a summary names before it counts
@@ -41,13 +42,12 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def next_steps(dataset: str) -> str:
-    """Return what one does with a dataset next."""
-    return (
-        f"next: wds-tools info {dataset}\n"
-        f'      loader = wds_tools.make_loader("{dataset}", batch_size=256,\n'
-        "                                     view=wds_tools.RandomResizedCrop(224, flip=True), shuffle=True)"
-    )
+def next_steps(calls: Mapping[str, str]) -> str:
+    """Return what to do next with datasets that were just made; ``calls`` are the statements that load them."""
+    from wds_tools.snippet import IMPORT
+
+    looks = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in calls)
+    return "\n".join([f"next: {looks}", "", IMPORT, "", *calls.values()])
 
 
 def one_line(message: object) -> str:
