@@ -14,12 +14,26 @@ READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index ma
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality where choose views native reader render assemble ring pool
-ranks opened witness dataset device job feeding loader
+ranks opened witness dataset device job feeding handover loader
 verifier stored tree unpacker stats chart forecast picture sheet bench
 snippet proposal tune cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = {
-    *("render", "assemble", "ring", "pool", "ranks", "opened", "dataset", "device", "job", "loader", "sheet", "bench"),
+    *(
+        "render",
+        "assemble",
+        "ring",
+        "pool",
+        "ranks",
+        "opened",
+        "dataset",
+        "device",
+        "job",
+        "handover",
+        "loader",
+        "sheet",
+        "bench",
+    ),
 }
 MAX_LINES = 450
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -151,3 +151,13 @@ def test_bytes_are_verified_and_take_no_view(packed_copy):
     path.write_bytes(data)
     with pytest.raises(ChecksumError, match=r"shard-000001\.tar"):
         list(wt.StreamingDataset(packed_copy, decode=False))
+
+
+def test_one_field_that_is_not_in_a_list_comes_without_a_tuple(packed):
+    images = list(wt.StreamingDataset(packed, view=VIEW, fields="image"))
+    tuples = list(wt.StreamingDataset(packed, view=VIEW, fields=("image",)))
+    assert all(isinstance(image, torch.Tensor) for image in images)
+    assert all(torch.equal(image, image_of) for image, (image_of,) in zip(images, tuples, strict=True))
+    assert {type(label) for label in wt.StreamingDataset(packed, fields="label")} == {int}
+    batch = next(iter(DataLoader(wt.StreamingDataset(packed, view=VIEW, fields="image"), batch_size=4)))
+    assert torch.equal(batch, torch.stack(images[:4]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ class StreamingDataset(IterableDataset[Any]):
         view: What part of the picture, at what size; None keeps the whole picture.
         shuffle: True, False, a window in samples, or a quality such as 0.95.
         seed: Of the order, of crops and flips.
-        fields: ``image``, ``label``, ``__key__``, or any stored field.
+        fields: ``image``, ``label``, ``__key__``, or any stored field. One name that is not in a list,
+            ``fields="image"``, gives its values alone, without a tuple around them.
         transform: Function on a uint8 tensor [3, height, width], or an Albumentations transform.
         decode: False gives what is stored, verified, as a dictionary of bytes with ``__key__`` and ``__url__``: what
             webdataset's pipelines take, as in ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger
@@ -74,7 +76,7 @@ class StreamingDataset(IterableDataset[Any]):
         view: View | None = None,
         shuffle: bool | int | float = False,
         seed: int = 0,
-        fields: Sequence[str] = ("image", "label"),
+        fields: str | Sequence[str] = ("image", "label"),
         transform: Transform | None = None,
         decode: bool = True,
         tail: Tail = "drop",
@@ -155,10 +157,10 @@ class StreamingDataset(IterableDataset[Any]):
                 yield from self._samples(values)
 
     def _samples(self, values: list[Any]) -> Iterator[Any]:
-        fields = self._opened.recipe.fields
         columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
-        for row in zip(*columns, strict=True):
-            yield make_record(fields, row)
+        if self._opened.is_bare:
+            return iter(columns[0])
+        return map(partial(make_record, self._opened.recipe.fields), zip(*columns, strict=True))
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
 from wds_tools.errors import OptionError, WorkerError
 from wds_tools.feeding import LENT_SLOTS, Feeding, NumWorkers
+from wds_tools.handover import BatchTransform, Handover
 from wds_tools.job import Inline, Job, as_tensors, joined, tasks_of
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Opened, Request, check_plan, open_dataset
@@ -28,12 +29,9 @@ from wds_tools.pool import STALL_SECONDS, WorkerPool
 from wds_tools.proof import EpochProof
 from wds_tools.ranks import Group
 from wds_tools.ring import Ring
-from wds_tools.sample import make_record
 from wds_tools.views import View
 from wds_tools.where import Where
 from wds_tools.witness import Witness
-
-BatchTransform = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +69,9 @@ class Loader:
         self._feeding = feeding
         self._course = Course(opened.order)
         self._tail: Tail = tail
-        self._fields = (*opened.recipe.fields, "valid") if tail == "mask" else opened.recipe.fields
-        self._batch_transform = batch_transform
+        self._handover = Handover(
+            opened.recipe.fields, is_bare=opened.is_bare, tail=tail, batch_transform=batch_transform
+        )
         self._context = context
         self._stall_seconds = stall_seconds
         self._cursor = Cursor()  # what has been consumed
@@ -311,12 +310,10 @@ class Loader:
         """Return the batch, and count it as consumed."""
         if self.device.type not in ("cpu", "cuda"):
             values = move(values, self.device)
-        if self._batch_transform and "image" in self._fields:
-            place = self._fields.index("image")
-            values[place] = self._batch_transform(values[place])
+        batch = self._handover.batch(values)
         self._cursor = plan.cursor_after(step.number)
         self._witness.saw(step)
-        return make_record(self._fields, tuple(values))
+        return batch
 
 
 def make_loader(
@@ -328,7 +325,7 @@ def make_loader(
     seed: int = 0,
     num_workers: NumWorkers = None,
     device: str | int | torch.device | None = None,
-    fields: Sequence[str] = ("image", "label"),
+    fields: str | Sequence[str] = ("image", "label"),
     transform: Transform | None = None,
     batch_transform: BatchTransform | None = None,
     tail: Tail = "drop",
@@ -363,12 +360,14 @@ def make_loader(
             ``"auto"`` begins with one and gives work to more while the loop is found waiting for batches, up to one
             per core; ``loader.num_workers`` tells how many, and the batches are the same with any number.
         device: Where image and label tensors go; None is memory.
-        fields: ``image``, ``label``, ``__key__``, or any stored field, such as ``json`` or ``mask.png``.
+        fields: ``image``, ``label``, ``__key__``, or any stored field, such as ``json`` or ``mask.png``. One name that
+            is not in a list, ``fields="image"``, gives its values alone, without a tuple around them.
         transform: Your function on a uint8 tensor [3, height, width] of one sample, run in the worker; or an
             Albumentations transform. Its random numbers are seeded by the sample's place in the epoch.
         batch_transform: Your function on the whole image tensor, run on the device: normalise there.
         tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
-            pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation).
+            pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation). A batch is then a
+            named tuple even if ``fields`` is one name.
         where: Only samples for which this holds, by the columns of the index: text such as
             ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Nothing is read to leave it out.
         subset: A fraction of them, drawn by ``seed``, or sample ids, such as those of `train_test_split`.

@@ -34,7 +34,7 @@ class Request:
     view: View | None
     shuffle: bool | int | float
     seed: int
-    fields: Sequence[str]
+    fields: str | Sequence[str]
     transform: Transform | None
     where: Where | None
     subset: Subset | None
@@ -81,12 +81,14 @@ class Opened:
         prefix: Returns the order of its first shards alone; None for a mixture.
         ranks: Which part is this process's.
         recipe: What workers need.
+        is_bare: ``fields=`` was one name: its values come without a tuple around them.
     """
 
     order: AnyOrder
     prefix: Callable[[int], AnyOrder] | None
     ranks: Ranks
     recipe: Recipe
+    is_bare: bool
 
     @property
     def shards(self) -> ShardSet:
@@ -125,7 +127,7 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "or leave 'label' out of fields="
             )
     recipe = Recipe(shards, block, request.seed, names, request.view, request.transform)
-    return Opened(order, prefix, ranks, recipe)
+    return Opened(order, prefix, ranks, recipe, isinstance(request.fields, str))
 
 
 def _find(name: str | os.PathLike[str], request: Request, fields: tuple[str, ...], world: World) -> Part:
