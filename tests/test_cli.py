@@ -237,9 +237,33 @@ def test_the_image_options_of_pack_reach_the_packer(call: Call, few: Path, tmp_p
     for words, said in (
         (["--images", "keep", "--verify-pixels"], "verify_pixels with images='keep'"),
         (["--images", "smaller"], "allowed are 'keep', 'crop-ready', 'resize', 'raw'"),
+        (["--images", "resize"], "needs a size: give --resize 256"),
+        (["--images", "keep", "--resize", "64"], "a size goes with 'resize' and 'raw' only"),
     ):
         assert_one_line_error(call("pack", few, tmp_path / "none", *words), 2, said)
         assert not (tmp_path / "none").exists()
+
+
+def without_programs(*words: str | Path) -> Result:
+    """Run the program where jpegtran cannot be found."""
+    return process(*words, env={**os.environ, "PATH": os.devnull})
+
+
+def test_that_jpegtran_is_missing_is_said_once_and_only_when_packing_starts(few: Path, tmp_path: Path) -> None:
+    said = without_programs("pack", few, tmp_path / "split", "--split", "train=0.5,val=0.5").err
+    assert re.fullmatch(r"warning: jpegtran is not installed, so JPEGs are kept as they are: .*\n", said)
+    assert without_programs("pack", few, tmp_path / "split", "--split", "train=0.5,val=0.5").err == ""  # nothing to do
+    assert_one_line_error(without_programs("pack", tmp_path / "nowhere", tmp_path / "out"), 1, "nowhere")
+    assert_one_line_error(without_programs("pack", few, tmp_path / "split" / "val"), 1, "holds another dataset")
+    assert without_programs("pack", few, tmp_path / "kept", "--images", "keep").err == ""
+
+
+def test_without_jpegtran_the_warning_fits_what_becomes_of_the_images(few: Path, tmp_path: Path) -> None:
+    result = without_programs("pack", few, tmp_path / "out", "--resize", "64x48")
+    assert result.code == 0
+    assert "so JPEGs that need no resizing are kept as they are" in result.err
+    images = json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]
+    assert images == {"min_width": 64, "max_width": 64, "min_height": 48, "max_height": 48}
 
 
 def make_nothing(folder: Path) -> None:

@@ -384,8 +384,8 @@ def test_policies_that_write_other_bytes_have_other_names() -> None:
     ("options", "said"),
     [
         ({"images": "best"}, "images='best'; allowed are 'keep', 'crop-ready', 'resize', 'raw'"),
-        ({"images": "resize"}, "images='resize' with resize=None; a size belongs to 'resize'"),
-        ({"images": "keep", "resize": 3}, "images='keep' with resize=3"),
+        ({"images": "resize"}, r"images='resize' needs a size: give --resize 256 \(resize=256\)"),
+        ({"images": "keep", "resize": 3}, "resize=3 with images='keep'; a size goes with 'resize' and 'raw' only"),
         ({"images": "raw", "quality": 90}, "quality=90 with images='raw'; allowed are 1 to 100, with 'resize'"),
         ({"resize": 64, "quality": 101}, "quality=101 with images='resize'"),
         ({"quality": 80, "images": "keep"}, "quality=80"),
@@ -409,21 +409,18 @@ def test_a_size_is_read_as_width_by_height() -> None:
     assert parse_size(7) == parse_size("7") == 7
 
 
-def test_without_jpegtran_images_are_kept_and_that_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_jpegtran_images_are_kept_and_the_notice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.devnull)
-    assert str(choose(None, resize=None, quality=None, verify_pixels=True)) == "keep"
-    assert len(caplog.records) == 1
-    assert "jpegtran is not installed, so JPEGs are kept as they are" in caplog.text
-    assert "apt install libjpeg-turbo-progs" in caplog.text
+    kept = choose(None, resize=None, quality=None, verify_pixels=True)
+    assert str(kept) == "keep"
+    assert "jpegtran is not installed, so JPEGs are kept as they are" in kept.notice
+    assert "apt install libjpeg-turbo-progs" in kept.notice
     resized = choose("resize", resize=64, quality=None, verify_pixels=False)
     assert str(resized) == "resize 64 quality 90 without jpegtran"
+    assert "so JPEGs that need no resizing are kept as they are" in resized.notice
     assert transcode(encoded(noise()), resized).info.restart > 0  # Pillow writes the markers
-    caplog.clear()
     for images in ("keep", "raw"):
-        choose(images, resize=None, quality=None, verify_pixels=False)
-    assert not caplog.records
+        assert not choose(images, resize=None, quality=None, verify_pixels=False).notice
     with pytest.raises(OptionError, match=r"needs the program jpegtran: install it \(Debian: apt install"):
         choose("crop-ready", resize=None, quality=None, verify_pixels=False)
 

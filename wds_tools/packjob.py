@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 
 from tqdm import tqdm
@@ -26,6 +27,7 @@ from wds_tools.sources.base import Skip, Source
 from wds_tools.writer import merge_stats
 
 _NAMED_FILES = 3
+_log = logging.getLogger("wds_tools")
 
 
 class PackJob:
@@ -89,6 +91,9 @@ class PackJob:
         self.kept = self.destination.finished_shards()
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
         missing = [number for number in self.plan.numbers if number not in self.kept and self.packing.has(number)]
+        if missing and self.packing.policy.notice:
+            self.bar.clear()
+            _say_once(self.packing.policy.notice)
         processes = min(self.processes, len(missing))
         # Images that change take a core each; cores that have no shard of their own help with those there are.
         keep, ray = self.packing.policy.images == "keep", self.packing.engine == "ray"
@@ -153,6 +158,10 @@ class Bar:
         """Begin with samples that an earlier run has packed, which do not count as speed."""
         self._bar.initial = self._bar.n = samples
 
+    def clear(self) -> None:
+        """Make room for a line of text; the bar comes back below it."""
+        self._bar.clear()
+
     def advance(self, samples: int, size: int) -> None:
         """Count samples and bytes that are done."""
         if self._bar.disable:
@@ -161,6 +170,12 @@ class Bar:
         rate = self._bytes / max(1e-9, time.monotonic() - self._started)
         self._bar.set_postfix_str(f"{rate / 1e6:.1f} MB/s", refresh=False)
         self._bar.update(samples)
+
+
+@cache
+def _say_once(notice: str) -> None:
+    """Warn; what holds for all splits, or for several calls, is said for the first one."""
+    _log.warning(notice)
 
 
 def shows(progress: bool | None) -> bool:

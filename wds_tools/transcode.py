@@ -8,7 +8,6 @@ of its own and a restart marker every few MCUs, so that a reader can cut a crop 
 from __future__ import annotations
 
 import io
-import logging
 import math
 import shutil
 import subprocess
@@ -34,7 +33,6 @@ PIECE_PIXELS = 64
 _LEAST_PIECE_PIXELS = 16  # below, markers and padding add more than a tenth to a file
 _MOST_SIDE = 65_535
 _INSTALL = "install it (Debian: apt install libjpeg-turbo-progs, Homebrew: brew install jpeg-turbo)"
-_log = logging.getLogger("wds_tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +46,7 @@ class Policy:
         quality: Of the JPEGs that ``resize`` makes, 1 to 100.
         verify_pixels: Decode each crop-ready JPEG and its original, and keep the original if a pixel differs.
         jpegtran: The program is there; without it, JPEGs that need no resizing are kept as they are.
+        notice: What the user should know when packing starts.
     """
 
     images: Images = "keep"
@@ -55,6 +54,7 @@ class Policy:
     quality: int = QUALITY
     verify_pixels: bool = False
     jpegtran: bool = True
+    notice: str = ""
 
     def __str__(self) -> str:
         """Name all that the bytes depend on: part of a dataset's ``source``."""
@@ -87,7 +87,7 @@ def choose(
     """Make a policy from the arguments of `pack`.
 
     Without ``images`` it is ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where jpegtran is not
-    installed, which is logged as a warning.
+    installed, which the policy's notice says.
 
     Raises:
         OptionError: Arguments that do not fit each other, or ``crop-ready`` without jpegtran.
@@ -99,16 +99,20 @@ def choose(
         raise OptionError(f"images='crop-ready' needs the program jpegtran: {_INSTALL}, or pack with images='keep'")
     chosen: Any = images or ("crop-ready" if resize is None else "resize")
     size = parse_size(resize)
-    if (size is None and chosen == "resize") or (size is not None and chosen not in ("resize", "raw")):
+    if size is None and chosen == "resize":
         raise OptionError(
-            f"images={chosen!r} with resize={resize!r}; a size belongs to 'resize', and may go with 'raw'"
+            "images='resize' needs a size: give --resize 256 (resize=256), the shorter side in pixels, or 320x240"
         )
+    if size is not None and chosen not in ("resize", "raw"):
+        raise OptionError(f"resize={resize!r} with images={chosen!r}; a size goes with 'resize' and 'raw' only")
     if quality is not None and (chosen != "resize" or not 1 <= quality <= 100):
         raise OptionError(f"quality={quality} with images={chosen!r}; allowed are 1 to 100, with 'resize'")
     if verify_pixels and chosen not in ("crop-ready", "resize"):
         raise OptionError(f"verify_pixels with images={chosen!r}; it is for 'crop-ready' and 'resize'")
+    notice = ""
     if not has_jpegtran and chosen in ("crop-ready", "resize"):
-        _log.warning("jpegtran is not installed, so JPEGs are kept as they are: to load crops faster, %s", _INSTALL)
+        which = "JPEGs" if chosen == "crop-ready" else "JPEGs that need no resizing"
+        notice = f"jpegtran is not installed, so {which} are kept as they are: to load crops faster, {_INSTALL}"
         chosen = "keep" if chosen == "crop-ready" else chosen
     return Policy(
         images=chosen,
@@ -116,6 +120,7 @@ def choose(
         quality=QUALITY if quality is None else quality,
         verify_pixels=verify_pixels,
         jpegtran=has_jpegtran,
+        notice=notice,
     )
 
 
