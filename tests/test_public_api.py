@@ -5,16 +5,34 @@ import inspect
 import pytest
 
 import wds_tools
+from wds_tools import errors
 
 NAMES = [
     "CenterCrop",
+    "ChecksumError",
+    "DecodeError",
+    "DestinationError",
+    "DeviceError",
+    "Loader",
     "Manifest",
+    "ManifestError",
+    "MissingFieldError",
     "Mixture",
+    "NotADatasetError",
+    "OptionError",
+    "ProofError",
     "RandomResizedCrop",
     "Resize",
+    "ResumeError",
+    "SampleError",
+    "ShardError",
     "ShardWriter",
+    "SourceError",
+    "StoreError",
     "StreamingDataset",
+    "TruncatedShardError",
     "WdsToolsError",
+    "WorkerError",
     "__version__",
     "append",
     "describe",
@@ -33,6 +51,11 @@ NAMES = [
 def test_the_public_names_are_these():
     assert wds_tools.__all__ == NAMES == sorted(NAMES)
     assert dir(wds_tools) == NAMES
+
+
+def test_every_error_is_public():
+    found = {n for n, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert found <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])

@@ -16,9 +16,27 @@ if TYPE_CHECKING:
     from wds_tools.appender import append, reshard
     from wds_tools.choose import train_test_split
     from wds_tools.dataset import StreamingDataset
-    from wds_tools.errors import WdsToolsError
+    from wds_tools.errors import (
+        ChecksumError,
+        DecodeError,
+        DestinationError,
+        DeviceError,
+        ManifestError,
+        MissingFieldError,
+        NotADatasetError,
+        OptionError,
+        ProofError,
+        ResumeError,
+        SampleError,
+        ShardError,
+        SourceError,
+        StoreError,
+        TruncatedShardError,
+        WdsToolsError,
+        WorkerError,
+    )
     from wds_tools.indexer import index_shards
-    from wds_tools.loader import make_loader
+    from wds_tools.loader import Loader, make_loader
     from wds_tools.manifest import Manifest
     from wds_tools.merger import merge
     from wds_tools.mixture import Mixture
@@ -35,13 +53,30 @@ __version__ = "0.1.0"
 # Each name is loaded when it is first used: packing needs no torch, and `wds-tools --help` needs almost nothing.
 _HOMES = {
     "CenterCrop": "views",
+    "ChecksumError": "errors",
+    "DecodeError": "errors",
+    "DestinationError": "errors",
+    "DeviceError": "errors",
+    "Loader": "loader",
     "Manifest": "manifest",
+    "ManifestError": "errors",
+    "MissingFieldError": "errors",
     "Mixture": "mixture",
+    "NotADatasetError": "errors",
+    "OptionError": "errors",
+    "ProofError": "errors",
     "RandomResizedCrop": "views",
     "Resize": "views",
+    "ResumeError": "errors",
+    "SampleError": "errors",
+    "ShardError": "errors",
     "ShardWriter": "shardwriter",
+    "SourceError": "errors",
+    "StoreError": "errors",
     "StreamingDataset": "dataset",
+    "TruncatedShardError": "errors",
     "WdsToolsError": "errors",
+    "WorkerError": "errors",
     "append": "appender",
     "describe": "stats",
     "index_shards": "indexer",
@@ -57,13 +92,30 @@ _HOMES = {
 
 __all__ = [
     "CenterCrop",
+    "ChecksumError",
+    "DecodeError",
+    "DestinationError",
+    "DeviceError",
+    "Loader",
     "Manifest",
+    "ManifestError",
+    "MissingFieldError",
     "Mixture",
+    "NotADatasetError",
+    "OptionError",
+    "ProofError",
     "RandomResizedCrop",
     "Resize",
+    "ResumeError",
+    "SampleError",
+    "ShardError",
     "ShardWriter",
+    "SourceError",
+    "StoreError",
     "StreamingDataset",
+    "TruncatedShardError",
     "WdsToolsError",
+    "WorkerError",
     "__version__",
     "append",
     "describe",
