@@ -161,3 +161,8 @@ def test_one_field_that_is_not_in_a_list_comes_without_a_tuple(packed):
     assert {type(label) for label in wt.StreamingDataset(packed, fields="label")} == {int}
     batch = next(iter(DataLoader(wt.StreamingDataset(packed, view=VIEW, fields="image"), batch_size=4)))
     assert torch.equal(batch, torch.stack(images[:4]))
+
+
+def test_a_dataset_tells_what_it_reads_and_how(packed):
+    text = repr(make(packed, batch_size=30, rank=0, world_size=2, view=None))
+    assert text == f"StreamingDataset({str(packed)!r}, samples=400, this_rank=180, batch_size=30, view=None)"

@@ -587,3 +587,11 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_ends_in_silence(packed, nu
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_loader_tells_what_it_reads_and_how(make, packed):
+    text = repr(make(view=wt.CenterCrop(24)))
+    assert text == (
+        f"Loader({str(packed)!r}, samples=400, batch_size=32, steps=12, num_workers=2, device='cpu', "
+        "view=CenterCrop(size=24, resize=None))"
+    )

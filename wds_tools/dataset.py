@@ -127,6 +127,13 @@ class StreamingDataset(IterableDataset[Any]):
         """Class names by number."""
         return self._opened.shards.manifest.classes
 
+    def __repr__(self) -> str:
+        opened = self._opened
+        return (
+            f"StreamingDataset({opened.shards.name!r}, samples={opened.order.samples}, this_rank={len(self)}, "
+            f"batch_size={self.batch_size}, view={opened.recipe.view!r})"
+        )
+
     def __len__(self) -> int:
         """Return this rank's samples in an epoch."""
         return len(self._plan(0)) * self.batch_size

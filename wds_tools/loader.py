@@ -85,6 +85,13 @@ class Loader:
         self._witness = Witness(opened.ranks, batch_size=batch_size, tail=tail)
         check_plan(self._plan(Cursor()))
 
+    def __repr__(self) -> str:
+        return (
+            f"Loader({self._opened.shards.name!r}, samples={self.samples}, batch_size={self.batch_size}, "
+            f"steps={len(self)}, num_workers={self.num_workers}, device={str(self.device)!r}, "
+            f"view={self._opened.recipe.view!r})"
+        )
+
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
         return len(self._plan(Cursor(self._cursor.epoch)))
