@@ -52,12 +52,57 @@ def _rank(orders):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    if orders.get("kind", "").startswith("late"):
+        return _late(orders)
     dist.init_process_group("gloo")
     try:
         seen = {"streaming": _streaming, "loader": _loader}[orders.get("kind", "loader")](orders)
         dist.barrier()  # hangs if a rank has taken fewer steps than the others
     except Exception as error:
         seen = {"error": f"{type(error).__name__}: {error}"}
+    if not orders.get("may_fail"):
+        dist.destroy_process_group()
+    return seen
+
+
+def _late(orders):
+    """Create the loader first and the process group after it, as Lightning and torch.multiprocessing.spawn do."""
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader
+
+    import wds_tools as wt
+
+    rank, world = int(os.environ.pop("RANK")), int(os.environ.pop("WORLD_SIZE"))
+    where = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+    workers = orders.get("workers", 0)
+    seen = {}
+
+    def begin():
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=world)
+
+    try:
+        if orders["kind"] == "late streaming":
+            dataset = wt.StreamingDataset(orders["dataset"], **_options(orders))
+            context = orders.get("context") if workers else None
+            loader = DataLoader(dataset, orders["batch"], num_workers=workers, multiprocessing_context=context)
+            before = len(dataset)
+            begin()
+            seen = {"steps": [batch.key for batch in loader], "lens": [before, len(dataset)]}
+        else:
+            with wt.make_loader(orders["dataset"], num_workers=workers, **_options(orders)) as loader:
+                before = len(loader)
+                if rank in orders.get("early", ()):  # this rank begins its epoch before the group exists
+                    batches = iter(loader)
+                    first = [next(batches).key]
+                    begin()
+                    seen["steps"] = first + [batch.key for batch in batches]
+                else:
+                    begin()
+                    seen["steps"] = [batch.key for batch in loader]
+                seen |= {"lens": [before, len(loader)], "proof": str(loader.epoch_proof())}
+    except Exception as error:
+        seen["error"] = f"{type(error).__name__}: {error}"
+    dist.barrier()  # the store of rank 0 must outlive what the others ask of it
     if not orders.get("may_fail"):
         dist.destroy_process_group()
     return seen

@@ -109,17 +109,46 @@ def test_all_dimensions_of_a_mesh_share_the_data(packed):
     assert len(keys(ranks)) == 400
 
 
-def test_a_rank_given_twice_is_found_out_at_the_end_of_the_epoch(packed):
-    ranks = run_ranks(
-        dataset=packed,
-        world=2,
-        batch=20,
-        lockstep=False,
-        may_fail=True,
-        options={"rank": 0, "world_size": 2, "stall_seconds": 50},
-    )
+def test_a_given_rank_that_contradicts_the_process_group_is_refused(packed):
+    ranks = run_ranks(dataset=packed, world=2, batch=20, may_fail=True, options={"rank": 0, "world_size": 2})
+    assert "contradicts torch.distributed, where this process is rank 1 of 2" in ranks[1]["error"]
+    ranks = run_ranks(dataset=packed, world=2, batch=20, may_fail=True, options={"rank": 0, "world_size": 3})
+    assert all("rank=0, world_size=3 contradicts" in rank["error"] for rank in ranks)
+
+
+def test_a_rank_that_nobody_took_is_found_out_at_the_end_of_the_epoch(packed):
+    options = {"rank": 0, "world_size": 2}
+    ranks = run_ranks(dataset=packed, world=4, batch=20, lockstep=False, may_fail=True, options=options)
     errors = [rank["error"] for rank in ranks if "error" in rank]
-    assert any("ranks 0 and 1 delivered the same samples" in error for error in errors), errors
+    assert any("of 4 processes 4 as rank 0" in error for error in errors), errors
+
+
+def test_processes_that_all_read_everything_on_purpose_are_told_so(packed):
+    ranks = run_ranks(dataset=packed, world=2, batch=20, options={"rank": 0, "world_size": 1})
+    assert {rank["proof"] for rank in ranks} == {"epoch 0: 400 samples, once by each of 2 groups of 1 rank(s)"}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_made_before_the_process_group_takes_its_part(packed, workers):
+    ranks = run_ranks(dataset=packed, world=2, batch=30, workers=workers, kind="late")
+    assert [rank["lens"] for rank in ranks] == [[13, 6]] * 2
+    assert len(keys(ranks)) == sum(keys(ranks).values()) == 360
+    assert {rank["proof"] for rank in ranks} == {"epoch 0: 360 samples, each once"}
+
+
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_a_dataset_made_before_the_process_group_takes_its_part(packed, workers, context):
+    ranks = run_ranks(dataset=packed, world=2, batch=30, workers=workers, context=context, kind="late streaming")
+    assert [rank["lens"] for rank in ranks] == [[390, 180]] * 2
+    assert len(keys(ranks)) == sum(keys(ranks).values()) == 360
+
+
+@pytest.mark.parametrize("early", [[0], [0, 1]])
+def test_an_epoch_that_began_before_the_process_group_is_not_proved(packed, early):
+    ranks = run_ranks(dataset=packed, world=2, batch=20, kind="late", early=early, may_fail=True)
+    told = [rank.get("error") or rank["proof"] for rank in ranks]
+    assert not any("each once" in text for text in told), told
+    assert all("rank 0 of 1" in text for text in told), told
 
 
 def test_a_rank_that_leaves_early_does_not_make_the_others_hang(packed):

@@ -104,6 +104,20 @@ def test_each_iteration_is_the_next_epoch_with_another_order_and_other_crops(mak
     assert loader.state_dict()["epoch"] == 2
 
 
+def test_an_iterator_from_which_nothing_is_taken_uses_up_no_epoch(make):
+    """As when Lightning resumes at the end of an epoch."""
+    loader, plain = make(fields=KEYS, shuffle=True), make(fields=KEYS, shuffle=True)
+    iter(loader)
+    assert keys_of(loader) == keys_of(plain)
+    unused = iter(loader)
+    assert keys_of(loader) == keys_of(plain)
+    assert loader.state_dict() == plain.state_dict()
+    loader.load_state_dict(plain.state_dict())
+    iter(loader)
+    del unused
+    assert keys_of(loader) == keys_of(plain)
+
+
 def test_two_seeds_give_two_orders_and_one_seed_gives_one(make):
     first, again, other = (keys_of(make(fields=KEYS, shuffle=True, seed=seed)) for seed in (0, 0, 1))
     assert first == again

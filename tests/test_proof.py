@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import wds_tools as wt
 from wds_tools.errors import ProofError
-from wds_tools.proof import EpochProof, Tally, tally, tally_of_range
+from wds_tools.proof import EpochProof, Report, tally, tally_of_range
 
 IDS = st.lists(st.integers(0, 200), max_size=60)
 
@@ -30,9 +30,10 @@ def test_a_range_is_counted_in_parts():
 
 
 def proof(*ranks, expected=None, finished=True):
-    parts = tuple(None if ids is None else tally(np.array(ids)) for ids in ranks)
-    delivered = sum((part for part in parts if part), Tally())
-    return EpochProof(2, delivered, expected or tally_of_range(100), parts, finished, 0, 100)
+    reports = tuple(
+        None if ids is None else Report(rank, len(ranks), tally(np.array(ids))) for rank, ids in enumerate(ranks)
+    )
+    return EpochProof(2, expected or tally_of_range(100), reports, finished, 0, 100)
 
 
 def test_what_is_missing_or_too_many_is_said():
@@ -52,6 +53,20 @@ def test_what_is_missing_or_too_many_is_said():
     assert proof(whole, finished=False).ok is None
     assert "1 of 2 ranks have not told" in str(proof(whole, None))
     assert proof(whole, None).ok is None
+
+
+def test_processes_that_disagree_about_the_ranks_prove_nothing():
+    everything = tally_of_range(100)
+    halves = tally(np.arange(50)), tally(np.arange(50, 100))
+    for reports, words in (
+        ([(0, 1, everything), (0, 1, everything)], "100 samples, once by each of 2 groups of 1 rank(s)"),
+        ([(0, 2, halves[0]), (1, 2, halves[1])] * 2, "100 samples, once by each of 2 groups of 2 rank(s)"),
+        ([(0, 1, everything), (1, 2, halves[1])], "process 0 read as rank 0 of 1, process 1 read as rank 1 of 2"),
+        ([(0, 2, halves[0]), (0, 2, halves[0])], "of 2 processes 2 as rank 0"),
+    ):
+        told = EpochProof(0, everything, tuple(Report(*report) for report in reports), True, 0, 100)
+        assert words in str(told)
+        assert told.ok is ("groups" in words)
 
 
 def make(packed, **options):

@@ -35,7 +35,7 @@ request = Request(batch_size=256, view=None, shuffle=True, seed=0, fields=("labe
                   cache_bytes=None)
 wds_tools.opened.open_shards = lambda *a, **k: shards  # it was read just now
 opened = timed("plan", lambda: open_dataset(sys.argv[1], request))
-plan = EpochPlan(opened.order, Cursor(), opened.ranks.world, 256, "drop")
+plan = EpochPlan(opened.order, Cursor(), opened.ranks.find().world, 256, "drop")
 first = timed("first_ids", lambda: plan.step(0))
 state = json.loads(json.dumps(state_dict(opened.order, Cursor(3, 777_777_777))))
 def again():

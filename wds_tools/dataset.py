@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -51,7 +52,8 @@ class StreamingDataset(IterableDataset[Any]):
         where: Only samples for which this holds, as for `make_loader`.
         subset: A fraction of them, or sample ids.
         class_weights: How often the classes come, as for `make_loader`.
-        rank: This process's data-parallel rank; found by itself under torchrun.
+        rank: This process's data-parallel rank. By default it is looked up whenever an iteration starts, as for
+            `make_loader`.
         world_size: Number of ranks.
         group: Process group or DeviceMesh whose members share the data.
         lanes: Independent streams of blocks; by default one per machine.
@@ -144,7 +146,9 @@ class StreamingDataset(IterableDataset[Any]):
             self._shared[0] = epoch
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_assembler": None}
+        # A worker that is not forked knows nothing of torch.distributed, so what was found here goes with it.
+        opened = dataclasses.replace(self._opened, ranks=self._opened.ranks.for_worker())
+        return {**self.__dict__, "_opened": opened, "_assembler": None}
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -171,7 +175,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened
-        return EpochPlan(opened.order, Cursor(epoch, 0), opened.ranks.world, self.batch_size, self.tail)
+        return EpochPlan(opened.order, Cursor(epoch, 0), opened.ranks.find().world, self.batch_size, self.tail)
 
     def _next_epoch(self, info: Any) -> int:
         """Return the epoch that starts now: the workers of one round of the DataLoader agree on it.

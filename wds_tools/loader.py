@@ -167,13 +167,16 @@ class Loader:
             self._start = self._cursor = Cursor(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        # The epoch is settled here, not at the first batch, so that two calls of iter() are two epochs.
+        # A generator: everything below happens when the first batch is asked for. An iterator from which nothing is
+        # taken, such as one that Lightning makes when it resumes, leaves the loader as it was.
         start = self._start or Cursor(self._begun + 1)
+        check_plan(self._plan(Cursor(start.epoch)))
+        plan = self._plan(start)
         self._start = None
         self._begun = start.epoch
         self._cursor = start
         self._round += 1
-        return self._batches(self._plan(start), self._round)
+        yield from self._batches(plan, self._round)
 
     def close(self) -> None:
         """End the workers and free the slots; the next iteration starts new ones."""
@@ -192,7 +195,7 @@ class Loader:
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
         order = self._course.of(cursor.epoch)
-        return EpochPlan(order, cursor, self._opened.ranks.world, self.batch_size, self._tail)
+        return EpochPlan(order, cursor, self._opened.ranks.find().world, self.batch_size, self._tail)
 
     def _open(self) -> None:
         """Start the workers and allocate the slots, once."""
@@ -381,7 +384,8 @@ def make_loader(
         class_weights: How often the classes come, as weights of ``torch.utils.data.WeightedRandomSampler``:
             ``"balanced"``, a mapping by class, or one weight per class; samples are repeated and left out in turn.
         prefetch_factor: Batches in the making per worker.
-        rank: This process's data-parallel rank; by default torch.distributed or torchrun's environment tells.
+        rank: This process's data-parallel rank. By default it is that of torch.distributed, or of torchrun's
+            environment, looked up whenever an iteration starts: the process group may be created after the loader.
         world_size: Number of ranks.
         group: Process group or DeviceMesh whose members share the data, such as ``mesh["dp"]``: ranks that are
             tensor-parallel to each other then get the same batches.

@@ -18,7 +18,7 @@ from wds_tools.options import CacheOptions
 from wds_tools.order import Order, default_block
 from wds_tools.planner import AnyOrder, EpochPlan, World
 from wds_tools.quality import window_of
-from wds_tools.ranks import Group, Ranks, default_lanes, find_ranks
+from wds_tools.ranks import Group, RankOptions, default_lanes
 from wds_tools.reader import check_fields
 from wds_tools.sample import record_type
 from wds_tools.shardset import ShardSet, join_sets, open_shards
@@ -79,14 +79,14 @@ class Opened:
     Attributes:
         order: Of its samples.
         prefix: Returns the order of its first shards alone; None for a mixture.
-        ranks: Which part is this process's.
+        ranks: How this process finds its part; looked up when an iteration starts.
         recipe: What workers need.
         is_bare: ``fields=`` was one name: its values come without a tuple around them.
     """
 
     order: AnyOrder
     prefix: Callable[[int], AnyOrder] | None
-    ranks: Ranks
+    ranks: RankOptions
     recipe: Recipe
     is_bare: bool
 
@@ -108,11 +108,12 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
     if not names:
         raise OptionError("fields=() is empty; name at least one field, such as 'image'")
     record_type(names)
-    ranks = find_ranks(request.rank, request.world_size, request.group)
+    ranks = RankOptions(request.rank, request.world_size, request.group)
+    world = ranks.find().world
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
     if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
         raise OptionError("class_weights= and sample ids in subset= are for one dataset, not for a Mixture")
-    parts = [_find(name, request, names, ranks.world) for name in mixture.datasets]
+    parts = [_find(name, request, names, world) for name in mixture.datasets]
     order: AnyOrder
     block: int | NDArray[np.int64]
     if len(parts) == 1:

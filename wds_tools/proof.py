@@ -7,7 +7,7 @@ missing, or comes twice, changes the sum; that two errors cancel has a chance of
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +37,9 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.samples + other.samples, (self.digest + other.digest) & _MASK)
 
+    def __mul__(self, times: int) -> Tally:
+        return Tally(self.samples * times, self.digest * times & _MASK)
+
     def __sub__(self, other: Tally) -> Tally:
         return Tally(self.samples - other.samples, (self.digest - other.digest) & _MASK)
 
@@ -59,60 +62,106 @@ def tally_of_range(stop: int) -> Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """What one process tells of an epoch.
+
+    Attributes:
+        rank: Which rank it read as.
+        world_size: Of how many.
+        delivered: What it handed to training.
+    """
+
+    rank: int
+    world_size: int
+    delivered: Tally
+
+    def to_text(self) -> str:
+        """Return the report as text for the other processes."""
+        return f"{self.rank} {self.world_size} {self.delivered.samples} {self.delivered.digest}"
+
+    @classmethod
+    def from_text(cls, text: str) -> Report:
+        """Read what `to_text` wrote."""
+        rank, world_size, samples, digest = map(int, text.split())
+        return cls(rank, world_size, Tally(samples, digest))
+
+
+@dataclass(frozen=True, slots=True)
 class EpochProof:
     """What became of an epoch.
 
     Attributes:
         epoch: Which.
-        delivered: By all ranks that are known.
-        expected: Of all ranks together.
-        ranks: What each rank delivered; of ranks that are not known, None.
+        expected: What all ranks together should deliver.
+        reports: What each process delivered, and as which rank; None for processes that are not known.
         finished: The epoch was taken to its end.
         from_position: Where this run took it up: 0, or the position of a state.
         samples: Of the dataset; ids are below.
     """
 
     epoch: int
-    delivered: Tally
     expected: Tally
-    ranks: tuple[Tally | None, ...]
+    reports: tuple[Report | None, ...]
     finished: bool
     from_position: int
     samples: int
 
     @property
+    def delivered(self) -> Tally:
+        """What all processes that are known delivered."""
+        return sum((report.delivered for report in self._known), Tally())
+
+    @property
+    def copies(self) -> int:
+        """How many processes read as the same rank, as those do that are tensor-parallel to each other."""
+        return max(1, len(self.reports) // self._known[0].world_size)
+
+    @property
     def ok(self) -> bool | None:
-        """Whether each sample was delivered once; None as long as that cannot be known."""
-        return self.delivered == self.expected if self.finished and None not in self.ranks else None
+        """Whether each sample was delivered once (by each copy); None as long as that cannot be known."""
+        if not self.finished or None in self.reports:
+            return None
+        return _disagreement(self._known) is None and self.delivered == self.expected * self.copies
+
+    @property
+    def _known(self) -> list[Report]:
+        return [report for report in self.reports if report]
 
     def __str__(self) -> str:
         part = f" from position {self.from_position:,} on" if self.from_position else ""
-        start = f"epoch {self.epoch}{part}: {self.delivered.samples:,}"
+        start = f"epoch {self.epoch}{part}: {self.delivered.samples // (self.copies if self.ok else 1):,}"
         if not self.finished:
             return f"{start} samples so far, the epoch is not over"
-        unknown = sum(rank is None for rank in self.ranks)
+        unknown = self.reports.count(None)
         if unknown:
-            return f"{start} samples here; {unknown} of {len(self.ranks)} ranks have not told theirs"
-        return f"{start} samples, each once" if self.ok else f"{start} samples of {self._trouble()}"
+            return f"{start} samples here; {unknown} of {len(self.reports)} ranks have not told theirs"
+        if not self.ok:
+            return f"{start} samples of {self._trouble()}"
+        if self.copies == 1:
+            return f"{start} samples, each once"
+        return f"{start} samples, once by each of {self.copies} groups of {self._known[0].world_size} rank(s)"
 
     def _trouble(self) -> str:
-        more = self.delivered.samples - self.expected.samples
+        expected = self.expected * self.copies
+        more = self.delivered.samples - expected.samples
         words = [
-            f"{self.expected.samples:,}",
+            f"{expected.samples:,}",
             f"{abs(more):,} {'too many' if more > 0 else 'missing'}" if more else "some came twice, others not at all",
         ]
-        if abs(more) == 1 and (single := self._single()) is not None:
+        if disagreement := _disagreement(self._known):
+            return "; ".join([f"{self.expected.samples:,}", disagreement])
+        if abs(more) == 1 and (single := self._single(expected)) is not None:
             words.append(f"namely sample {single}")
-        same = _same([rank for rank in self.ranks if rank])
-        if same:
+        same = _same([report.delivered for report in self._known])
+        if same and self.copies == 1:
             words.append(
                 f"ranks {' and '.join(map(str, same))} delivered the same samples: each process needs a rank of its own"
             )
         return "; ".join(words)
 
-    def _single(self) -> int | None:
+    def _single(self, expected: Tally) -> int | None:
         """Find the one sample too many, or too few."""
-        missing = (self.expected - self.delivered).digest
+        missing = (expected - self.delivered).digest
         wanted = {np.uint64(missing), np.uint64(-missing & _MASK)}
         for start in range(0, min(self.samples, _MOST_SEARCHED), _CHUNK):
             found = hashes(_KEY, np.arange(start, min(start + _CHUNK, self.samples)))
@@ -122,10 +171,23 @@ class EpochProof:
         return None
 
 
-def _same(ranks: Sequence[Tally]) -> list[int]:
+def _disagreement(reports: Sequence[Report]) -> str | None:
+    """Tell how the processes contradict each other about who reads what; None if they do not."""
+    sizes = {report.world_size for report in reports}
+    if len(sizes) > 1:
+        beliefs = ", ".join(f"process {i} read as rank {r.rank} of {r.world_size}" for i, r in enumerate(reports[:8]))
+        return f"the processes do not agree how many ranks there are: {beliefs}"
+    counts = Counter(report.rank for report in reports)
+    if len({counts[rank] for rank in range(sizes.pop())}) > 1:
+        claims = ", ".join(f"{count} as rank {rank}" for rank, count in sorted(counts.items())[:8])
+        return f"of {len(reports)} processes {claims} read: each rank must be given equally often"
+    return None
+
+
+def _same(parts: Sequence[Tally]) -> list[int]:
     """Return the first ranks that delivered one and the same."""
     by_tally = defaultdict(list)
-    for number, part in enumerate(ranks):
+    for number, part in enumerate(parts):
         if part.samples:
             by_tally[part].append(number)
     return next((numbers for numbers in by_tally.values() if len(numbers) > 1), [])

@@ -2,6 +2,9 @@
 
 They use the key-value store that torch.distributed keeps anyway, never a collective: a rank that leaves a loop early,
 or reads its loader in a thread, cannot make the others hang.
+
+A process group is often created after the loader (Lightning, ``torch.multiprocessing.spawn``), so the rank is looked up
+again at the start of each iteration.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from wds_tools.errors import OptionError, ProofError
 from wds_tools.planner import World
 from wds_tools.prng import key_of
-from wds_tools.proof import Tally
+from wds_tools.proof import Report
 
 Group = Any
 """A process group or a DeviceMesh."""
@@ -31,37 +34,81 @@ class Ranks:
 
     Attributes:
         world: Its data-parallel rank, of how many.
-        peers: Ranks in torch.distributed of all of them, in order; None where that is not known.
+        members: Ranks in torch.distributed of the processes that read the dataset, in order; None where they are not
+            known. Several may read as the same rank of ``world``, as with tensor parallelism.
     """
 
     world: World
-    peers: tuple[int, ...] | None = None
+    members: tuple[int, ...] | None = None
 
 
-def find_ranks(rank: int | None = None, world_size: int | None = None, group: Group | None = None) -> Ranks:
-    """Return this process's rank: as given, of the group, of torch.distributed, or of torchrun's environment.
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """What the user says about ranks; the rest is looked up when it is needed.
 
-    Raises:
-        OptionError: Half of an answer, two answers, or a group that this process is not in.
+    Attributes:
+        rank: Data-parallel rank of this process.
+        world_size: Number of ranks.
+        group: Process group or DeviceMesh whose members share the data.
+        inherited: What the process that started this DataLoader worker has found.
     """
-    if (rank is None) != (world_size is None):
-        raise OptionError(f"rank={rank}, world_size={world_size}: give both, or neither")
-    if rank is not None and world_size is not None:
-        if group is not None:
-            raise OptionError("rank= and group= both say which rank this is: give one of them")
-        return Ranks(World(rank, world_size))
-    if group is not None:
-        return _of_group(group)
-    if dist.is_available() and dist.is_initialized():
-        return Ranks(World(dist.get_rank(), dist.get_world_size()), tuple(range(dist.get_world_size())))
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return Ranks(World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
-    return Ranks(World())
+
+    rank: int | None = None
+    world_size: int | None = None
+    group: Group | None = None
+    inherited: Ranks | None = None
+
+    def find(self) -> Ranks:
+        """Return this process's rank: as given, of the group, of torch.distributed, or of torchrun's environment.
+
+        Raises:
+            OptionError: Half of an answer, two answers, a group that this process is not in, or a rank that contradicts
+                torch.distributed.
+        """
+        if (self.rank is None) != (self.world_size is None):
+            raise OptionError(f"rank={self.rank}, world_size={self.world_size}: give both, or neither")
+        if self.rank is not None and self.world_size is not None:
+            if self.group is not None:
+                raise OptionError("rank= and group= both say which rank this is: give one of them")
+            return _given(World(self.rank, self.world_size))
+        if self.group is not None:
+            return _of_group(self.group)
+        if _is_distributed():
+            return Ranks(World(dist.get_rank(), dist.get_world_size()), tuple(range(dist.get_world_size())))
+        if self.inherited:
+            return self.inherited
+        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+            return Ranks(World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
+        return Ranks(World())
+
+    def for_worker(self) -> RankOptions:
+        """Return the same options for a process where torch.distributed may not run: groups cannot be pickled."""
+        return RankOptions(self.rank, self.world_size, inherited=self.find())
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _given(world: World) -> Ranks:
+    """Check a rank that was given against torch.distributed, where that runs already.
+
+    Fewer ranks than processes are allowed: several processes may read the same samples, as with tensor parallelism.
+    """
+    if not _is_distributed():
+        return Ranks(world)
+    rank, processes = dist.get_rank(), dist.get_world_size()
+    if world.world_size > processes or (world.world_size == processes and world.rank != rank):
+        raise OptionError(
+            f"rank={world.rank}, world_size={world.world_size} contradicts torch.distributed, where this process is "
+            f"rank {rank} of {processes}: leave both options out, or give group= for the processes that share the data"
+        )
+    return Ranks(world, None if processes % world.world_size else tuple(range(processes)))
 
 
 def _of_group(group: Group) -> Ranks:
     """Take the members of a group, or all dimensions of a mesh, as the data-parallel ranks."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not _is_distributed():
         raise OptionError("group= needs torch.distributed: call torch.distributed.init_process_group() first")
     if isinstance(group, DeviceMesh):
         peers = tuple(group.mesh.flatten().tolist())
@@ -82,74 +129,59 @@ def default_lanes(world: World) -> int:
     return math.gcd(world.world_size, max(1, processes // local)) if local else 1
 
 
-_boards: Counter[str] = Counter()  # of this process, by topic: the ranks make theirs in the same order
+_boards: Counter[str] = Counter()  # of this process, by topic: the ranks create theirs in the same order
 
 
 class Board:
     """Where the ranks leave what they have delivered, for each to read.
 
     Args:
-        ranks: The place of this process.
         topic: Equal on all ranks for loaders that belong together.
     """
 
-    def __init__(self, ranks: Ranks, topic: str) -> None:
-        self._ranks = ranks
-        topic = f"{topic}/{key_of('peers', *(ranks.peers or ()))}"
+    def __init__(self, topic: str) -> None:
         self._topic = f"wds_tools/{topic}/{_boards[topic]}"
         _boards[topic] += 1
         self._posted: list[str] = []
 
-    def post(self, occasion: str, part: Tally) -> bool:
-        """Leave this rank's part; return whether all others have left theirs."""
-        store = _store()
-        if store is None or not self._is_shared():
-            return self._ranks.world.world_size == 1
-        key = f"{self._topic}/{occasion}"
-        mine = f"{key}/{self._member()}"
-        store.set(mine, f"{part.samples} {part.digest}")
+    def post(self, ranks: Ranks, occasion: str, report: Report) -> bool:
+        """Leave this process's report; return whether those of all others are there too."""
+        if ranks.members is None:
+            return ranks.world.world_size == 1
+        store, key = _store(), self._key(ranks, occasion)
+        mine = f"{key}/{dist.get_rank()}"
+        store.set(mine, report.to_text())
         self._posted.append(mine)
         if len(self._posted) > 2:  # nobody asks for what is two epochs old
             store.delete_key(self._posted.pop(0))
-        return bool(store.add(f"{key}/count", 1) == self._ranks.world.world_size)
+        return bool(store.add(f"{key}/count", 1) == len(ranks.members))
 
-    def read(self, occasion: str, mine: Tally, *, timeout_seconds: float) -> tuple[Tally | None, ...]:
-        """Return the parts of all ranks; None for those that have no way to tell.
+    def read(self, ranks: Ranks, occasion: str, mine: Report, *, timeout_seconds: float) -> tuple[Report | None, ...]:
+        """Return the reports of all processes; None for those that cannot be asked.
 
         Raises:
-            ProofError: A rank has not left its part in time.
+            ProofError: A process has not left its report in time.
         """
-        world = self._ranks.world
-        store = _store()
-        if store is None or not self._is_shared():
-            return tuple(mine if rank == world.rank else None for rank in range(world.world_size))
-        return tuple(
-            self._part(store, f"{self._topic}/{occasion}/{rank}", rank, timeout_seconds)
-            for rank in range(world.world_size)
-        )
+        if ranks.members is None:
+            return tuple(mine if rank == mine.rank else None for rank in range(mine.world_size))
+        key = self._key(ranks, occasion)
+        return tuple(_report_of(f"{key}/{member}", member, timeout_seconds) for member in ranks.members)
 
-    def _part(self, store: dist.distributed_c10d.Store, key: str, rank: int, timeout_seconds: float) -> Tally:
-        try:
-            store.wait([key], timedelta(seconds=timeout_seconds))
-        except RuntimeError as error:
-            raise ProofError(
-                f"rank {rank} has not finished this epoch of its loader within {timeout_seconds:g} s: "
-                "all ranks must take the epoch to its end, with the same dataset, seed and batch size"
-            ) from error
-        samples, digest = store.get(key).decode().split()
-        return Tally(int(samples), int(digest))
-
-    def _is_shared(self) -> bool:
-        """Whether the ranks are processes of this torch.distributed, even if they were given by hand."""
-        world = self._ranks.world
-        return self._ranks.peers is not None or 1 < world.world_size == dist.get_world_size()
-
-    def _member(self) -> int:
-        """Which part is this process's: a rank given by hand may be given twice by mistake, and that must show."""
-        return self._ranks.world.rank if self._ranks.peers else dist.get_rank()
+    def _key(self, ranks: Ranks, occasion: str) -> str:
+        return f"{self._topic}/{key_of('members', *(ranks.members or ()))}/{occasion}"
 
 
-def _store() -> dist.distributed_c10d.Store | None:
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
+def _report_of(key: str, member: int, timeout_seconds: float) -> Report:
+    store = _store()
+    try:
+        store.wait([key], timedelta(seconds=timeout_seconds))
+    except RuntimeError as error:
+        raise ProofError(
+            f"rank {member} has not finished this epoch of its loader within {timeout_seconds:g} s: "
+            "all ranks must take the epoch to its end, with the same dataset, seed and batch size"
+        ) from error
+    return Report.from_text(store.get(key).decode())
+
+
+def _store() -> dist.distributed_c10d.Store:
     return dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way to it

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from wds_tools.errors import ProofError
-from wds_tools.planner import EpochPlan, Step, Tail
+from wds_tools.planner import EpochPlan, Step, Tail, World
 from wds_tools.prng import key_of
-from wds_tools.proof import EpochProof, Tally, tally
-from wds_tools.ranks import Board, Ranks
+from wds_tools.proof import EpochProof, Report, Tally, tally
+from wds_tools.ranks import Board, RankOptions
 
 
 @dataclass(slots=True)
@@ -26,17 +26,34 @@ class _Account:
     def finished(self) -> bool:
         return self.steps == len(self.plan)
 
+    @property
+    def report(self) -> Report:
+        world = self.plan.world
+        return Report(world.rank, world.world_size, self.mine)
+
+    def proof(self, reports: tuple[Report | None, ...]) -> EpochProof:
+        plan = self.plan
+        expected = plan.expected() if self.finished and None not in reports else None
+        return EpochProof(
+            epoch=plan.cursor.epoch,
+            expected=expected or self.whole,
+            reports=reports,
+            finished=self.finished,
+            from_position=plan.cursor.position,
+            samples=plan.order.stored,
+        )
+
 
 class Witness:
     """Keeps the sums of one loader.
 
     Args:
-        ranks: The place of this process.
+        ranks: How this process finds its rank.
         batch_size: Of the loader; with the tail and the order it tells loaders apart.
         tail: Of the loader.
     """
 
-    def __init__(self, ranks: Ranks, *, batch_size: int, tail: Tail) -> None:
+    def __init__(self, ranks: RankOptions, *, batch_size: int, tail: Tail) -> None:
         self._ranks = ranks
         self._about = (batch_size, tail)
         self._board: Board | None = None
@@ -47,9 +64,7 @@ class Witness:
     def begin(self, plan: EpochPlan) -> None:
         """Start an account."""
         if self._board is None:
-            order = plan.order
-            topic = key_of("loader", order.fingerprint, order.seed, *self._about, self._ranks.world.world_size)
-            self._board = Board(self._ranks, f"{topic:016x}")
+            self._board = Board(f"{key_of('loader', plan.order.fingerprint, plan.order.seed, *self._about):016x}")
         place = f"{plan.cursor.epoch}/{plan.cursor.position}"
         self._times[place] += 1
         self._account = _Account(plan, f"{place}/{self._times[place]}")
@@ -69,8 +84,8 @@ class Witness:
         if not account.finished:
             return
         self._finished = account
-        if board.post(account.occasion, account.mine):
-            proof = self._proof_of(account, board.read(account.occasion, account.mine, timeout_seconds=60))
+        if board.post(self._ranks.find(), account.occasion, account.report):
+            proof = self.proof(timeout_seconds=60)
             if not proof.ok:
                 raise ProofError(str(proof))
 
@@ -80,20 +95,18 @@ class Witness:
         if account is None or self._board is None:
             raise ProofError("nothing has been delivered yet: take an epoch from the loader first")
         if not account.finished:
-            return self._proof_of(account, (account.mine,))
-        return self._proof_of(
-            account, self._board.read(account.occasion, account.mine, timeout_seconds=timeout_seconds)
-        )
+            return account.proof((account.report,))
+        # The ranks are looked up again: if a process group was created in the meantime, its members are asked.
+        ranks = self._ranks.find()
+        _check_unchanged(account.plan.world, ranks.world)
+        return account.proof(self._board.read(ranks, account.occasion, account.report, timeout_seconds=timeout_seconds))
 
-    def _proof_of(self, account: _Account, parts: tuple[Tally | None, ...]) -> EpochProof:
-        plan = account.plan
-        expected = plan.expected() if account.finished and None not in parts else None
-        return EpochProof(
-            epoch=plan.cursor.epoch,
-            delivered=sum((part for part in parts if part), Tally()),
-            expected=expected or account.whole,
-            ranks=parts,
-            finished=account.finished,
-            from_position=plan.cursor.position,
-            samples=plan.order.stored,
+
+def _check_unchanged(then: World, now: World) -> None:
+    """Refuse to prove an epoch that was not read as the rank that this process turned out to be."""
+    if then != now:
+        raise ProofError(
+            f"the epoch was read as rank {then.rank} of {then.world_size}, but this process is rank {now.rank} of "
+            f"{now.world_size}: other processes may have read the same samples. Start an epoch only when the process "
+            "group exists"
         )
