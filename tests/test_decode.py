@@ -63,13 +63,6 @@ def test_cmyk_red_is_red():
     assert abs(decoded(data).mean(axis=(0, 1)) - [255, 0, 0]).max() < 8
 
 
-def test_sixteen_bit_grey_is_scaled_and_not_clipped():
-    levels = np.linspace(0, 65_535, 256).astype(np.uint16)
-    data = encode(Image.fromarray(np.tile(levels, (8, 1))), "png")
-    expected = np.round(levels / 257)
-    assert abs(decoded(data)[0, :, 0] - expected).max() <= 1
-
-
 def test_palette_colours_are_applied_and_not_their_numbers(photo):
     palette = photo.quantize(16)
     assert (decoded(encode(palette, "png")) == np.asarray(palette.convert("RGB"))).all()

@@ -115,7 +115,11 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
         ("mp", {"a": 1}, "there is no encoder for .mp"),
         ("xyz", 5, "there is no encoder for .xyz"),
         ("jpg", ["file", "jpg"], "an image is a PIL image"),
-        ("jpg", COLOUR.astype(np.int64), "its type is int64; allowed are uint8, float32 and float64"),
+        (
+            "jpg",
+            COLOUR.astype(np.int64),
+            "its type is int64; allowed are uint8, float32, float64, and uint16 of one channel",
+        ),
         ("jpg", COLOUR.astype(np.float32), "allowed are 0 to 1, or uint8"),
         ("jpg", np.full((2, 2), np.nan), "from nan to nan"),
         ("jpg", np.zeros((3, 8, 8), np.uint8), "shape"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wds_tools import native
 from wds_tools.codecs import CODECS, decode_field
-from wds_tools.decode import Pixels, decode_rgb, decode_stored
+from wds_tools.decode import DeepPixels, Pixels, decode_rgb, decode_stored
 from wds_tools.errors import DecodeError, MissingFieldError, OptionError
 from wds_tools.index import NO_LABEL
 from wds_tools.prng import key_of, uniform
@@ -250,12 +250,20 @@ def _field(rows: Rows, name: str) -> Any:
     data = rows.field(name)
     suffix = name.rpartition(".")[2]
     if suffix in IMAGE_FIELDS and suffix not in CODECS:
-        return [np.ascontiguousarray(decode_stored(piece).transpose(2, 0, 1)) for piece in data]
+        return [_stored_image(rows, i, piece) for i, piece in enumerate(data)]
     values = []
     for i, piece in enumerate(data):
         shard, key = rows.where(i)
         values.append(decode_field(name, bytes(piece), shard=shard, key=key))
     return np.array(values) if all(isinstance(value, int | float) for value in values) else values
+
+
+def _stored_image(rows: Rows, i: int, data: memoryview) -> Pixels | DeepPixels:
+    """Decode an image as it is stored: [channels, height, width]."""
+    try:
+        return decode_stored(data).transpose(2, 0, 1).copy()  # Pillow's pixels are read-only, which torch warns of
+    except DecodeError as error:
+        raise _placed(error, rows, i) from error
 
 
 def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:

@@ -32,6 +32,9 @@ _MAX_NPY_HEADER = 1 << 20
 
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP")
 
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_SIXTEEN_BIT_MODES = {0: "I;16", 2: "RGB;16", 4: "LA;16", 6: "RGBA;16"}  # by colour type; a palette has no 16 bits
+
 
 class ImageInfo(NamedTuple):
     """What an image's header says.
@@ -40,7 +43,8 @@ class ImageInfo(NamedTuple):
         kind: ``jpg``, ``png``, ``webp``, or ``npy`` for stored pixels.
         width: Pixels as shown, orientation applied.
         height: Pixels as shown, orientation applied.
-        mode: Pillow's name: ``RGB``, ``L``, ``CMYK``, ``P``, ``RGBA``, ``I;16``, ...
+        mode: Pillow's name: ``RGB``, ``L``, ``CMYK``, ``P``, ``RGBA``, ...; of a PNG with 16 bits a channel ``I;16``,
+            ``LA;16``, ``RGB;16`` or ``RGBA;16``.
         orientation: EXIF orientation, 1 to 8.
         restart: MCUs between the restart markers along which a JPEG can be cut, 0 where it cannot.
         mcu_width: Pixels of a JPEG's MCU as stored, which tells its sampling; 0 for others.
@@ -66,7 +70,7 @@ def sniff(data: bytes | memoryview) -> str | None:
     head = bytes(data[:12])
     if head[:3] == b"\xff\xd8\xff":
         return "jpg"
-    if head[:8] == b"\x89PNG\r\n\x1a\n":
+    if head[:8] == _PNG_START:
         return "png"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
@@ -125,7 +129,17 @@ def _probe_pillow(data: bytes | memoryview, kind: str) -> ImageInfo:
             exif = exif or image.info.get("exif", b"")
             orientation = jpeg.exif_orientation(b"Exif\0\0" + exif.removeprefix(b"Exif\0\0")) or 1
             width, height = image.size[::-1] if orientation >= 5 else image.size
-            return ImageInfo(kind, width, height, image.mode, orientation)
+            return ImageInfo(kind, width, height, sixteen_bit_mode(data) or image.mode, orientation)
+
+
+def sixteen_bit_mode(data: bytes | memoryview) -> str | None:
+    """Return the mode of a PNG with 16 bits a channel, None for any other file.
+
+    The header is read here because Pillow names the mode of its own pixels, which have 8 bits unless they are grey.
+    """
+    if bytes(data[:8]) != _PNG_START or bytes(data[12:16]) != b"IHDR" or len(data) < 26 or data[24] != 16:
+        return None
+    return _SIXTEEN_BIT_MODES.get(data[25])
 
 
 _PROBES: dict[str, Callable[[bytes | memoryview], ImageInfo]] = {

@@ -1,8 +1,9 @@
 """Encoded image and box -> uint8 RGB pixels.
 
 JPEG goes through simplejpeg (libjpeg-turbo, the GIL released), everything else and whatever it refuses through
-Pillow. All images become RGB: grey is repeated, palettes are applied, CMYK is converted, 16 bits are scaled to 8,
-alpha is dropped, EXIF orientation is applied. Of a JPEG with restart markers only the pieces that the box touches are
+Pillow. All images become RGB: grey is repeated, palettes are applied, CMYK is converted, alpha is dropped, EXIF
+orientation is applied. A picture with 16 bits a channel does not become one of 8: it is refused here, and
+`decode_stored` gives all of its bits. Of a JPEG with restart markers only the pieces that the box touches are
 decoded, of another baseline JPEG only the rows down to the end of the box; the pixels are those of a full decode.
 """
 
@@ -10,6 +11,9 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -17,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools import jpeg
-from wds_tools.codecs import MAX_PIXELS, PILLOW_FORMATS, stored_pixels
+from wds_tools.codecs import MAX_PIXELS, PILLOW_FORMATS, sixteen_bit_mode, stored_pixels
 from wds_tools.errors import DecodeError
 from wds_tools.jpeg import Box, Frame
 
@@ -28,6 +32,7 @@ _BACK = {6: 8, 8: 6}
 """Orientation that undoes another one; the others undo themselves."""
 
 Pixels = NDArray[np.uint8]
+DeepPixels = NDArray[np.uint16]
 
 
 def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int, box: Box | None = None) -> Pixels:
@@ -41,10 +46,16 @@ def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int, box:
         box: The part that is needed, in pixels as shown; None takes all.
 
     Raises:
-        DecodeError: No decoder takes it, it is larger than `MAX_PIXELS`, or smaller than the box.
+        DecodeError: No decoder takes it, it has 16 bits a channel, it is larger than `MAX_PIXELS`, or smaller than the
+            box.
     """
     if kind == "npy":
         return _cut(_stored(data), box)
+    if sixteen_bit_mode(data):
+        raise DecodeError(
+            f"image has 16 bits a channel, and an 'image' has 8: read it as the stored field {kind!r}, as in "
+            f"fields=({kind!r}, 'label'), or convert it to 8 bits before packing"
+        )
     is_jpeg = kind in ("jpg", "jpeg")
     if is_jpeg and box is not None and (part := _decode_part(data, mode, orientation, box)) is not None:
         return part
@@ -140,12 +151,30 @@ def _stored(data: memoryview) -> Pixels:
         raise DecodeError(f"image cannot be decoded: {error}") from error
 
 
-def decode_stored(data: memoryview) -> Pixels:
-    """Decode an image as it is stored, such as a mask: uint8 [height, width, channels].
+def decode_stored(data: memoryview) -> Pixels | DeepPixels:
+    """Decode an image as it is stored, such as a mask: uint8 [height, width, channels], uint16 where it has 16 bits.
 
     Grey has one channel; so has a palette image, whose pixels are its indices (class numbers, in a mask).
+
+    Raises:
+        DecodeError: No decoder takes it, or it is larger than `MAX_PIXELS`.
     """
-    return _pillow(data, rgb=False)
+    mode = sixteen_bit_mode(data)
+    return _decode_deep(data, mode) if mode else _pillow(data, rgb=False)
+
+
+def _decode_deep(data: memoryview, mode: str) -> DeepPixels:
+    """Decode a PNG with 16 bits a channel: uint16 [height, width, channels].
+
+    Pillow has such pixels for grey only. Of colours it keeps the upper byte of each number, or, if it takes the file's
+    numbers for little-endian ones, the lower byte: the two together are all.
+    """
+    if mode == "I;16":
+        return _read(data, None).astype(np.uint16)[:, :, None]
+    if mode == "LA;16":
+        return _read(data, "RGBA").view(">u2").astype(np.uint16)  # four bytes a pixel, as they are stored
+    upper, lower = (_read(data, f"{mode}{order}") for order in "BL")
+    return np.asarray(upper.astype(np.uint16) << 8 | lower)
 
 
 def orient(pixels: Pixels, orientation: int) -> Pixels:
@@ -175,17 +204,30 @@ def turned_box(box: Box, orientation: int, size: tuple[int, int]) -> Box:
 
 
 def _pillow(data: memoryview | bytearray, *, rgb: bool) -> Pixels:
+    with _opened(data) as image:
+        if rgb:
+            return np.asarray(image.convert("RGB"))
+        stored = np.asarray(image.convert("L") if image.mode == "1" else image)
+        return stored if stored.ndim == 3 else stored[:, :, None]
+
+
+def _read(data: memoryview, raw_mode: str | None) -> NDArray[Any]:
+    """Let Pillow unpack the pixels of a PNG in another way than it would by itself."""
+    with _opened(data) as image:
+        if raw_mode:
+            image.tile = [(*tile[:3], raw_mode) for tile in image.tile]
+        return np.asarray(image)
+
+
+@contextmanager
+def _opened(data: memoryview | bytearray) -> Iterator[Any]:
+    """Open an image with Pillow, and report all that it finds wrong in the same way."""
     try:
         with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DecodeError(f"image is {image.width}x{image.height}; allowed are {MAX_PIXELS:,} pixels")
-            if image.mode.startswith("I"):
-                # 16-bit grey. Pillow's own conversion clips 99.6 % of the levels to white.
-                grey = (np.asarray(image).astype(np.uint32) * 255 + 32_767) // 65_535
-                return np.repeat(grey.astype(np.uint8)[:, :, None], 3 if rgb else 1, axis=2)
-            if rgb:
-                return np.asarray(image.convert("RGB"))
-            stored = np.asarray(image.convert("L") if image.mode == "1" else image)
-            return stored if stored.ndim == 3 else stored[:, :, None]
+            yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        if isinstance(error, DecodeError):
+            raise
         raise DecodeError(f"image cannot be decoded: {error}") from error

@@ -42,7 +42,8 @@ def encode_field(name: str, value: Any) -> bytes:
 
     An image is a `PIL.Image.Image`; a numpy array, [height, width] or [height, width, channels]; or a torch tensor,
     with channels first. 1, 3 or 4 channels of uint8, or of float32 or float64 from 0 to 1, which are scaled by 255
-    and cut to whole numbers. JPEG is written at quality 100, WebP without loss.
+    and cut to whole numbers. One channel may also be uint16, such as depth, for ``png``, ``tif`` and ``pgm``. JPEG is
+    written at quality 100, WebP without loss.
 
     >>> encode_field("cls", 3), encode_field("boxes.json", [1, 2]), encode_field("txt", "hello")
     (b'3', b'[1,2]', b'hello')
@@ -79,14 +80,27 @@ def _encode(kind: str, value: Any) -> bytes:
 
 def _encode_image(kind: str, value: Any) -> bytes:
     image = value if isinstance(value, Image.Image) else Image.fromarray(_pixels(value))
-    out = io.BytesIO()
     file_format, options = _IMAGES[kind]
+    _check_depth(image, file_format)
+    out = io.BytesIO()
     image.save(out, file_format, **options)
     return out.getvalue()
 
 
-def _pixels(value: Any) -> NDArray[np.uint8]:
-    """Return an array or tensor as uint8 [height, width] or [height, width, 3 or 4]."""
+def _check_depth(image: Image.Image, file_format: str) -> None:
+    """Refuse numbers that Pillow would clip without a word; of other formats it says itself what they cannot hold."""
+    if image.mode[0] not in "IF":
+        return
+    if file_format == "WEBP":
+        raise ValueError(f"mode {image.mode} has more than 8 bits, and WebP has 8: use png or tif")
+    if file_format == "PPM" and image.mode == "I":
+        low, high = np.asarray(image).min(), np.asarray(image).max()
+        if low < 0 or high > 65_535:
+            raise ValueError(f"its values go from {low} to {high}; allowed are 0 to 65535: use tif")
+
+
+def _pixels(value: Any) -> NDArray[Any]:
+    """Return an array or tensor as uint8 [height, width] or [height, width, 3 or 4], or as uint16 [height, width]."""
     array = _without_torch(value)
     if not isinstance(array, np.ndarray):
         raise TypeError("an image is a PIL image, an array, a tensor, or encoded bytes")
@@ -100,9 +114,10 @@ def _pixels(value: Any) -> NDArray[np.uint8]:
         if not (array.min() > -0.001 and array.max() < 1.001):  # also says no to NaN
             raise ValueError(f"its values go from {array.min()} to {array.max()}; allowed are 0 to 1, or uint8")
         array = (np.clip(array, 0.0, 1.0) * 255.0).astype(np.uint8)
-    if array.dtype != np.uint8:
-        raise TypeError(f"its type is {array.dtype}; allowed are uint8, float32 and float64")
-    return np.ascontiguousarray(array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array)
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if array.dtype != np.uint8 and not (array.dtype == np.uint16 and array.ndim == 2):
+        raise TypeError(f"its type is {array.dtype}; allowed are uint8, float32, float64, and uint16 of one channel")
+    return np.ascontiguousarray(array)
 
 
 def _encode_npz(value: Any) -> bytes:

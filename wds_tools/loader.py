@@ -370,8 +370,9 @@ def make_loader(
             ``"auto"`` begins with one and gives work to more while the loop is found waiting for batches, up to one
             per core; ``loader.num_workers`` tells how many, and the batches are the same with any number.
         device: Where image and label tensors go; None is memory.
-        fields: ``image``, ``label``, ``__key__``, or any stored field, such as ``json`` or ``mask.png``. One name that
-            is not in a list, ``fields="image"``, gives its values alone, without a tuple around them.
+        fields: ``image``, ``label``, ``__key__``, or any stored field, such as ``json`` or ``mask.png``. Stored
+            pictures come as [channels, height, width], uint16 where they have 16 bits a channel, else uint8. One name
+            that is not in a list, ``fields="image"``, gives its values alone, without a tuple around them.
         transform: Your function on a uint8 tensor [3, height, width] of one sample, run in the worker; or an
             Albumentations transform. Its random numbers are seeded by the sample's place in the epoch.
         batch_transform: Your function on the whole image tensor, run on the device: normalise there.

@@ -72,6 +72,7 @@ class PackJob:
             self._refuse_missing(len(reports))
             manifest = manifest if onto is None else _joined(onto, manifest)
             self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
+            _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
         except OSError as error:
             if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
                 raise
@@ -181,6 +182,15 @@ def _say_once(notice: str) -> None:
 def shows(progress: bool | None) -> bool:
     """Tell whether a bar is shown: as asked, else on a terminal."""
     return sys.stderr.isatty() if progress is None else progress
+
+
+def _warn_of_sixteen_bits(images: int) -> None:
+    if images:
+        _log.warning(
+            "%d images have 16 bits a channel and were packed as they are: loaders give them as the stored field 'png' "
+            "(fields=('png', 'label'), uint16), but not as 'image', which has 8 bits",
+            images,
+        )
 
 
 def _joined(onto: Manifest, new: Manifest) -> Manifest:

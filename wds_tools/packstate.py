@@ -44,6 +44,7 @@ class ShardReport:
         fields: Field name to number of samples that have it.
         images: Range of image sizes.
         skipped: Pictures that could not be packed.
+        sixteen_bit: Number of images that have 16 bits a channel.
     """
 
     number: int
@@ -51,6 +52,7 @@ class ShardReport:
     fields: dict[str, int]
     images: ImageStats | None
     skipped: tuple[Skip, ...]
+    sixteen_bit: int = 0
 
     def to_json(self) -> str:
         """Write it."""
@@ -66,6 +68,7 @@ class ShardReport:
             raw["fields"],
             ImageStats(**raw["images"]) if raw["images"] else None,
             tuple(Skip(*pair) for pair in raw["skipped"]),
+            raw.get("sixteen_bit", 0),
         )
 
 

@@ -147,7 +147,8 @@ def _sample_of(task: ShardTask, position: int, entry: Input, record: Record) -> 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:
     if shard.index is None:
         return ShardReport(number, None, {}, None, skipped)
-    return ShardReport(number, shard.entry, count_fields(shard.index), image_stats(shard.index), skipped)
+    deep = sum(mode.endswith(";16") for mode in shard.index.mode)
+    return ShardReport(number, shard.entry, count_fields(shard.index), image_stats(shard.index), skipped, deep)
 
 
 def run_tasks(

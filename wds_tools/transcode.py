@@ -186,6 +186,11 @@ def transcode(image: bytes | NDArray[np.uint8], policy: Policy) -> Encoded:
     same_size = policy.size_of(info.height, info.width) == (info.height, info.width)
     if policy.images == "crop-ready" or (policy.images == "resize" and info.kind == "jpg" and same_size):
         return crop_ready(image, info, policy) if policy.jpegtran else Encoded(info.kind, image, info)
+    if info.mode.endswith(";16"):
+        raise DecodeError(
+            f"has 16 bits a channel, and images={policy.images!r} writes 8: pack with images='keep', which leaves the "
+            "file as it is, or convert it to 8 bits first"
+        )
     pixels = decode_rgb(memoryview(image), kind=info.kind, mode=info.mode, orientation=info.orientation)
     return _from_pixels(pixels[:, :, 0] if info.mode == "L" else pixels, policy)
 

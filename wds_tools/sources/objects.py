@@ -132,6 +132,11 @@ def _image(value: Any, path: str) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, Image.Image):
+        if value.mode == "F" or (value.mode.startswith("I") and value.mode not in _PNG_MODES):
+            raise SourceError(
+                f"{path} has a PIL image of mode {value.mode!r}, whose numbers do not fit the 8 bits of RGB: convert "
+                "it to 'I;16', which keeps 16 bits, or to 'L'"
+            )
         out = io.BytesIO()
         (value if value.mode in _PNG_MODES else value.convert("RGB")).save(out, "PNG")
         return out.getvalue()
