@@ -10,12 +10,12 @@ import pytest
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
-READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest storage shardset
+READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest totals storage shardset
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality where choose views native reader render assemble ring pool
 ranks opened witness dataset device job feeding handover loader
-verifier stored tree unpacker stats chart forecast picture sheet bench
+verifier resealer stored tree unpacker stats chart forecast picture sheet bench
 snippet proposal tune cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = {

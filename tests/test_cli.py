@@ -472,7 +472,7 @@ def test_a_damaged_manifest_or_index_is_one_line_and_exit_code_1(call: Call, pac
     flip(packed_copy / "shard-000002.parquet", 100)
     assert_one_line_error(call("info", packed_copy), 1, "shard-000002.tar", "is not the one that the manifest names")
     (packed_copy / "manifest.json").write_text("{")
-    assert_one_line_error(call("info", packed_copy), 1, "manifest.json is no JSON")
+    assert_one_line_error(call("info", packed_copy), 1, "manifest.json is not JSON")
 
 
 # --- verify ---
@@ -513,6 +513,30 @@ def test_verify_of_a_damaged_manifest_is_damage(call: Call, packed_copy: Path) -
     result = call("verify", packed_copy)
     assert (result.code, result.err) == (1, "")
     assert "damage: shard manifest.json: " in result.out
+
+
+def test_a_manifest_edited_on_purpose_is_damage_until_it_is_resealed(packed_copy: Path) -> None:
+    path = packed_copy / "manifest.json"
+    path.write_text(path.read_text().replace('"cat"', '"chat"'))
+    result = process("verify", packed_copy)
+    assert result.code == 1
+    assert "copy it again, or, if you edited it on purpose" in result.out
+    result = process("reseal", packed_copy)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{path} had changed since it got its checksum; it has a new one now: 400 samples")
+    assert process("verify", packed_copy).code == 0
+    assert "nothing was written" in process("reseal", packed_copy).out
+
+
+def test_verify_notes_a_manifest_without_a_checksum(packed_copy: Path) -> None:
+    path = packed_copy / "manifest.json"
+    words = json.loads(path.read_text())
+    del words["xxh3"]
+    path.write_text(json.dumps(words | {"version": 1}))
+    result = process("verify", packed_copy)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("note: manifest.json is of version 1 and has no checksum")
+    assert "is whole: 400 samples" in result.out
 
 
 def test_verify_mentions_files_that_are_no_part(call: Call, packed_copy: Path) -> None:

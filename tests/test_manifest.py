@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import ManifestError
-from wds_tools.manifest import ImageStats, Manifest, ShardEntry, fingerprint, from_json, to_json
+from wds_tools.manifest import ImageStats, Manifest, ShardEntry, fingerprint, from_json, seal, to_json
 
 QUICK = settings(deadline=None)
 counts = st.integers(0, 2**53)
@@ -64,14 +65,21 @@ def small() -> Manifest:
 
 
 def edited(**changes: Any) -> str:
-    raw = json.loads(to_json(small()))
-    return json.dumps(raw | changes)
+    """Return a manifest with other words, and the checksum of what it says then."""
+    return seal(json.loads(to_json(small())) | changes)
 
 
 def edited_shard(**changes: Any) -> str:
     raw = json.loads(to_json(small()))
     raw["shards"][1] |= changes
-    return json.dumps(raw)
+    return seal(raw)
+
+
+def version_1(**changes: Any) -> str:
+    """Return a manifest as the first version of the format had it: the same words, without a checksum."""
+    raw = json.loads(to_json(small()))
+    del raw["xxh3"]
+    return json.dumps(raw | {"version": 1} | changes, indent=2)
 
 
 @QUICK
@@ -84,7 +92,7 @@ def test_a_manifest_survives_json(manifest: Manifest) -> None:
 def test_every_statement_is_there_by_its_name() -> None:
     raw = json.loads(to_json(small()))
     assert raw["format"] == "wds_tools manifest"
-    assert raw["version"] == 1
+    assert raw["version"] == 2
     assert (raw["samples"], raw["bytes"], raw["shuffled"]) == (20, 20_480, True)
     assert raw["classes"] == ["cat", "dög"]
     assert raw["images"] == {"min_width": 160, "max_width": 500, "min_height": 161, "max_height": 501}
@@ -135,7 +143,11 @@ def test_content_and_order_change_the_fingerprint(shards: tuple[ShardEntry, ...]
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"samples": 19}, "samples 19"), ({"bytes": 1}, "bytes 1"), ({"fingerprint": "00" * 16}, "fingerprint '0000")],
+    [
+        ({"samples": 19}, "samples is 19"),
+        ({"bytes": 1}, "bytes is 1"),
+        ({"fingerprint": "00" * 16}, "fingerprint is '0000"),
+    ],
 )
 def test_a_total_that_contradicts_the_shards_is_refused(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(ManifestError, match=f"m.json contradicts itself: {word}.* but its shards give"):
@@ -197,12 +209,12 @@ def test_an_entry_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_a_statement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ManifestError, match=r"breaks the format|contradicts itself"):
-        from_json(edited(**changes))
+        from_json(version_1(**changes))
 
 
 @pytest.mark.parametrize("word", ["shards", "fields", "classes", "shuffled", "samples", "bytes", "fingerprint"])
 def test_a_missing_statement_is_refused(word: str) -> None:
-    raw = json.loads(to_json(small()))
+    raw = json.loads(version_1())
     del raw[word]
     with pytest.raises(ManifestError, match=word):
         from_json(json.dumps(raw))
@@ -214,7 +226,7 @@ def test_a_word_that_is_not_known_is_ignored() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "PAR1", b"\xff\xfe\x00", "[" * 100_000, "9" * 10_000])
 def test_what_is_no_json_is_refused(text: str | bytes) -> None:
-    with pytest.raises(ManifestError, match=r"m\.json is no JSON"):
+    with pytest.raises(ManifestError, match=r"m\.json is not JSON"):
         from_json(text, name="m.json")
 
 
@@ -224,15 +236,72 @@ def test_other_json_is_refused_with_what_it_lacks(text: str) -> None:
         from_json(text)
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None])
+@pytest.mark.parametrize("version", [3, 0, "1", None, True, 1.0])
 def test_another_version_is_refused_with_both(version: object) -> None:
-    with pytest.raises(ManifestError, match=r"is of version .*; this release reads 1"):
-        from_json(edited(version=version))
+    with pytest.raises(ManifestError, match=r"is of version .*; this release reads 1 and 2"):
+        from_json(version_1(version=version))
 
 
-def test_damaged_text_raises_nothing_but_a_manifest_error_and_never_changes_what_is_read_of_the_shards() -> None:
-    chance = random.Random(0)
+# --- its own checksum ---
+
+
+def test_the_checksum_is_the_one_that_the_format_specifies() -> None:
+    data = to_json(small()).encode()
+    body, digits, end = data[:-36], data[-36:-4], data[-4:]
+    assert body.endswith(b'"xxh3": "')
+    assert (xxhash.xxh3_128_hexdigest(body).encode(), end) == (digits, b'"\n}\n')
+    assert from_json(data).checksum == digits.decode()
+
+
+def test_a_manifest_of_version_1_is_read_and_has_no_checksum() -> None:
+    assert from_json(version_1()) == small()
+    assert from_json(version_1()).checksum is None
+
+
+def test_the_error_of_a_changed_manifest_says_what_to_do() -> None:
+    text = to_json(small()).replace('"cat"', '"dog"')
+    with pytest.raises(ManifestError, match=r"m\.json has the checksum .*copy it again.*`wds-tools reseal`"):
+        from_json(text, name="m.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-1],
+        lambda text: text + "\n",
+        lambda text: text + " ",
+        lambda text: " " + text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace('"shuffled": true', '"shuffled":  true'),
+        lambda text: text.replace('"version": 2', '"version": 1'),
+        lambda text: text[:-44] + text[-44:].replace("xxh3", "xxh4"),
+        lambda text: text.replace('"version": 2', '"version": 1').replace(',\n  "xxh3": "', ', \n  "xxh3": "'),
+        lambda text: text[:-36] + text[-36:].upper(),
+        lambda text: json.dumps(json.loads(text)),
+        lambda text: json.dumps({word: value for word, value in json.loads(text).items() if word != "xxh3"}),
+        lambda text: json.dumps(json.loads(text) | {"version": 1}),
+    ],
+)
+def test_any_change_of_a_manifest_with_a_checksum_is_refused(change: Callable[[str], str]) -> None:
+    changed = change(to_json(small()))
+    assert changed != to_json(small())
+    with pytest.raises(ManifestError, match="wds-tools reseal"):
+        from_json(changed)
+
+
+def test_every_flipped_bit_and_every_cut_of_a_manifest_is_refused() -> None:
     whole = to_json(small()).encode()
+    for place in range(len(whole)):
+        for bit in range(8):
+            with pytest.raises(ManifestError):
+                from_json(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+        with pytest.raises(ManifestError):
+            from_json(whole[:place])
+
+
+def test_damaged_text_of_version_1_raises_nothing_else_and_never_changes_what_is_read_of_the_shards() -> None:
+    chance = random.Random(0)
+    whole = version_1().encode()
     refused = 0
     for _ in range(5000):
         data = bytearray(whole)

@@ -34,6 +34,7 @@ from wds_tools.packer import PackReport
 from wds_tools.packplan import Plan
 from wds_tools.packprobe import process_count
 from wds_tools.packstate import Destination
+from wds_tools.resealer import reseal
 from wds_tools.sources.base import Input
 from wds_tools.transcode import Policy
 
@@ -655,6 +656,7 @@ def test_fresh_does_not_remove_shards_that_were_only_indexed(small: Path, tmp_pa
     pack(small, dst, workers=1)
     manifest = (dst / "manifest.json").read_text().replace('"kind": "folder"', '"kind": "shards"')
     (dst / "manifest.json").write_text(manifest)
+    reseal(dst)
     before = contents(dst)
     with pytest.raises(DestinationError, match="pack did not make"):
         pack(small, dst, workers=1, fresh=True)

@@ -18,7 +18,8 @@ from wds_tools.manifest import Manifest, to_json
 from wds_tools.sample import Sample
 from wds_tools.stats import MAX_CLASSES, DatasetStats, bar, describe, human_bytes, render
 from wds_tools.storage.local import LocalStore
-from wds_tools.writer import ShardFile, count_fields
+from wds_tools.totals import count_fields
+from wds_tools.writer import ShardFile
 
 
 def dataset(

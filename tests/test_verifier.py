@@ -18,7 +18,7 @@ import xxhash
 from wds_tools.errors import NotADatasetError, StoreError
 from wds_tools.index import Index, from_bytes, to_bytes
 from wds_tools.indexer import index_shards
-from wds_tools.manifest import from_json, to_json
+from wds_tools.manifest import ImageStats, from_json, to_json
 from wds_tools.storage.local import LocalStore
 from wds_tools.tarfmt import BLOCK, END, build_header, padded
 from wds_tools.verifier import Damage, verify
@@ -37,7 +37,7 @@ def index_of(folder: Path, shard: str = SHARD) -> Index:
     return from_bytes((folder / shard.replace(".tar", ".parquet")).read_bytes(), name=shard)
 
 
-def reseal(folder: Path, index: Index, shard: bytes | None = None) -> None:
+def rewrite(folder: Path, index: Index, shard: bytes | None = None) -> None:
     """Replace an index and perhaps its shard, and make the manifest agree with them."""
     manifest = from_json((folder / "manifest.json").read_bytes())
     if shard is not None:
@@ -174,19 +174,56 @@ def test_a_damaged_index_does_not_hide_a_damaged_shard(packed_copy: Path) -> Non
 
 
 def test_a_damaged_manifest_is_damage(packed_copy: Path) -> None:
-    text = (packed_copy / "manifest.json").read_text()
-    (packed_copy / "manifest.json").write_text(text.replace('"samples": 400', '"samples": 401'))
+    path = packed_copy / "manifest.json"
+    classes = from_json(path.read_bytes()).classes
+    path.write_text(path.read_text().replace(f'"{classes[0]}"', '"other"'))
     damage = only_damage(packed_copy)
     assert damage.shard == "manifest.json"
-    assert "contradicts itself: samples 401" in damage.reason
+    assert "has the checksum" in damage.reason
+    assert "wds-tools reseal" in damage.reason
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    """Write a manifest that says something else, with the checksum of that."""
+    manifest = from_json((folder / "manifest.json").read_bytes())
+    (folder / "manifest.json").write_text(to_json(replace(manifest, **changes)))
 
 
 def test_field_counts_of_the_manifest_are_compared_with_the_indexes(packed_copy: Path) -> None:
-    text = (packed_copy / "manifest.json").read_text()
-    (packed_copy / "manifest.json").write_text(text.replace('"cls": 400', '"cls": 399'))
+    edit_manifest(packed_copy, fields={"jpg": 400, "cls": 399, "json": 400})
     damage = only_damage(packed_copy)
     assert damage.shard == "manifest.json"
     assert "it counts the fields" in damage.reason
+
+
+def test_image_sizes_of_the_manifest_are_compared_with_the_indexes(packed_copy: Path) -> None:
+    edit_manifest(packed_copy, images=ImageStats(1, 5_000, 1, 5_000))
+    damage = only_damage(packed_copy)
+    assert damage.shard == "manifest.json"
+    assert "it says that the images are {'min_width': 1" in damage.reason
+
+
+def test_class_numbers_without_a_name_are_noted(packed_copy: Path) -> None:
+    edit_manifest(packed_copy, classes=("only",))
+    report = verify(packed_copy)
+    assert report.ok
+    assert any("it names 1 classes, and samples have class numbers up to" in note for note in report.notes)
+
+
+def test_a_manifest_of_version_1_is_whole_and_its_lack_of_a_checksum_is_noted(packed_copy: Path) -> None:
+    assert verify(packed_copy).notes == []
+    make_version_1(packed_copy / "manifest.json")
+    report = verify(packed_copy)
+    assert report.ok
+    assert len(report.notes) == 1
+    assert "version 1 and has no checksum" in report.notes[0]
+    assert f"wds-tools reseal {packed_copy}" in report.notes[0]
+
+
+def make_version_1(path: Path) -> None:
+    words = json.loads(path.read_text())
+    del words["xxh3"]
+    path.write_text(json.dumps(words | {"version": 1}, indent=2))
 
 
 # --- an index that is whole, and wrong ---
@@ -194,7 +231,7 @@ def test_field_counts_of_the_manifest_are_compared_with_the_indexes(packed_copy:
 
 def test_an_index_that_names_another_key_is_damage(packed_copy: Path) -> None:
     index = index_of(packed_copy)
-    reseal(packed_copy, replace(index, keys=["other", *index.keys[1:]]))
+    rewrite(packed_copy, replace(index, keys=["other", *index.keys[1:]]))
     report = verify(packed_copy)
     assert [damage.key for damage in report.damages] == [index.keys[0]] * 3
     assert "its index says field 'jpg' of key 'other'" in "".join(damage.reason for damage in report.damages)
@@ -204,7 +241,7 @@ def test_a_member_that_the_index_does_not_name_is_damage(packed_copy: Path) -> N
     index = index_of(packed_copy)
     data = (packed_copy / SHARD).read_bytes()[: -len(END)]
     extra = build_header("stray.jpg", 3) + b"abc".ljust(BLOCK, b"\0")
-    reseal(packed_copy, index, data + extra + END)
+    rewrite(packed_copy, index, data + extra + END)
     damage = only_damage(packed_copy)
     assert (damage.key, damage.field, damage.offset) == ("stray", "jpg", len(data))
     assert "its index says nothing" in damage.reason
@@ -224,7 +261,7 @@ def test_a_field_that_the_archive_does_not_have_is_damage(packed_copy: Path) -> 
     }
     more = {name: np.append(getattr(index, name), 1) for name in NUMBERS}
     index = replace(index, keys=keys, fields=fields, mode=[*index.mode, "RGB"], **more)
-    reseal(packed_copy, index)
+    rewrite(packed_copy, index)
     manifest = from_json((packed_copy / "manifest.json").read_bytes())
     shards = tuple(replace(e, samples=e.samples + 1) if e.name == SHARD else e for e in manifest.shards)
     (packed_copy / "manifest.json").write_text(to_json(replace(manifest, shards=shards)))
@@ -237,7 +274,7 @@ def test_two_fields_at_one_place_are_damage(packed_copy: Path) -> None:
     index = index_of(packed_copy)
     cls = index.fields["cls"]
     twice = replace(cls, **{name: first_again(getattr(cls, name)) for name in ("offset", "size", "xxh3")})
-    reseal(packed_copy, replace(index, fields={**index.fields, "cls": twice}))
+    rewrite(packed_copy, replace(index, fields={**index.fields, "cls": twice}))
     report = verify(packed_copy)
     assert "its index puts two fields at this byte" in "".join(damage.reason for damage in report.damages)
     assert {damage.shard for damage in report.damages} == {SHARD}
@@ -248,7 +285,7 @@ def first_again(column: np.ndarray) -> np.ndarray:
 
 
 def test_an_index_of_another_shard_checksum_is_damage(packed_copy: Path) -> None:
-    reseal(packed_copy, replace(index_of(packed_copy), shard_xxh3="0" * 32))
+    rewrite(packed_copy, replace(index_of(packed_copy), shard_xxh3="0" * 32))
     text = (packed_copy / "manifest.json").read_bytes()
     manifest = from_json(text)
     right = xxhash.xxh3_128_hexdigest((packed_copy / SHARD).read_bytes())

@@ -24,7 +24,8 @@ from wds_tools.index import ABSENT, NO_LABEL, from_bytes
 from wds_tools.manifest import ImageStats
 from wds_tools.sample import Sample
 from wds_tools.storage.commit import final_name
-from wds_tools.writer import CHUNK_BYTES, ShardFile, count_fields, image_stats, merge_stats
+from wds_tools.totals import count_fields, image_stats, merge_stats
+from wds_tools.writer import CHUNK_BYTES, ShardFile
 
 REPOSITORY = Path(__file__).parents[1]
 SAMPLES = [

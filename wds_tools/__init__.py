@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from wds_tools.merger import merge
     from wds_tools.mixture import Mixture
     from wds_tools.packer import pack
+    from wds_tools.resealer import reseal
     from wds_tools.shardwriter import ShardWriter
     from wds_tools.splits import pack_splits
     from wds_tools.stats import describe
@@ -84,6 +85,7 @@ _HOMES = {
     "merge": "merger",
     "pack": "packer",
     "pack_splits": "splits",
+    "reseal": "resealer",
     "reshard": "appender",
     "train_test_split": "choose",
     "unpack": "unpacker",
@@ -124,6 +126,7 @@ __all__ = [
     "merge",
     "pack",
     "pack_splits",
+    "reseal",
     "reshard",
     "train_test_split",
     "unpack",

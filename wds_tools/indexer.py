@@ -35,7 +35,8 @@ from wds_tools.sample import IMAGE_FIELDS, split_name
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.tarfmt import Member
-from wds_tools.writer import commit_index, count_fields, image_stats, merge_stats
+from wds_tools.totals import count_fields, image_stats, merge_stats
+from wds_tools.writer import commit_index
 
 SOURCE_KIND = "shards"
 """What the manifest names as source: such shards were not made by `pack`, which therefore never removes them."""

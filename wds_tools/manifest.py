@@ -1,6 +1,7 @@
 """The dataset: its shards, counts, bytes, fields and classes, and a fingerprint. No I/O.
 
-A dataset is what its manifest says; a stray or half-written file is never read. `docs/format.md` specifies it.
+A dataset is what its manifest says; a stray or half-written file is never read. Since version 2 a manifest ends with
+a checksum of everything before it, so that no changed byte goes unnoticed. `docs/format.md` specifies it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import xxhash
@@ -17,9 +18,16 @@ import xxhash
 from wds_tools.errors import ManifestError
 
 FORMAT = "wds_tools manifest"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+OLD_VERSION = 1
+"""Without a checksum; still read."""
+
 MANIFEST_NAME = "manifest.json"
 _CHECKSUM = re.compile("[0-9a-f]{32}")
+_SEAL = "xxh3"  # the last word of a manifest: the checksum of all bytes before its digits
+_SEAL_END = '"\n}\n'  # the bytes after its digits
+_SEALED = re.compile(f'"{_SEAL}": "({_CHECKSUM.pattern}){_SEAL_END}'.encode())
+_SEALED_BYTES = len(f'"{_SEAL}": "') + 32 + len(_SEAL_END)
 _NO_FILE_NAME = re.compile(r"[/\\]|::")
 
 
@@ -67,6 +75,8 @@ class Manifest:
         shuffled: The samples were put in random order when packed.
         images: Range of image sizes, None where it is not known.
         source: What the packer was given: its options and a digest of the list of inputs.
+        checksum: The checksum at the end of the file that it was read from; None for a file of version 1, which has
+            none, and for a manifest that was not read from a file. Not compared.
     """
 
     shards: tuple[ShardEntry, ...]
@@ -75,6 +85,7 @@ class Manifest:
     shuffled: bool = False
     images: ImageStats | None = None
     source: dict[str, Any] | None = None
+    checksum: str | None = field(default=None, compare=False)
 
     @property
     def samples(self) -> int:
@@ -111,21 +122,31 @@ def to_json(manifest: Manifest) -> str:
             _check_entry(shard)
     except ValueError as error:
         raise ManifestError(f"cannot be written to a manifest: {error}; rename the file") from error
-    head = {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "fingerprint": manifest.fingerprint,
-        "samples": manifest.samples,
-        "bytes": manifest.bytes,
-        "shuffled": manifest.shuffled,
-        "fields": manifest.fields,
-        "classes": list(manifest.classes),
-        "images": asdict(manifest.images) if manifest.images else None,
-        "source": manifest.source,
-    }
-    lines = [f"  {json.dumps(word)}: {_readable(value)}," for word, value in head.items()]
-    shards = ",\n".join("    " + _readable(asdict(shard)) for shard in manifest.shards)
-    return "{\n" + "\n".join(lines) + '\n  "shards": [\n' + shards + "\n  ]\n}\n"
+    return seal(
+        {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "fingerprint": manifest.fingerprint,
+            "samples": manifest.samples,
+            "bytes": manifest.bytes,
+            "shuffled": manifest.shuffled,
+            "fields": manifest.fields,
+            "classes": list(manifest.classes),
+            "images": asdict(manifest.images) if manifest.images else None,
+            "source": manifest.source,
+            "shards": [asdict(shard) for shard in manifest.shards],
+        }
+    )
+
+
+def seal(words: dict[str, Any]) -> str:
+    """Return the text of a manifest with these words, of the current version and with its checksum at the end."""
+    values = {word: _readable(value) for word, value in words.items() if word not in ("shards", _SEAL)}
+    values["version"] = str(FORMAT_VERSION)
+    values["shards"] = "[\n" + ",\n".join("    " + _readable(shard) for shard in words["shards"]) + "\n  ]"
+    lines = "".join(f"  {json.dumps(word)}: {value},\n" for word, value in values.items())
+    body = f'{{\n{lines}  "{_SEAL}": "'
+    return f"{body}{xxhash.xxh3_128_hexdigest(body.encode())}{_SEAL_END}"
 
 
 def _readable(value: Any) -> str:
@@ -135,7 +156,44 @@ def _readable(value: Any) -> str:
 
 
 def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
-    """Read a manifest; what is stated twice (totals, fingerprint) must agree.
+    """Read a manifest; its checksum must fit, and what is stated twice (totals, fingerprint) must agree.
+
+    Raises:
+        ManifestError: Not a manifest, of a newer version, damaged or contradictory.
+    """
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    checksum = _check_seal(data, name)
+    words, manifest = from_unsealed(data, name=name)
+    if words["version"] == FORMAT_VERSION and checksum is None:
+        raise ManifestError(f"{name} does not end with its checksum, as version {FORMAT_VERSION} must: {_REMEDY}")
+    if words["version"] == OLD_VERSION and _SEAL in words:
+        raise ManifestError(f"{name} says version {OLD_VERSION}, which has no checksum, and has one: {_REMEDY}")
+    return replace(manifest, checksum=checksum)
+
+
+_REMEDY = (
+    "it was damaged, or edited; copy it again, or, if you edited it on purpose, give it a new checksum with "
+    "`wds-tools reseal`"
+)
+
+
+def _check_seal(data: bytes, name: str) -> str | None:
+    """Return the checksum at the end of a manifest, which must fit; None if there is none."""
+    match = _SEALED.fullmatch(data[-_SEALED_BYTES:])
+    if match is None:
+        return None
+    stated = match[1].decode()
+    found = xxhash.xxh3_128_hexdigest(memoryview(data)[: -len(stated) - len(_SEAL_END)])
+    if found != stated:
+        raise ManifestError(f"{name} has the checksum {found}, and its last line says {stated}: {_REMEDY}")
+    return stated
+
+
+def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict[str, Any], Manifest]:
+    """Read a manifest whose checksum may be wrong or missing; all else is checked as by `from_json`.
+
+    Returns:
+        All words of the file, those that we do not know included, and the manifest.
 
     Raises:
         ManifestError: Not a manifest, of a newer version, damaged or contradictory.
@@ -143,12 +201,13 @@ def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{name} is no JSON: {error}; pack again, or copy it again") from error
+        raise ManifestError(f"{name} is not JSON: {error}; copy it again, or pack again") from error
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise ManifestError(f'{name} is no manifest of wds_tools: it lacks "format": "{FORMAT}"')
-    if raw.get("version") != FORMAT_VERSION:
+        raise ManifestError(f'{name} is not a manifest of wds_tools: it lacks "format": "{FORMAT}"')
+    version = raw.get("version")
+    if type(version) is not int or version not in (OLD_VERSION, FORMAT_VERSION):
         raise ManifestError(
-            f"{name} is of version {raw.get('version')!r}; this release reads {FORMAT_VERSION}: upgrade"
+            f"{name} is of version {version!r}; this release reads {OLD_VERSION} and {FORMAT_VERSION}: upgrade"
         )
     try:
         manifest = _from_dict(raw)
@@ -161,10 +220,10 @@ def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
     ):
         if raw.get(word) != is_now:
             raise ManifestError(
-                f"{name} contradicts itself: {word} {raw.get(word)!r}, but its shards give {is_now!r}; "
-                "it was damaged or edited by hand: copy it again, or pack again"
+                f"{name} contradicts itself: {word} is {raw.get(word)!r}, but its shards give {is_now!r}; "
+                "it was damaged or edited: copy it again, pack again, or correct what you edited"
             )
-    return manifest
+    return raw, manifest
 
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:

@@ -28,7 +28,7 @@ from wds_tools.shardset import ShardSet, join_sets, open_shards
 from wds_tools.storage import is_url
 from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
-from wds_tools.writer import count_fields, image_stats
+from wds_tools.totals import count_fields, image_stats
 
 SOURCE_KIND = "merge"
 COPY_BYTES = 8 << 20  # held in memory while a shard is copied

@@ -24,7 +24,7 @@ from wds_tools.packstate import APPENDED, Destination, ShardReport, manifest_of
 from wds_tools.packwork import ShardTask, run_tasks
 from wds_tools.rayengine import run_on_ray
 from wds_tools.sources.base import Skip, Source
-from wds_tools.writer import merge_stats
+from wds_tools.totals import merge_stats
 
 _NAMED_FILES = 3
 _log = logging.getLogger("wds_tools")

@@ -25,7 +25,7 @@ from wds_tools.packplan import differences, shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
-from wds_tools.writer import merge_stats
+from wds_tools.totals import merge_stats
 
 WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"

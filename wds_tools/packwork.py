@@ -25,8 +25,9 @@ from wds_tools.packplan import describe, sample_key, shard_name
 from wds_tools.packstate import ShardReport, remove_shard, save_report
 from wds_tools.sample import Sample
 from wds_tools.sources.base import Input, Record, Skip, Source
+from wds_tools.totals import count_fields, image_stats
 from wds_tools.transcode import Policy, transcode
-from wds_tools.writer import ShardFile, count_fields, image_stats
+from wds_tools.writer import ShardFile
 
 Advance = Callable[[int, int], None]
 """Told of every (samples, bytes) that are done; may raise to stop the work."""

@@ -42,6 +42,11 @@ class ShardSet:
         self._one_folder = len({id(place.store) for place in self.places}) == 1
         self._indexes: OrderedDict[int, Index] = OrderedDict()
 
+    @property
+    def has_manifest(self) -> bool:
+        """Whether the dataset is named by its manifest, rather than by a pattern of shards."""
+        return not is_pattern(self.name)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"manifest": self.manifest, "places": self.places, "name": self.name}
 
@@ -131,11 +136,9 @@ def open_shards(spec: str | os.PathLike[str], *, cache: CacheOptions | None = No
     """
     name = os.fspath(spec)
     cache = cache or CacheOptions.of(None, None)
-    is_folder = not is_url(name) and os.path.isdir(name)  # noqa: PTH112 - whatever characters its name has
-    if not is_folder and (has_pattern(name) or name.endswith(".tar")):
+    if is_pattern(name):
         return _from_pattern(name, cache)
-    is_manifest = name.endswith(".json") and not is_folder
-    folder, manifest_name = split_folder(name) if is_manifest else (name, MANIFEST_NAME)
+    folder, manifest_name = split_manifest(name)
     store = open_store(folder, cache=cache)
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
@@ -144,6 +147,21 @@ def open_shards(spec: str | os.PathLike[str], *, cache: CacheOptions | None = No
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     return ShardSet(manifest, [Place(store, entry) for entry in manifest.shards], name=name)
+
+
+def is_pattern(name: str) -> bool:
+    """Tell whether a dataset is named by its shards, rather than by its folder or manifest."""
+    return not _is_folder(name) and (has_pattern(name) or name.endswith(".tar"))
+
+
+def split_manifest(name: str) -> tuple[str, str]:
+    """Split what names a dataset, a folder or a manifest, into its folder and the name of its manifest."""
+    return split_folder(name) if name.endswith(".json") and not _is_folder(name) else (name, MANIFEST_NAME)
+
+
+def _is_folder(name: str) -> bool:
+    """Tell a local folder, whatever characters its name has."""
+    return not is_url(name) and os.path.isdir(name)  # noqa: PTH112 - a string may be what it is
 
 
 def _why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:

@@ -22,7 +22,8 @@ from wds_tools.options import parse_bytes
 from wds_tools.sample import IMAGE_FIELDS, Sample
 from wds_tools.storage import is_url
 from wds_tools.tarfmt import END, padded
-from wds_tools.writer import ShardFile, count_fields, image_stats, member_headers, merge_stats
+from wds_tools.totals import count_fields, image_stats, merge_stats
+from wds_tools.writer import ShardFile, member_headers
 
 _log = logging.getLogger("wds_tools")
 

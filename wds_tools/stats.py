@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wds_tools.index import NO_LABEL, Index
 from wds_tools.options import CacheOptions
 from wds_tools.shardset import open_shards
-from wds_tools.writer import count_fields
+from wds_tools.totals import count_fields
 
 MAX_CLASSES = 20
 """Classes that `render` draws; the rest is counted."""

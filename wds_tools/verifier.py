@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,12 +21,11 @@ from tqdm import tqdm
 from wds_tools import tarfmt
 from wds_tools.errors import ManifestError, ShardError, StoreError
 from wds_tools.index import ABSENT, Index
-from wds_tools.manifest import MANIFEST_NAME
+from wds_tools.manifest import MANIFEST_NAME, OLD_VERSION
 from wds_tools.options import CacheOptions
 from wds_tools.sample import split_name
 from wds_tools.shardset import ShardSet, open_shards
-from wds_tools.storage.patterns import has_pattern
-from wds_tools.writer import count_fields
+from wds_tools.totals import Totals
 
 MAX_DAMAGES = 1000
 """Damages that a report lists; all are counted."""
@@ -72,6 +70,7 @@ class VerifyReport:
         damaged_shards: Names of the shards with damage, or with a damaged index.
         unchecked: Shard to the reason why it could not be read: storage that does not answer, no permission.
         strangers: Files in the folder that the manifest does not name. They are no part of the dataset, and no damage.
+        notes: What is worth knowing and is not damage, such as a manifest without a checksum.
         seconds: Time that it took.
     """
 
@@ -84,6 +83,7 @@ class VerifyReport:
     damaged_shards: list[str] = field(default_factory=list)
     unchecked: dict[str, str] = field(default_factory=dict)
     strangers: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -128,22 +128,36 @@ def verify(
         report.add([Damage(error.shard or MANIFEST_NAME, error.key, None, None, str(error.args[0]))])
         return report
     show = sys.stderr.isatty() if progress is None else progress
-    fields: Counter[str] = Counter()
+    totals = Totals()
     with tqdm(total=shards.manifest.bytes, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
         for number, entry in enumerate(shards.manifest.shards):
-            fields += _check_shard(shards, number, report)
+            index = _check_shard(shards, number, report)
+            if index is not None:
+                totals.add(index)
             bar.update(entry.bytes)
-    if not has_pattern(shards.name) and not shards.name.endswith(".tar"):  # of a pattern, others may lie beside
+    if shards.has_manifest:  # of a pattern, others may lie beside
         report.strangers = _strangers(shards)
-        if report.ok and fields != shards.manifest.fields:
-            reason = f"it counts the fields {shards.manifest.fields}, its indexes {dict(fields)}"
-            report.add([Damage(MANIFEST_NAME, None, None, None, reason)])
+        if report.ok:
+            _check_manifest(shards, totals, report)
     report.seconds = time.monotonic() - started
     return report
 
 
-def _check_shard(shards: ShardSet, number: int, report: VerifyReport) -> Counter[str]:
-    """Add what is found to the report; return how many samples have each field."""
+def _check_manifest(shards: ShardSet, totals: Totals, report: VerifyReport) -> None:
+    """Compare the manifest with its indexes, which are whole."""
+    for reason in totals.contradictions(shards.manifest):
+        report.add([Damage(MANIFEST_NAME, None, None, None, reason)])
+    if (unnamed := totals.unnamed_classes(shards.manifest)) is not None:
+        report.notes.append(f"{MANIFEST_NAME}: {unnamed}")
+    if shards.manifest.checksum is None:
+        report.notes.append(
+            f"{MANIFEST_NAME} is of version {OLD_VERSION} and has no checksum, so that a changed class name would not "
+            f"be noticed: check the class names, then give it one with `wds-tools reseal {shards.name}`"
+        )
+
+
+def _check_shard(shards: ShardSet, number: int, report: VerifyReport) -> Index | None:
+    """Add what is found to the report; return the index if it is whole."""
     entry = shards.manifest.shards[number]
     damages: list[Damage] = []
     try:
@@ -153,11 +167,11 @@ def _check_shard(shards: ShardSet, number: int, report: VerifyReport) -> Counter
             damages += _compare(data, index, entry.name, entry.xxh3)
     except (StoreError, FileNotFoundError) as error:
         report.unchecked[entry.name] = str(error)
-        return Counter()
+        return None
     report.shards += 1
     report.samples += entry.samples
     report.add(damages)
-    return Counter(count_fields(index)) if index else Counter()
+    return index
 
 
 def _read(shards: ShardSet, number: int, damages: list[Damage]) -> tuple[Index | None, memoryview | None]:

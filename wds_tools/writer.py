@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import lru_cache
@@ -11,13 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-import numpy as np
 import xxhash
 
 from wds_tools.codecs import ImageInfo
 from wds_tools.errors import SampleError
-from wds_tools.index import ABSENT, Index, IndexBuilder, index_name, to_bytes
-from wds_tools.manifest import ImageStats, ShardEntry
+from wds_tools.index import Index, IndexBuilder, index_name, to_bytes
+from wds_tools.manifest import ShardEntry
 from wds_tools.sample import Sample, split_name
 from wds_tools.storage.commit import CommitFile, commit_bytes
 from wds_tools.tarfmt import BLOCK, END, build_header, padded
@@ -202,33 +201,6 @@ def commit_index(index: Index, folder: Path) -> ShardEntry:
         index=name,
         index_bytes=len(data),
         index_xxh3=xxhash.xxh3_128_hexdigest(data),
-    )
-
-
-def count_fields(index: Index) -> dict[str, int]:
-    """Return how many samples of a shard have each field."""
-    return {name: int((columns.offset != ABSENT).sum()) for name, columns in index.fields.items()}
-
-
-def image_stats(index: Index) -> ImageStats | None:
-    """Return the range of a shard's image sizes; None if no image's size is known."""
-    known = (index.width > 0) & (index.height > 0)
-    if not known.any():
-        return None
-    width, height = index.width[known], index.height[known]
-    return ImageStats(int(np.min(width)), int(np.max(width)), int(np.min(height)), int(np.max(height)))
-
-
-def merge_stats(parts: Iterable[ImageStats | None]) -> ImageStats | None:
-    """Return the range of image sizes over all shards."""
-    known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    return ImageStats(
-        min(part.min_width for part in known),
-        max(part.max_width for part in known),
-        min(part.min_height for part in known),
-        max(part.max_height for part in known),
     )
 
 

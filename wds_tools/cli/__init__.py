@@ -59,7 +59,7 @@ def cli(run: Run, debug: bool) -> None:
 for _command in (
     *(making.pack, making.append, making.reshard, making.index),
     *(moving.merge, moving.unpack),
-    *(looking.info, looking.verify, looking.sample, looking.plan, looking.tune, looking.bench),
+    *(looking.info, looking.verify, making.reseal, looking.sample, looking.plan, looking.tune, looking.bench),
 ):
     cli.add_command(_command)
 

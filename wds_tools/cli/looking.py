@@ -57,6 +57,7 @@ def _verify_text(report: VerifyReport) -> str:
     if report.damage_count > len(report.damages):
         lines.append(f"... and {counted(report.damage_count - len(report.damages), 'more damage')}")
     lines += [f"not checked: shard {shard}: {one_line(reason)}" for shard, reason in report.unchecked.items()]
+    lines += [f"note: {one_line(note)}" for note in report.notes]
     if report.strangers:
         lines.append(f"not part of the dataset, so never read: {named(report.strangers)}")
     checked = amount(report.samples, report.shards, report.bytes)

@@ -294,3 +294,27 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
         f"indexed {amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
         f"into {folder / (manifest or MANIFEST_NAME)}\n{next_steps({dataset: call})}"
     )
+
+
+@click.command(epilog=example("wds-tools reseal shards/photos"))
+@click.argument("dataset")
+def reseal(dataset: str) -> None:
+    """Give an edited manifest a new checksum.
+
+    DATASET is a folder or URL with a manifest.json, or the manifest. Use this after you edited the manifest on purpose,
+    such as to rename a class, and for manifests of version 1, which have no checksum. The manifest must be valid and
+    agree with all indexes and with the lengths of the shards. Nothing else is written.
+    """
+    from wds_tools.resealer import reseal as reseal_one
+    from wds_tools.stats import counted
+
+    report = reseal_one(dataset)
+    made, classes = report.manifest, report.manifest.classes
+    what = amount(made.samples, len(made.shards), made.bytes)
+    named = f", {counted(len(classes), 'class', 'classes')} from {classes[0]!r} to {classes[-1]!r}" if classes else ""
+    found = {
+        "sealed": "has the right checksum already; nothing was written",
+        "edited": "had changed since it got its checksum; it has a new one now",
+        "unsealed": "was of version 1, without a checksum; it has one now",
+    }
+    click.echo(f"{report.path} {found[report.before]}: {what}{named}")
