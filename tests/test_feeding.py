@@ -3,12 +3,10 @@
 import math
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools import feeding
-from wds_tools.errors import OptionError
 from wds_tools.feeding import LENT_SLOTS, Feeding, Span, paid_off, wanted, workers_per_rank
 
 COUNTS = st.integers(1, 64)
@@ -134,9 +132,3 @@ def test_cores_are_shared_among_the_ranks_of_a_machine(monkeypatch):
         assert Feeding.of(None, batch_size=32, prefetch_factor=2).workers == workers
         found = Feeding.of("auto", batch_size=32, prefetch_factor=3)
         assert (found.workers, found.ahead, found.most, found.slots) == (1, 3, workers, 3 * workers + LENT_SLOTS)
-
-
-@pytest.mark.parametrize(("workers", "prefetch"), [(-1, 2), ("automatic", 2), ("4", 2), (2, 0)])
-def test_numbers_that_cannot_be_are_named(workers, prefetch):
-    with pytest.raises(OptionError, match=rf"num_workers={workers!r}, prefetch_factor={prefetch}; .* or 'auto'"):
-        Feeding.of(workers, batch_size=32, prefetch_factor=prefetch)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from wds_tools.arguments import DATASET_HINTS, checked
 from wds_tools.assemble import Assembler, Transform
 from wds_tools.choose import Subset, Weights
 from wds_tools.errors import OptionError
@@ -70,6 +71,7 @@ class StreamingDataset(IterableDataset[Any]):
     >>> for images, labels in DataLoader(dataset, batch_size=32, num_workers=4): ...  # doctest: +SKIP
     """
 
+    @checked(DATASET_HINTS)
     def __init__(
         self,
         dataset: str | os.PathLike[str] | Mixture,

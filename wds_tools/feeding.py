@@ -11,7 +11,6 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from wds_tools.errors import OptionError
 from wds_tools.options import available_cores
 
 PART = 64
@@ -132,20 +131,11 @@ class Feeding:
 
     @classmethod
     def of(cls, num_workers: NumWorkers, *, batch_size: int, prefetch_factor: int) -> Feeding:
-        """Return what `make_loader` was asked for.
-
-        Raises:
-            OptionError: Numbers that cannot be.
-        """
+        """Return what `make_loader` was asked for."""
         if num_workers == "auto":
             start, most = 1, workers_per_rank()
         else:
             start = most = workers_per_rank() if num_workers is None else num_workers
-        if isinstance(start, str) or start < 0 or prefetch_factor < 1:
-            raise OptionError(
-                f"num_workers={num_workers!r}, prefetch_factor={prefetch_factor}; allowed are 0 and more, or 'auto', "
-                "and 1 and more"
-            )
         return cls(start, most=most, batch_size=batch_size, prefetch_factor=prefetch_factor)
 
     @property

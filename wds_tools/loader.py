@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from wds_tools import planner
+from wds_tools.arguments import LOADER_HINTS, checked
 from wds_tools.assemble import Assembler, Transform
 from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
@@ -326,6 +327,7 @@ class Loader:
         return batch
 
 
+@checked(LOADER_HINTS)
 def make_loader(
     dataset: str | os.PathLike[str] | Mixture,
     *,
