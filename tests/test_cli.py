@@ -181,7 +181,7 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(call: Call, words: list[st
 
 
 def test_pack_ends_with_a_summary_and_what_to_do_next(few: Path, tmp_path: Path) -> None:
-    result = process("pack", few, "out", "--workers", "1", cwd=tmp_path)
+    result = process("pack", few, "out", "--workers", "1", "--images", "keep", cwd=tmp_path)
     assert (result.code, result.err) == (0, "")  # no bar where there is no terminal
     assert re.match(
         r"packed 6 images in 1 shard, [\d.]+ kB, 2 classes, into out in [\d.]+ s \([\d,]+ images/s\)\n", result.out
@@ -264,6 +264,36 @@ def test_without_jpegtran_the_warning_fits_what_becomes_of_the_images(few: Path,
     assert "so JPEGs that need no resizing are kept as they are" in result.err
     images = json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]
     assert images == {"min_width": 64, "max_width": 64, "min_height": 48, "max_height": 48}
+
+
+@pytest.mark.parametrize("name", ["csv", "table", "TSV", "jsonl"])
+def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
+    call: Call, few: Path, tmp_path: Path, name: str
+) -> None:
+    paths = [str(path.relative_to(tmp_path)) for path in sorted(few.glob("*/*"))]
+    rows = [json.dumps({"path": path}) for path in paths] if name == "jsonl" else ["path", *paths]
+    (tmp_path / "list.txt").write_text("\n".join(rows) + "\n")
+    result = call("pack", tmp_path / "list.txt", tmp_path / "out", "--from", name)
+    assert result.code == 0, result.err
+    assert result.out.startswith("packed 6 images in 1 shard")
+
+
+@pytest.mark.parametrize(
+    ("src", "words", "code", "said"),
+    [
+        ("few", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, folder (imagefolder)"),
+        ("few", ["--from", "csv"], 1, "few is a folder, and table is read from a file: give the file"),
+        ("none.csv", [], 1, "none.csv cannot be read: no such file or folder; check the path"),
+        ("s3://bucket/photos", [], 1, "looks like a URL, and what is packed is on this machine"),
+        ("none-*.parquet", [], 2, "matches no file; check the path, and quote it in the shell"),
+    ],
+)  # fmt: skip
+def test_a_source_that_cannot_be_is_one_line(
+    call: Call, few: Path, tmp_path: Path, src: str, words: list[str], code: int, said: str
+) -> None:
+    path = src if "://" in src else few.parent / src
+    assert_one_line_error(call("pack", path, tmp_path / "out", *words), code, said)
+    assert not (tmp_path / "out").exists()
 
 
 def make_nothing(folder: Path) -> None:

@@ -36,6 +36,7 @@ from wds_tools.packprobe import process_count
 from wds_tools.packstate import Destination
 from wds_tools.resealer import reseal
 from wds_tools.sources.base import Input
+from wds_tools.splits import pack_splits
 from wds_tools.transcode import Policy
 
 REPOSITORY = Path(__file__).parents[1]
@@ -467,10 +468,31 @@ def test_strict_names_the_files_and_leaves_nothing(mixed: Path, tmp_path: Path, 
     assert not (tmp_path / "dst").exists()
 
 
-def test_strict_says_at_once_what_the_listing_shows(mixed: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"2 files cannot be packed: 'k/empty.jpg' is empty; 'k/readme.txt'"):
-        pack(mixed, tmp_path / "dst", strict=True)
+def test_strict_names_what_the_listing_shows_and_what_only_reading_shows(
+    mixed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [r"5 files cannot be packed: 'k/cut.jpg' ", "'k/empty.jpg' is empty", "'k/huge.png' ", "'k/readme.txt' "]
+    with pytest.raises(SourceError, match=".*".join(words)):
+        pack(mixed, tmp_path / "dst", strict=True, images="keep")
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 files cannot be packed: nothing will be packed; the other files are read, to name all of these"
+    ]
     assert not (tmp_path / "dst").exists()
+
+
+def test_strict_names_the_files_of_all_splits(mixed: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(mixed / "k", mixed / name)
+    with pytest.raises(SourceError, match="15 files cannot be packed"):
+        pack_splits(mixed, tmp_path / "dst", split="train=0.5,val=0.5", strict=True, images="keep")
+    assert not (tmp_path / "dst").exists()
+
+
+def test_strict_names_many_files_in_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    src = fill(tmp_path / "src", {f"{number:02}.jpg": b"x" for number in range(12)})
+    with pytest.raises(SourceError, match=r"^12 files cannot be packed: '00.jpg' .*; and 2 more: the warnings before"):
+        pack(src, tmp_path / "dst", workers=1, strict=True, images="keep")
+    assert [record.args[0] for record in caplog.records] == [f"{number:02}.jpg" for number in range(12)]
 
 
 def test_strict_keeps_what_others_have_in_the_folder(mixed: Path, tmp_path: Path) -> None:

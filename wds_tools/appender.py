@@ -12,7 +12,7 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packer import PackReport, open_input, pack
 from wds_tools.packing import Packing
-from wds_tools.packjob import Bar, PackJob, strict_error
+from wds_tools.packjob import Bar, PackJob, refuse_skipped
 from wds_tools.packplan import Plan
 from wds_tools.packprobe import plan_listing, process_count
 from wds_tools.packstate import APPENDED, Destination, read_manifest, read_skipped
@@ -88,8 +88,7 @@ def append(
             "append with the same --images and --resize, or reshard the dataset first"
         )
     source, listing = _listing(src, dst, packing, onto)
-    if strict and listing.skipped:
-        raise strict_error(listing.skipped)
+    refuse_skipped([(source, listing)], packing)
     plan = plan_listing(source, listing, packing)
     if plan.source in parts:  # it was appended already
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)

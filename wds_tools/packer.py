@@ -11,7 +11,7 @@ from typing import Any
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.manifest import Manifest
 from wds_tools.packing import Engine, Packing
-from wds_tools.packjob import Bar, PackJob, shows, strict_error
+from wds_tools.packjob import Bar, PackJob, refuse_skipped, shows, strict_error
 from wds_tools.packplan import Plan
 from wds_tools.packprobe import plan_listing, process_count
 from wds_tools.packstate import Destination
@@ -85,7 +85,8 @@ def pack(
         workers: Processes; None takes as many as pay, up to the cores there are, or if images are kept, which takes
             two cores each, to half of them and 8. 1 packs in this process.
         classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
-        strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``.
+        strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``. Nothing is packed then;
+            the error names the files, the first ten of many, and warnings before it name all.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
         images: ``keep`` the files' bytes; ``crop-ready``: JPEGs get restart markers, losslessly, so that a crop is
             decoded without the rest; ``resize``: JPEGs of at most that size; ``raw``: decoded, as ``npy``. None takes
@@ -158,8 +159,7 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, packing: Pac
     """Pack what a listing names, all of its source or a part."""
     started = time.monotonic()
     policy, strict = packing.policy, packing.options.strict
-    if strict and listing.skipped:
-        raise strict_error(listing.skipped)
+    refuse_skipped([(source, listing)], packing)
     plan = plan_listing(source, listing, packing)
     destination = open_destination(dst, spool=packing.spool, progress=shows(packing.progress), task=packing.task)
     if not packing.fresh and (done := _finished(destination, plan, strict=strict)) is not None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import cache, partial
+from pathlib import Path
 from types import TracebackType
 
 from tqdm import tqdm
@@ -21,12 +22,12 @@ from wds_tools.options import available_cores
 from wds_tools.packing import Packing
 from wds_tools.packplan import Plan, shard_name
 from wds_tools.packstate import APPENDED, Destination, ShardReport, manifest_of
-from wds_tools.packwork import ShardTask, run_tasks
+from wds_tools.packwork import ShardTask, bad_inputs, run_tasks
 from wds_tools.rayengine import run_on_ray
-from wds_tools.sources.base import Skip, Source
+from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.totals import merge_stats
 
-_NAMED_FILES = 3
+_NAMED_FILES = 10
 _log = logging.getLogger("wds_tools")
 
 
@@ -207,15 +208,47 @@ def _joined(onto: Manifest, new: Manifest) -> Manifest:
     )
 
 
+def refuse_skipped(parts: Sequence[tuple[Source, Listing]], packing: Packing) -> None:
+    """Raise the error of ``strict`` if a listing has left something out; the rest is read first, to name all of it.
+
+    Raises:
+        SourceError: All that cannot be packed.
+    """
+    skipped = [skip for _, listing in parts for skip in listing.skipped]
+    if not (packing.options.strict and skipped):
+        return
+    _log.warning("%s: nothing will be packed; the other files are read, to name all of these", _cannot(len(skipped)))
+    with Bar(sum(len(listing.inputs) for _, listing in parts), packing.progress) as bar:
+        for source, listing in parts:
+            task = ShardTask(
+                number=0,
+                start=0,
+                inputs=tuple(listing.inputs),
+                classes=listing.classes,
+                source=source,
+                folder=Path(),
+                policy=packing.policy,
+                threads=available_cores(),
+            )
+            skipped += bad_inputs(task, bar.advance)
+    raise strict_error(_sorted(skipped))
+
+
 def strict_error(skipped: Sequence[Skip]) -> SourceError:
-    """Say what cannot be packed."""
+    """Say what cannot be packed: the first files, and if there are many, all of them in warnings."""
     named = "; ".join(f"{skip.path!r} {skip.reason}" for skip in skipped[:_NAMED_FILES])
-    more = f"; and {len(skipped) - _NAMED_FILES:,} more" if len(skipped) > _NAMED_FILES else ""
-    files = "file" if len(skipped) == 1 else "files"
+    more = ""
+    if len(skipped) > _NAMED_FILES:
+        more = f"; and {len(skipped) - _NAMED_FILES:,} more: the warnings before this name all"
+        for skip in skipped:
+            _log.warning("%r %s", skip.path, skip.reason)
     return SourceError(
-        f"{len(skipped):,} {files} cannot be packed: {named}{more}. Mend or remove them, or pack without "
-        "strict to leave them out"
+        f"{_cannot(len(skipped))}: {named}{more}. Fix or remove them, or pack without strict to leave them out"
     )
+
+
+def _cannot(count: int) -> str:
+    return f"{count:,} {'file' if count == 1 else 'files'} cannot be packed"
 
 
 def _sorted(skipped: Iterable[Skip]) -> list[Skip]:

@@ -89,6 +89,17 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     return report
 
 
+def bad_inputs(task: ShardTask, advance: Advance) -> Iterator[Skip]:
+    """Make the samples of a task without writing them; yield those that cannot be packed."""
+    with closing(_makers(task)) as makers:
+        for entry, make in makers:
+            try:
+                make()
+            except (SourceError, DecodeError) as error:
+                yield Skip(entry.path, str(error))
+            advance(1, entry.size)
+
+
 _Made = tuple[Sample, ImageInfo, int | None]
 _Make = Callable[[], _Made]
 

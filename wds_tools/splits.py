@@ -13,6 +13,7 @@ import numpy as np
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.packer import PackReport, open_input, pack_listing
 from wds_tools.packing import Packing
+from wds_tools.packjob import refuse_skipped
 from wds_tools.publish import place_of
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders
@@ -56,7 +57,7 @@ def pack_splits(
         seed: As for `pack`; and of the draw.
         workers: As for `pack`.
         classes: As for `pack`.
-        strict: As for `pack`.
+        strict: As for `pack`; of a split. Those before it are packed, unless the listing shows it.
         fresh: As for `pack`.
         images: As for `pack`.
         resize: As for `pack`.
@@ -97,6 +98,7 @@ def pack_splits(
         source = open_input(src, place, packing)
         listing = source.scan()
         parts = {name: (source, part) for name, part in divide(listing, shares, seed).items()}
+    refuse_skipped(list(parts.values()), packing)
     return {
         name: pack_listing(source, listing, place_of(join(str(place), name)), packing)
         for name, (source, listing) in parts.items()

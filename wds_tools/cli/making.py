@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
 @click.option("--seed", default=0, show_default=True, help="Of the random order that the samples are put in, once.")
 @click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
-@click.option("--from", "kind", metavar="KIND", help="What SRC is, as hdf5 or parquet; else it is looked at.")
+@click.option(
+    "--from", "kind", metavar="FORMAT", help="What SRC is, such as csv, hdf5 or parquet, if its name does not tell."
+)
 @click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
 @click.option("--split", metavar="SHARES", help="A dataset each: train=0.9,val=0.1; or `folders`, if SRC holds those.")
 @click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
-@click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
+@click.option("--strict", is_flag=True, help="Pack nothing if a file cannot be packed, and name all such files.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
 @click.option("--images", metavar="POLICY", help="keep, crop-ready, resize or raw; crop-ready if jpegtran is there.")
 @click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
@@ -176,9 +178,11 @@ def _pack_summary(report: PackReport) -> str:
 @click.option("--shard-bytes", help="Largest new shard; as in the dataset if not given.")
 @click.option("--seed", default=0, show_default=True, help="Of the random order that the new samples are put in.")
 @click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
-@click.option("--from", "kind", metavar="KIND", help="What SRC is, as hdf5 or parquet; else it is looked at.")
+@click.option(
+    "--from", "kind", metavar="FORMAT", help="What SRC is, such as csv, hdf5 or parquet, if its name does not tell."
+)
 @click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
-@click.option("--strict", is_flag=True, help="A file that cannot be packed is an error, not a line in skipped.jsonl.")
+@click.option("--strict", is_flag=True, help="Pack nothing if a file cannot be packed, and name all such files.")
 @click.option("--images", metavar="POLICY", help="What the dataset was packed with: keep, crop-ready, resize or raw.")
 @click.option("--resize", metavar="SIZE", help="As the dataset was packed.")
 @click.option("--quality", type=int, help="As the dataset was packed.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, pairwise
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 from wds_tools import tarfmt
 from wds_tools.errors import OptionError, ShardError, SourceError
 from wds_tools.sample import split_name
-from wds_tools.sources.base import Source
+from wds_tools.sources.base import Source, refusing
 from wds_tools.sources.files import map_file
 from wds_tools.sources.tree import is_image_name
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
 _LOOKED_AT = 200  # files of a folder, or members of an archive, that tell its kind
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # `Path` has taken a slash away
+_FILES = ("hdf5", "numpy", "table", "tensors")  # kinds that are never a folder, but for a table beside its images
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # names that Hugging Face gives a table of the images beside it
@@ -29,7 +32,7 @@ def open_source(
 
     Args:
         src: A path, a pattern, or an object with ``len()`` and ``[]``.
-        kind: A word of `KINDS`; None looks at what is there.
+        kind: A word of `KINDS` or `OTHER_NAMES`; None looks at what is there.
         classes: Class names by number, if they are given.
         columns: Roles to columns, as the user names them.
 
@@ -38,13 +41,18 @@ def open_source(
         SourceError: Nothing there.
     """
     is_path = isinstance(src, (str, Path))
-    if kind is not None and kind not in KINDS:
-        raise OptionError(f"kind={kind!r} is not known; allowed are {', '.join(KINDS)}")
+    if kind is not None:
+        kind = OTHER_NAMES.get(kind.lower(), kind.lower())
+        if kind not in KINDS:
+            raise OptionError(f"unknown format {kind!r} (--from, kind=); allowed are {_all_names()}")
     if is_path == (kind == "object"):
         if is_path:
             raise OptionError(f"kind='object', but {src} is a path: objects are packed from Python")
         kind = "object"
     path = Path(src) if is_path else None
+    if path is not None:
+        with refusing(f"{path} cannot be read"):  # such as a folder above it that nobody else may enter
+            _check_there(path, kind)
     if path is not None and kind is None:
         kind = detect(path)
         if kind == "folder" and (parts := split_folders(path)):
@@ -66,6 +74,18 @@ def open_source(
     return made(src if path is None else path, classes, columns)  # type: ignore[no-any-return]
 
 
+def _check_there(path: Path, kind: str | None) -> None:
+    if not path.exists() and _URL.match(str(path)):
+        raise SourceError(
+            f"{path} looks like a URL, and what is packed is on this machine: copy it first, or list the URLs of the "
+            "images in a table"
+        )
+    if not path.exists() and not has_pattern(str(path)):
+        raise SourceError(f"{path} cannot be read: no such file or folder; check the path")
+    if kind in _FILES and path.is_dir() and not (kind == "table" and _is_table(path)):
+        raise SourceError(f"{path} is a folder, and {kind} is read from a file: give the file, or leave --from out")
+
+
 def detect(path: Path) -> str:
     """Return the kind of what is at a path; a folder of which nothing else is known is one of images.
 
@@ -81,8 +101,8 @@ def detect(path: Path) -> str:
             return kind
     if path.exists() and not path.is_dir():
         raise SourceError(
-            f"{path} is not a folder, and no file that is known by its name; expected a folder of images, or "
-            f"say what it is with --from (kind=...): {', '.join(KINDS)}"
+            f"{path} is not a folder, and its name tells no known format; expected a folder of images, or "
+            f"the format with --from (kind=): {_all_names()}"
         )
     return "folder"
 
@@ -185,3 +205,30 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "object": ("objects:ObjectSource", _never),
 }
 """Kind to (module and class, test), in the order in which they are tried."""
+
+OTHER_NAMES = {
+    "csv": "table",
+    "tsv": "table",
+    "jsonl": "table",
+    "ndjson": "table",
+    "h5": "hdf5",
+    "npy": "numpy",
+    "npz": "numpy",
+    "pt": "tensors",
+    "pth": "tensors",
+    "tfrecords": "tfrecord",
+    "wds": "webdataset",
+    "imagefolder": "folder",
+}
+"""What else users call a kind."""
+
+
+def names_of_kinds() -> list[str]:
+    """Return all names of what can be packed from the command line."""
+    return sorted({*KINDS, *OTHER_NAMES} - {"object"})
+
+
+def _all_names() -> str:
+    """Return the same for an error message: each kind, and in parentheses what else it is called."""
+    also = {kind: [name for name, meant in OTHER_NAMES.items() if meant == kind] for kind in KINDS if kind != "object"}
+    return ", ".join(f"{kind} ({', '.join(names)})" if names else kind for kind, names in sorted(also.items()))

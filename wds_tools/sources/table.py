@@ -5,6 +5,7 @@ The table is the user's own, so it may name any file. A worker finds a row by it
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import os
@@ -42,7 +43,8 @@ class TableSource(Lazy):
     """A table with a row for each image.
 
     Args:
-        path: Of the table; ``.tsv`` has tabs, ``.jsonl`` and ``.ndjson`` an object per line, others are CSV.
+        path: Of the table: JSON Lines if it begins with ``{`` or its name ends so, else separated values: by tabs in
+            ``.tsv``, elsewhere by what separates the names of the columns.
         classes: Class names by number.
         columns: Names of the columns: ``image`` (a path relative to the table, or a URL) and ``label``.
     """
@@ -93,7 +95,10 @@ class TableSource(Lazy):
 
     @cached_property
     def _is_lines(self) -> bool:
-        return self.path.suffix.lower() in (".jsonl", ".ndjson")
+        if self.path.suffix.lower() in (".jsonl", ".ndjson"):
+            return True
+        with refusing(f"{self.path} cannot be read"), self.path.open("rb") as file:
+            return file.read(4).removeprefix(codecs.BOM_UTF8)[:1] == b"{"  # no column is called so
 
     @cached_property
     def _header(self) -> tuple[list[str], str, int]:
