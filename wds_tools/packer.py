@@ -85,8 +85,8 @@ def pack(
         workers: Processes; None takes as many as pay, up to the cores there are, or if images are kept, which takes
             two cores each, to half of them and 8. 1 packs in this process.
         classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
-        strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``. Nothing is packed then;
-            the error names the files, the first ten of many, and warnings before it name all.
+        strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``. Nothing is packed
+            then; the error names the files, the first ten of many, and warnings before it name all.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
         images: ``keep`` the files' bytes; ``crop-ready``: JPEGs get restart markers, losslessly, so that a crop is
             decoded without the rest; ``resize``: JPEGs of at most that size; ``raw``: decoded, as ``npy``. None takes

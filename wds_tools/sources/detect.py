@@ -41,28 +41,14 @@ def open_source(
         SourceError: Nothing there.
     """
     is_path = isinstance(src, (str, Path))
-    if kind is not None:
-        kind = OTHER_NAMES.get(kind.lower(), kind.lower())
-        if kind not in KINDS:
-            raise OptionError(f"unknown format {kind!r} (--from, kind=); allowed are {_all_names()}")
+    kind = _known(kind)
     if is_path == (kind == "object"):
         if is_path:
             raise OptionError(f"kind='object', but {src} is a path: objects are packed from Python")
         kind = "object"
-    path = Path(src) if is_path else None
-    if path is not None:
-        with refusing(f"{path} cannot be read"):  # such as a folder above it that nobody else may enter
-            _check_there(path, kind)
-    if path is not None and kind is None:
-        kind = detect(path)
-        if kind == "folder" and (parts := split_folders(path)):
-            named = ", ".join(part.name for part in parts)
-            raise SourceError(
-                f"{path} holds a folder for each split ({named}), not for each class: pack with --split folders "
-                "(pack_splits), pack one of them, or say --from folder (kind='folder') if those are classes"
-            )
-    if path is not None and path.is_dir() and kind == "table":
-        path = next((path / name for name in _METADATA if (path / name).is_file()), path)
+    path = None
+    if is_path:
+        path, kind = _look_at(Path(src), kind)
     module, name = KINDS[kind or "object"][0].split(":")
     made = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
     if kind == "folder":
@@ -72,6 +58,32 @@ def open_source(
             )
         return made(path, classes)  # type: ignore[no-any-return]
     return made(src if path is None else path, classes, columns)  # type: ignore[no-any-return]
+
+
+def _known(kind: str | None) -> str | None:
+    if kind is None:
+        return None
+    name = OTHER_NAMES.get(kind.lower(), kind.lower())
+    if name not in KINDS:
+        raise OptionError(f"unknown format {kind!r} (--from, kind=); allowed are {_all_names()}")
+    return name
+
+
+def _look_at(path: Path, kind: str | None) -> tuple[Path, str]:
+    """Return what is read at a path, and of what kind it is."""
+    with refusing(f"{path} cannot be read"):  # such as a folder above it that nobody else may enter
+        _check_there(path, kind)
+    if kind is None:
+        kind = detect(path)
+        if kind == "folder" and (parts := split_folders(path)):
+            named = ", ".join(part.name for part in parts)
+            raise SourceError(
+                f"{path} holds a folder for each split ({named}), not for each class: pack with --split folders "
+                "(pack_splits), pack one of them, or say --from folder (kind='folder') if those are classes"
+            )
+    if path.is_dir() and kind == "table":
+        path = next((path / name for name in _METADATA if (path / name).is_file()), path)
+    return path, kind
 
 
 def _check_there(path: Path, kind: str | None) -> None:
