@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from wds_tools.index import NO_LABEL
 from wds_tools.prng import key_of, uniform
 from wds_tools.reader import Reader, Rows
 from wds_tools.render import render
-from wds_tools.sample import IMAGE_FIELDS
+from wds_tools.sample import IMAGE_FIELDS, make_record
 from wds_tools.views import Regions, View
 
 if TYPE_CHECKING:
@@ -191,6 +192,14 @@ class Assembler:
             )
         out[i].copy_(result)
         return result
+
+
+def samples_of(values: list[Any], fields: tuple[str, ...], *, is_bare: bool) -> Iterator[Any]:
+    """Return the samples of a batch one by one: named tuples, or the values of the only field."""
+    columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+    if is_bare:
+        return iter(columns[0])
+    return map(partial(make_record, fields), zip(*columns, strict=True))
 
 
 def _pictures(rows: Rows, regions: Regions | None, pixels: Pixels | None) -> list[Pixels]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wds_tools.arguments import DATASET_HINTS, checked
-from wds_tools.assemble import Assembler, Transform
+from wds_tools.assemble import Assembler, Transform, samples_of
 from wds_tools.choose import Subset, Weights
 from wds_tools.errors import OptionError
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Request, check_plan, open_dataset
 from wds_tools.planner import Cursor, EpochPlan, Tail
 from wds_tools.ranks import Group
-from wds_tools.sample import make_record
 from wds_tools.views import View
 from wds_tools.where import Where
 
@@ -167,13 +164,7 @@ class StreamingDataset(IterableDataset[Any]):
                 values = self._assembler.batch(
                     epoch=plan.cursor.epoch, positions=step.positions[part], ids=step.ids[part], out=None
                 )
-                yield from self._samples(values)
-
-    def _samples(self, values: list[Any]) -> Iterator[Any]:
-        columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
-        if self._opened.is_bare:
-            return iter(columns[0])
-        return map(partial(make_record, self._opened.recipe.fields), zip(*columns, strict=True))
+                yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
+from wds_tools.job import as_tensors
 from wds_tools.planner import Tail
 from wds_tools.sample import make_record, record_type
 
@@ -37,3 +39,17 @@ class Handover:
             place = self._fields.index("image")
             values[place] = self._batch_transform(values[place])
         return values[0] if self._is_bare else make_record(self._fields, values)
+
+    def collate(self, samples: list[Any]) -> Any:
+        """Return the batch of these samples, as a ``collate_fn`` does."""
+        columns = [samples] if self._is_bare else [list(column) for column in zip(*samples, strict=True)]
+        return self.batch([_as_batch(column) for column in columns])
+
+
+def _as_batch(values: list[Any]) -> Any:
+    """Return the values of a field as the loader has them: numbers and pictures of one size as a tensor."""
+    if all(isinstance(value, int | float) for value in values):
+        return torch.tensor(np.array(values))
+    values = as_tensors(values)
+    same = all(isinstance(value, torch.Tensor) and value.shape == values[0].shape for value in values)
+    return torch.stack(values) if same else values

@@ -14,18 +14,19 @@ from typing import Any
 
 import torch
 
-from wds_tools import planner
 from wds_tools.arguments import LOADER_HINTS, checked
 from wds_tools.assemble import Assembler, Transform
+from wds_tools.bridge import RankSampler, Samples, StepSampler
 from wds_tools.choose import Subset, Weights
 from wds_tools.device import CudaCopier, find_device, move
-from wds_tools.errors import OptionError, WorkerError
+from wds_tools.epochs import Epochs
+from wds_tools.errors import WorkerError
 from wds_tools.feeding import LENT_SLOTS, Feeding, NumWorkers
 from wds_tools.handover import BatchTransform, Handover
 from wds_tools.job import Inline, Job, as_tensors, joined, tasks_of
 from wds_tools.mixture import Mixture
-from wds_tools.opened import Opened, Request, check_plan, open_dataset
-from wds_tools.planner import Course, Cursor, EpochPlan, Step, Tail
+from wds_tools.opened import Opened, Request, open_dataset
+from wds_tools.planner import EpochPlan, Step, Tail
 from wds_tools.pool import STALL_SECONDS, WorkerPool
 from wds_tools.proof import EpochProof
 from wds_tools.ranks import Group
@@ -47,8 +48,16 @@ class _Sent:
 class Loader:
     """Batches of a dataset, made by worker processes; see `make_loader`, which builds it.
 
-    Each ``iter(loader)`` is the next epoch; a loader has one iterator at a time. It is no ``DataLoader``, so
-    Accelerate's ``prepare`` leaves it alone.
+    Each ``iter(loader)`` is the next epoch, which begins with its first batch; a loader has one iterator at a time. It
+    is not a ``DataLoader``, so Accelerate's ``prepare`` leaves it alone.
+
+    Attributes:
+        batch_size: Samples per batch of this rank.
+        device: Where the tensors of a batch are.
+        dataset: Its samples: ``len(loader.dataset)`` is their number over all ranks, ``loader.dataset[0]`` the first.
+        sampler: The samples of this rank, in order: a ``DistributedSampler``, whose ``set_epoch`` sets the loader's.
+        batch_sampler: The same, batch by batch.
+        collate_fn: Makes a batch of samples: a ``DataLoader`` of these four makes the batches of the loader.
     """
 
     def __init__(
@@ -64,27 +73,26 @@ class Loader:
         stall_seconds: float,
     ) -> None:
         self.batch_size = batch_size
-        self.prefetch_factor = feeding.prefetch_factor
         self.device = device
         self._opened = opened
         self._feeding = feeding
-        self._course = Course(opened.order)
         self._tail: Tail = tail
+        self._epochs = Epochs(opened, batch_size=batch_size, tail=tail)
         self._handover = Handover(
             opened.recipe.fields, is_bare=opened.is_bare, tail=tail, batch_transform=batch_transform
         )
         self._context = context
         self._stall_seconds = stall_seconds
-        self._cursor = Cursor()  # what has been consumed
-        self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
-        self._begun = -1  # epoch of the last iteration
-        self._round = 0
         self._sent: deque[_Sent] = deque()  # batches in the making
         self._pool: WorkerPool | Inline | None = None
         self._ring: Ring | None = None
         self._copier: CudaCopier | None = None
         self._witness = Witness(opened.ranks, batch_size=batch_size, tail=tail)
-        check_plan(self._plan(Cursor()))
+        # What other libraries read from a DataLoader. Attributes, because Ray Train copies __dict__.
+        self.dataset = Samples(opened, has_valid=tail == "mask")
+        self.sampler = RankSampler(self._epochs, self.dataset, device)
+        self.batch_sampler = StepSampler(self.sampler, batch_size)
+        self.collate_fn = self._handover.collate
 
     def __repr__(self) -> str:
         return (
@@ -95,7 +103,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch, the same on every rank."""
-        return len(self._plan(Cursor(self._cursor.epoch)))
+        return len(self._epochs)
 
     @property
     def num_workers(self) -> int:
@@ -103,9 +111,14 @@ class Loader:
         return self._feeding.workers
 
     @property
+    def prefetch_factor(self) -> int | None:
+        """Batches in the making per worker; None without workers, as for torch's DataLoader."""
+        return self._feeding.prefetch_factor if self.num_workers else None
+
+    @property
     def samples(self) -> int:
         """Samples of an epoch, over all ranks; with ``tail="drop"`` the last ones may be left out."""
-        return self._course.of(self._cursor.epoch).samples
+        return self._epochs.samples
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -124,11 +137,11 @@ class Loader:
     @property
     def epoch(self) -> int:
         """Epoch of the last batch, or the one that comes next."""
-        return self._cursor.epoch
+        return self._epochs.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where training stands: all batches that the loop has received count, prefetched ones do not."""
-        return planner.state_dict(self._course.of(self._cursor.epoch), self._cursor)
+        return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool = False) -> None:
         """Go on where a state was taken; the number of workers, ranks and the batch size may have changed.
@@ -143,8 +156,7 @@ class Loader:
         Raises:
             ResumeError: The state belongs to another dataset, selection or seed; both values are named.
         """
-        self._course, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
-        self._start = self._cursor
+        self._epochs.load_state_dict(state, force=force)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
         """Tell whether the last epoch delivered each sample once, over all ranks: ``print(loader.epoch_proof())``.
@@ -162,22 +174,12 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``; a position inside that epoch, as after a resume, is kept."""
-        if epoch < 0:
-            raise OptionError(f"epoch={epoch}; allowed are 0 and more")
-        if self._start is None or self._start.epoch != epoch:
-            self._start = self._cursor = Cursor(epoch)
+        self._epochs.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator: everything below happens when the first batch is asked for. An iterator from which nothing is
-        # taken, such as one that Lightning makes when it resumes, leaves the loader as it was.
-        start = self._start or Cursor(self._begun + 1)
-        check_plan(self._plan(Cursor(start.epoch)))
-        plan = self._plan(start)
-        self._start = None
-        self._begun = start.epoch
-        self._cursor = start
-        self._round += 1
-        yield from self._batches(plan, self._round)
+        # A generator: the epoch begins when its first batch is asked for. An iterator from which nothing is taken, such
+        # as one that Lightning makes when it resumes, leaves the loader as it was.
+        yield from self._batches(self._epochs.begin())
 
     def close(self) -> None:
         """End the workers and free the slots; the next iteration starts new ones."""
@@ -193,10 +195,6 @@ class Loader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _plan(self, cursor: Cursor) -> EpochPlan:
-        order = self._course.of(cursor.epoch)
-        return EpochPlan(order, cursor, self._opened.ranks.find().world, self.batch_size, self._tail)
 
     def _open(self) -> None:
         """Start the workers and allocate the slots, once."""
@@ -223,14 +221,13 @@ class Loader:
         if self.device.type == "cuda":  # after the workers: what they inherit is then plain memory
             self._copier = CudaCopier(self.device, self._ring)
 
-    def _batches(self, plan: EpochPlan, this_round: int) -> Iterator[Any]:
+    def _batches(self, plan: EpochPlan) -> Iterator[Any]:
         """Yield the batches of an epoch; on CUDA, each while the next one is being copied."""
         self._open()
         self._witness.begin(plan)
         copied: tuple[Step, list[Any], Any] | None = None
         for step, values, slot in self._made(plan):
-            if this_round != self._round:
-                raise OptionError("this iterator ended when a newer one was made: a loader has one at a time")
+            self._epochs.check_running(plan)
             if self._copier is None:
                 yield self._hand_over(plan, step, self._own(values, slot))
                 continue
@@ -240,8 +237,7 @@ class Loader:
             copied = step, moved, done
         if copied and self._copier:
             yield self._hand_over(plan, copied[0], self._copier.finish(copied[1], copied[2]))
-        if not len(plan):  # what was left of the epoch fills no step
-            self._cursor = Cursor(plan.cursor.epoch + 1)
+        self._epochs.end(plan)
 
     def _made(self, plan: EpochPlan) -> Iterator[tuple[Step, list[Any], int | None]]:
         """Yield (step, values, slot) in order, keeping the workers busy ahead of it."""
@@ -322,7 +318,7 @@ class Loader:
         if self.device.type not in ("cpu", "cuda"):
             values = move(values, self.device)
         batch = self._handover.batch(values)
-        self._cursor = plan.cursor_after(step.number)
+        self._epochs.received(plan, step.number)
         self._witness.saw(step)
         return batch
 

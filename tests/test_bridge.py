@@ -1,0 +1,141 @@
+"""A torch DataLoader of a loader's dataset, batch sampler and collate_fn makes the loader's batches."""
+
+import pickle
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+import wds_tools as wt
+from wds_tools.errors import OptionError, ResumeError
+
+VIEW = wt.RandomResizedCrop(24, flip=True)
+
+
+@pytest.fixture
+def make(packed):
+    loaders = []
+
+    def make(**options):
+        options = {"batch_size": 30, "view": VIEW, "shuffle": True, "num_workers": 0, **options}
+        loaders.append(wt.make_loader(packed, **options))
+        return loaders[-1]
+
+    yield make
+    for loader in loaders:
+        loader.close()
+
+
+def as_dataloader(loader, **options):
+    """Build what Accelerate's skip_first_batches builds."""
+    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, **options)
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, tuple | list):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fields": ("image", "label", "__key__", "json")},
+        {"fields": "image"},
+        {"fields": "label", "tail": "mask"},
+        {"tail": "mask", "transform": torch.negative},
+        {"tail": "pad", "rank": 1, "world_size": 3, "subset": 0.5, "batch_transform": lambda images: images / 255},
+        {"class_weights": "balanced", "shuffle": False, "view": wt.CenterCrop(16, resize=20)},
+    ],
+    ids=", ".join,
+)
+def test_a_dataloader_of_the_parts_makes_the_batches_of_the_loader(make, options):
+    loader, parts = make(**options), make(**options)
+    for _ in range(2):  # epochs
+        batches = list(loader)
+        assert len(batches) == len(loader) == len(as_dataloader(parts))
+        assert same(batches, list(as_dataloader(parts)))
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_its_workers_may_be_processes(make, context):
+    batches = list(as_dataloader(make(), num_workers=2, multiprocessing_context=context))
+    assert same(batches, list(make()))
+
+
+def test_the_epochs_of_a_loader_and_of_its_sampler_are_the_same(make):
+    loader, plain = make(fields="__key__"), make(fields="__key__")
+    epochs = [list(plain) for _ in range(4)]
+    assert list(as_dataloader(loader)) == epochs[0]
+    assert list(loader) == epochs[1]
+    assert list(as_dataloader(loader)) == epochs[2]
+    loader.set_epoch(1)
+    assert list(as_dataloader(loader)) == epochs[1]
+    loader.sampler.set_epoch(3)
+    assert list(loader) == epochs[3]
+    loader.batch_sampler.set_epoch(0)
+    assert list(loader) == epochs[0]
+
+
+def test_a_sampler_starts_where_a_loaded_state_stands(make):
+    loader, plain = make(fields="__key__"), make(fields="__key__")
+    batches = iter(plain)
+    next(batches)
+    loader.load_state_dict(plain.state_dict())
+    assert list(as_dataloader(loader)) == list(batches)
+
+
+def test_set_epoch_of_the_sampler_keeps_a_position_that_was_loaded(make):
+    """Lightning calls it after the state is loaded, with its own count of epochs."""
+    plain = make(fields="__key__")
+    list(plain)
+    batches = iter(plain)
+    next(batches)
+    loader = make(fields="__key__")
+    loader.load_state_dict(plain.state_dict())
+    started = iter(loader)
+    loader.sampler.set_epoch(0)
+    assert list(started) == list(batches)
+    started = iter(loader)
+    loader.sampler.set_epoch(5)  # between iter() and the first batch, as Lightning does
+    plain.set_epoch(5)
+    assert list(started) == list(plain)
+
+
+def test_there_is_no_state_while_a_dataloader_reads_the_epoch(make):
+    loader = make()
+    places = iter(loader.sampler)
+    next(places)
+    with pytest.raises(ResumeError, match=r"epoch 0 is read by a torch DataLoader .* loader\.load_state_dict"):
+        loader.state_dict()
+    next(iter(loader))
+    assert loader.state_dict()["epoch"] == 1
+    next(iter(loader.sampler))
+    loader.set_epoch(4)
+    assert loader.state_dict()["epoch"] == 4
+
+
+def test_a_dataset_has_the_samples_of_an_epoch_in_the_order_of_the_shards(make):
+    loader = make(subset=range(100, 200), fields=("image", "label", "__key__"), rank=0, world_size=2)
+    assert len(loader.dataset) == loader.samples == 100
+    assert loader.dataset[3].key == loader.dataset[-97].key == "000000103"
+    assert loader.dataset[3].image.shape == (3, 24, 24)
+    assert [sample.key for sample in loader.dataset] == [f"{number:09}" for number in range(100, 200)]
+    again = pickle.loads(pickle.dumps(loader.dataset))
+    assert same(tuple(again[3]), tuple(loader.dataset[3]))
+    batch = next(iter(DataLoader(loader.dataset, batch_size=4)))
+    assert batch.image.shape == (4, 3, 24, 24)
+
+
+def test_libraries_find_a_distributed_sampler_and_leave_it_alone(make):
+    loader = make(rank=1, world_size=2)
+    assert isinstance(loader.sampler, DistributedSampler)
+    assert len(loader.sampler) == 180 == len(list(loader.sampler))
+
+
+def test_a_sampler_is_refused_where_the_loader_copies_to_a_device(make):
+    loader = make(device="meta")
+    with pytest.raises(OptionError, match=r"batches of this loader go to meta"):
+        next(iter(loader.batch_sampler))
