@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import shlex
 import shutil
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import jpegtools
+import PIL
 import pytest
 from hypothesis import settings
 
@@ -19,6 +25,21 @@ settings.load_profile("default")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jpeg_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Put the programs of `jpegtools` on the PATH, so that the suite depends on none that is installed."""
+    folder = tmp_path_factory.mktemp("bin")
+    (library,) = Path(PIL.__file__).parents[1].glob("[Pp]illow.libs/libjpeg*")
+    for name in jpegtools.PROGRAMS:
+        # Isolated and without site-packages, Python starts in half the time.
+        words = shlex.join([sys.executable, "-IS", jpegtools.__file__, name, str(library)])
+        (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (folder / name).chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ Pixels = NDArray[np.uint8]
 
 needs_native = pytest.mark.skipif(
     native._native is None,
-    reason="wds_tools._native is not compiled: it takes a C compiler and libjpeg-turbo's headers",
+    reason="the compiled path is not built: no C compiler or no libjpeg headers",
 )
 
 

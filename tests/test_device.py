@@ -10,7 +10,7 @@ from wds_tools import feeding
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 VIEW = wt.RandomResizedCrop(64, flip=True)
 

@@ -185,9 +185,8 @@ def test_an_impossible_rank_is_refused(rank, world_size):
         World(rank, world_size)
 
 
+@pytest.mark.parametrize("segment_samples", [1 << 20], indirect=True)
 def test_a_billion_samples_plan_and_resume_without_a_list_of_them(segment_samples):
-    if order_module.SEGMENT_SAMPLES < 1 << 20:
-        pytest.skip("the real segment size")
     order = Order(fingerprint="x", shard_samples=[10_000] * 100_000, seed=0, window=50_000, block=19)
     ids = order.ids(3, 777_777_777, 777_778_277)
     assert len(set(ids.tolist())) == 500

@@ -11,16 +11,14 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import google_crc32c
+import h5py
+import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from sources_conformance import CLASSES, Conformance, Photo
-
-h5py = pytest.importorskip("h5py")
-lmdb = pytest.importorskip("lmdb")
-zarr = pytest.importorskip("zarr")
-google_crc32c = pytest.importorskip("google_crc32c")
+import zarr
+from sources_conformance import CLASSES, Conformance, DamageableConformance, Photo
 
 
 def arrays(photos: Sequence[Photo]) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +26,7 @@ def arrays(photos: Sequence[Photo]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([photo.pixels for photo in photos]), np.array([photo.label for photo in photos])
 
 
-class TestFolder(Conformance):
+class TestFolder(DamageableConformance):
     kind = "folder"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
@@ -43,7 +41,7 @@ class TestFolder(Conformance):
         return 11
 
 
-class TestCsv(Conformance):
+class TestCsv(DamageableConformance):
     kind = "table"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
@@ -60,7 +58,7 @@ class TestCsv(Conformance):
         return 11
 
 
-class TestJsonLines(Conformance):
+class TestJsonLines(DamageableConformance):
     kind = "table"
     named = False
 
@@ -97,7 +95,7 @@ def hugging_face_table(photos: Sequence[Photo]) -> pa.Table:
     return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
 
 
-class TestParquet(Conformance):
+class TestParquet(DamageableConformance):
     kind = "parquet"
     exact = False
 
@@ -145,7 +143,7 @@ class TestHdf5(Conformance):
         return folder / "photos.h5"
 
 
-class TestHdf5OfFiles(Conformance):
+class TestHdf5OfFiles(DamageableConformance):
     kind = "hdf5"
     exact = False
 
@@ -190,7 +188,8 @@ class TestTensors(Conformance):
     named = False
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
-        torch = pytest.importorskip("torch")
+        import torch
+
         images, labels = (torch.from_numpy(array) for array in arrays(photos))
         torch.save({"images": images.permute(0, 3, 1, 2).contiguous(), "labels": labels}, folder / "photos.pt")
         return folder / "photos.pt"
@@ -214,7 +213,7 @@ class TestZarr2(TestZarr):
     version = 2
 
 
-class TestLmdb(Conformance):
+class TestLmdb(DamageableConformance):
     kind = "lmdb"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
@@ -267,7 +266,7 @@ def frame(data: bytes) -> bytes:
     return length + masked(length) + data + masked(data)
 
 
-class TestTfRecord(Conformance):
+class TestTfRecord(DamageableConformance):
     kind = "tfrecord"
     named = False
 
@@ -304,7 +303,7 @@ def tar_of(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-class TestTar(Conformance):
+class TestTar(DamageableConformance):
     kind = "tar"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
@@ -325,7 +324,7 @@ class TestTarPerClass(Conformance):
         return folder
 
 
-class TestZip(Conformance):
+class TestZip(DamageableConformance):
     kind = "zip"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
@@ -342,7 +341,7 @@ class TestZip(Conformance):
         return 11
 
 
-class TestWebDataset(Conformance):
+class TestWebDataset(DamageableConformance):
     kind = "webdataset"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:

@@ -44,9 +44,10 @@ def test_class_folders_are_numbered_by_sorted_name(tmp_path: Path) -> None:
 
 
 def test_numbers_and_order_of_classes_are_those_of_torchvision(tmp_path: Path) -> None:
-    torchvision = pytest.importorskip("torchvision.datasets")
+    import torchvision.datasets
+
     make(tmp_path, "10/a.jpg", "9/a.jpg", "b é/x/y.png", "B/z.JPG", "b/z.jpeg", "B/sub/a.webp", "b!/c.jpg")
-    theirs = torchvision.ImageFolder(tmp_path)
+    theirs = torchvision.datasets.ImageFolder(tmp_path)
     listing = FolderSource(tmp_path).scan()
     assert list(listing.classes) == theirs.classes
     assert {(str(tmp_path / entry.path), entry.label) for entry in listing.inputs} == set(theirs.samples)
@@ -146,8 +147,6 @@ def test_a_name_that_is_no_utf8_is_listed_and_read(tmp_path: Path) -> None:
 
 def test_names_that_differ_in_case_only_are_two_inputs(tmp_path: Path) -> None:
     make(tmp_path, "Cat/a.jpg", "cat/a.jpg", "cat/A.jpg")
-    if len(list(tmp_path.iterdir())) < 2:
-        pytest.skip("the file system does not tell case apart")
     assert paths(tmp_path) == ["Cat/a.jpg", "cat/A.jpg", "cat/a.jpg"]
 
 

@@ -158,7 +158,8 @@ def test_rows_of_several_lines_are_found_by_their_place(tmp_path: Path, six: lis
 
 
 def test_what_the_datasets_library_writes_is_read(tmp_path: Path, six: list[Photo]) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(CLASSES)), "text": datasets.Value("string")}
     )
@@ -271,7 +272,8 @@ def test_a_file_of_tensors_that_would_run_code_is_refused(tmp_path: Path) -> Non
 
 
 def test_hdf5_keeps_other_arrays_and_class_names(tmp_path: Path, six: list[Photo]) -> None:
-    h5py = pytest.importorskip("h5py")
+    import h5py
+
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["images"] = pixels_of(six)
         file["labels"] = [photo.label for photo in six]
@@ -290,7 +292,8 @@ def test_hdf5_keeps_other_arrays_and_class_names(tmp_path: Path, six: list[Photo
 
 
 def test_hdf5_that_points_to_other_files_is_refused(tmp_path: Path, six: list[Photo]) -> None:
-    h5py = pytest.importorskip("h5py")
+    import h5py
+
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["images"] = pixels_of(six)
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -304,7 +307,6 @@ def test_hdf5_that_points_to_other_files_is_refused(tmp_path: Path, six: list[Ph
 
 
 def test_a_zarr_codec_that_unpickles_is_refused_before_zarr_sees_it(tmp_path: Path) -> None:
-    pytest.importorskip("zarr")
     store = tmp_path / "a.zarr"
     store.mkdir()
     metadata = {
@@ -333,7 +335,8 @@ def test_a_large_png_of_noise_is_not_longer_than_planned() -> None:
 
 
 def test_chunks_are_read_once_per_window(tmp_path: Path, six: list[Photo], monkeypatch: pytest.MonkeyPatch) -> None:
-    h5py = pytest.importorskip("h5py")
+    import h5py
+
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("images", data=np.concatenate([pixels_of(six)] * 20), chunks=(10, 48, 48, 3))
     loads = []
@@ -396,7 +399,8 @@ def test_any_bytes_are_an_example_or_a_value_error(data: bytes) -> None:
 
 
 def test_lmdb_takes_pairs_and_datums(tmp_path: Path, six: list[Photo]) -> None:
-    lmdb = pytest.importorskip("lmdb")
+    import lmdb
+
     with lmdb.open(str(tmp_path / "pairs.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
         out.put(b"num-samples", b"6")
         for number, photo in enumerate(six):
@@ -415,7 +419,8 @@ def test_lmdb_takes_pairs_and_datums(tmp_path: Path, six: list[Photo]) -> None:
 
 
 def test_a_cut_lmdb_is_an_error_and_not_the_end_of_the_process(tmp_path: Path, six: list[Photo]) -> None:
-    lmdb = pytest.importorskip("lmdb")
+    import lmdb
+
     with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
         for photo in six:
             out.put(photo.name.encode(), photo.data * 3)
@@ -426,7 +431,8 @@ def test_a_cut_lmdb_is_an_error_and_not_the_end_of_the_process(tmp_path: Path, s
 
 
 def test_a_value_that_is_a_pickle_is_refused_by_name(tmp_path: Path) -> None:
-    lmdb = pytest.importorskip("lmdb")
+    import lmdb
+
     with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
         out.put(b"0", pickle.dumps((b"image", 3)))
     with pytest.raises(SourceError, match=r"'0': is a pickle, which is never read: write the encoded image"):

@@ -1,6 +1,5 @@
 """Packing by several processes that know nothing of each other: task arrays, and Ray."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -105,9 +104,6 @@ def test_an_unknown_engine_and_a_missing_ray_are_told(photos, tmp_path, monkeypa
         wt.pack(photos, tmp_path / "dst", engine="ray", **OPTIONS)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'wds-tools[ray]'"
-)
 def test_ray_makes_the_same_bytes_and_goes_on_where_another_run_ended(photos, whole, tmp_path):
     script = (
         "import sys, wds_tools as wt\n"

@@ -82,6 +82,6 @@ def test_what_is_no_dataset_or_no_device_is_refused_before_anything_starts(packe
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_batches_can_go_to_a_device(packed, three_cores):
     assert 'device="cuda"' in tune(packed, device="cuda", **QUICK).call().replace("'", '"')

@@ -349,7 +349,8 @@ def test_the_shards_of_a_pattern_are_checked_and_no_others(packed_copy: Path) ->
 
 
 def test_a_dataset_behind_a_url_is_checked(packed_copy: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
+    import fsspec
+
     memory = fsspec.filesystem("memory")
     memory.put(f"{packed_copy}/", "/verify/photos/", recursive=True)
     try:
