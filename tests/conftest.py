@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jpegtools
+import mounts
 import PIL
 import pytest
 from hypothesis import settings
@@ -68,6 +69,13 @@ def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def can_mount(tmp_path: Path) -> None:
+    """Skip a test where nothing can be mounted."""
+    if reason := mounts.missing(tmp_path):
+        pytest.skip(reason)
 
 
 @pytest.fixture

@@ -21,10 +21,8 @@ from wds_tools.views import Regions, View
 
 Pixels = NDArray[np.uint8]
 
-needs_native = pytest.mark.skipif(
-    native._native is None,
-    reason="the compiled path is not built: no C compiler or no libjpeg headers",
-)
+NOT_BUILT = "the compiled path is not built: no C compiler or no libjpeg headers"
+needs_native = pytest.mark.skipif(native._native is None, reason=NOT_BUILT)
 
 
 def encoded(image: Image.Image, **options: object) -> bytes:

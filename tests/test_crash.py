@@ -13,26 +13,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import faults
+import mounts
 import pytest
 
 import wds_tools as wt
 from wds_tools.writer import CHUNK_BYTES
 
 REPOSITORY = Path(__file__).parents[1]
-# Images are kept: strace counts the calls of each thread, and those that run jpegtran would fail beside the main one.
 OPTIONS = {"shard_bytes": "60kB", "workers": 1, "images": "keep"}
 COMMAND = [sys.executable, "-m", "wds_tools", "pack", "--shard-bytes=60kB", "--workers=1", "--images=keep"]
 
 
-def _cannot_trace() -> str:
-    if shutil.which("strace") is None:
-        return "strace is not installed"
-    done = subprocess.run(["strace", "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
-    return f"strace may not trace here: {done.stderr.strip()[:80]}" if done.returncode else ""
-
-
-WHY_NOT = _cannot_trace()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
+@pytest.fixture(scope="module", autouse=True)
+def kernel() -> None:
+    """Skip where the kernel cannot hand calls over."""
+    if reason := faults.missing():
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +59,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def pack_with(fault: str, call: str, number: int, few: Path, dst: Path) -> subprocess.CompletedProcess[str]:
     """Pack, with a fault at the call of this number."""
-    inject = f"inject={call}:{fault}:when={number}"
-    return subprocess.run(
-        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject, *COMMAND, few, dst],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+    return faults.run_with_fault([*COMMAND, few, dst], call, number, fault, environment)
 
 
 def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], folder: Path) -> int:
@@ -80,9 +70,9 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
         done = pack_with(fault, call, number, few, dst)
         if done.returncode == 0:
             assert contents(dst) == whole
-            if "error=" not in fault:
+            if fault == "KILL":
                 return number - 1
-        elif "error=" in fault:
+        elif fault != "KILL":
             assert done.stderr.startswith("error: "), done.stderr
             assert "Traceback" not in done.stderr
             if "manifest.json" not in contents(dst) and (dst / ".packing").exists():
@@ -92,7 +82,7 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
             assert {name: data for name, data in found.items() if name in whole} == whole
         wt.pack(few, dst, **OPTIONS)
         assert contents(dst) == whole, f"{fault} at {call} number {number}"
-        if "error=" in fault and done.returncode == 0 and number > 40:
+        if fault != "KILL" and done.returncode == 0 and number > 40:
             return number
     raise AssertionError("a pack of four pictures makes fewer calls than that")
 
@@ -106,14 +96,14 @@ def long(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("fault", ["signal=KILL", "error=ENOSPC", "error=EIO"])
+@pytest.mark.parametrize("fault", ["KILL", "ENOSPC", "EIO"])
 def test_a_fault_at_a_write_on_the_thread_is_mended_by_a_rerun(fault, long, tmp_path):
     wt.pack(long, tmp_path / "whole", **OPTIONS)
     for number in (1, 2):
         dst = tmp_path / str(number)
         done = pack_with(fault, "writev", number, long, dst)
         assert done.returncode in (1, -signal.SIGKILL)
-        assert ("run the same command again" in done.stderr) == ("error=" in fault)
+        assert ("run the same command again" in done.stderr) == (fault != "KILL")
         assert not list(dst.glob("*.json"))
         wt.pack(long, dst, **OPTIONS)
         assert contents(dst) == contents(tmp_path / "whole")
@@ -121,26 +111,26 @@ def test_a_fault_at_a_write_on_the_thread_is_mended_by_a_rerun(fault, long, tmp_
 
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
 def test_a_kill_at_any_write_fsync_or_rename_is_mended_by_a_rerun(call, few, whole, tmp_path):
-    calls = try_every_call("signal=KILL", call, few, whole, tmp_path)
+    calls = try_every_call("KILL", call, few, whole, tmp_path)
     assert calls >= {"write": 6, "writev": 2, "fsync": 14, "rename": 7}[call]  # or the calls have other names by now
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("call", ["unlink", "mkdir", "rmdir", "link"])
 def test_a_kill_at_any_other_change_of_the_folder_is_mended_by_a_rerun(call, few, whole, tmp_path):
-    assert try_every_call("signal=KILL", call, few, whole, tmp_path) >= 1
+    assert try_every_call("KILL", call, few, whole, tmp_path) >= 1
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
 def test_a_failing_write_fsync_or_rename_is_one_line_and_mended_by_a_rerun(call, error, few, whole, tmp_path):
-    try_every_call(f"error={error}", call, few, whole, tmp_path)
+    try_every_call(error, call, few, whole, tmp_path)
 
 
 @pytest.mark.parametrize(("call", "number"), [("write", 4), ("writev", 2), ("fsync", 5), ("fsync", 9), ("rename", 3)])
 def test_some_failing_calls_are_one_line_and_mended_by_a_rerun(call, number, few, whole, tmp_path):
-    done = pack_with("error=ENOSPC", call, number, few, tmp_path / "dst")
+    done = pack_with("ENOSPC", call, number, few, tmp_path / "dst")
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert "run the same command again" in done.stderr
@@ -149,13 +139,14 @@ def test_some_failing_calls_are_one_line_and_mended_by_a_rerun(call, number, few
 
 
 FULL_DISKS = """
-import json, pathlib, subprocess, sys
+import json, pathlib, sys, mounts
+mounts.enter()
 import wds_tools as wt
 from wds_tools.errors import DestinationError
 src, disk, sizes = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3])
 reference = json.loads(sys.argv[4])
 for size in sizes:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", disk], check=True)
+    mounts.make_small(disk, size)
     try:
         wt.pack(src, disk / "dst", shard_bytes="1MB", workers=1, images="keep")
         said = ""
@@ -164,32 +155,23 @@ for size in sizes:
         assert "No space left on device" in said and "finished and kept" in said and "make room" in said, said
     if (disk / "dst" / "manifest.json").exists():
         assert not said
-    subprocess.run(["mount", "-o", "remount,size=40m", disk], check=True)
+    mounts.resize(disk, 40_000)
     wt.pack(src, disk / "dst", shard_bytes="1MB", workers=1, images="keep")
     found = {path.name: path.stat().st_size for path in (disk / "dst").rglob("*") if path.is_file()}
     assert found == reference, (size, found)
     assert not wt.verify(disk / "dst").damage_count
-    subprocess.run(["umount", disk], check=True)
+    mounts.unmount(disk)
     sys.stdout.write(f"{size} {bool(said)}\\n")
 """
 
 
 @pytest.mark.torture
-def test_disks_of_many_sizes_fill_up_with_a_clear_word_and_a_rerun_goes_on(photos, packed, tmp_path):
-    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", tmp_path], check=False).returncode:
-        pytest.skip("no small file system can be mounted here")
+def test_disks_of_many_sizes_fill_up_with_a_clear_word_and_a_rerun_goes_on(photos, packed, tmp_path, can_mount):
     sizes = [4, 8, 16, 40, 100, *range(300, 7300, 333), 7400]
     reference = {path.name: path.stat().st_size for path in packed.iterdir()}
     (tmp_path / "disk").mkdir()
-    words = [sys.executable, "-c", FULL_DISKS, photos, tmp_path / "disk", json.dumps(sizes), json.dumps(reference)]
-    done = subprocess.run(
-        ["unshare", "-rm", *words],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    words = photos, tmp_path / "disk", json.dumps(sizes), json.dumps(reference)
+    done = mounts.run(FULL_DISKS, *words, timeout=600)
     assert done.returncode == 0, done.stderr
     full = dict(line.split() for line in done.stdout.splitlines())
     assert len(full) == len(sizes)

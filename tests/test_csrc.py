@@ -13,6 +13,7 @@ from pathlib import Path
 
 import mutants
 import pytest
+from natively import NOT_BUILT
 from PIL import Image
 
 from wds_tools import native
@@ -58,7 +59,7 @@ def test_every_source_is_named_in_the_project_file() -> None:
 
 def test_the_sources_compile_without_a_warning(can_compile: bool, tmp_path: Path) -> None:
     if not can_compile:
-        pytest.skip("there are no C compiler and libjpeg-turbo to compile with")
+        pytest.skip(NOT_BUILT)
     for source in SOURCES:
         done = compiled("-Werror", "-O3", "-c", source, "-o", tmp_path / "object.o")
         assert done is not None

@@ -8,10 +8,10 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
+import mounts
 import pytest
 import webdataset
 import xxhash
@@ -406,24 +406,20 @@ def test_a_damaged_index_is_made_again(theirs: Path) -> None:
     assert path.read_bytes() == good
 
 
-def test_a_folder_that_is_read_only_is_an_error_that_says_so(theirs: Path) -> None:
-    shell = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
-    script = (
-        "import sys; from wds_tools.indexer import index_shards; from wds_tools.errors import DestinationError\n"
-        "try: index_shards(sys.argv[1:])\n"
-        "except DestinationError as error: print(error)"
-    )
-    if shutil.which("unshare") is None:
-        pytest.skip("no read-only file system can be made here")
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", shell, theirs, sys.executable, "-c", script, f"{theirs}/*.tar"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "mount" in done.stderr or "unshare" in done.stderr:
-        pytest.skip("no read-only file system can be made here")
+READ_ONLY = """
+import sys, mounts
+mounts.enter()
+mounts.make_read_only(sys.argv[1])
+from wds_tools.indexer import index_shards
+from wds_tools.errors import DestinationError
+try: index_shards([f"{sys.argv[1]}/*.tar"])
+except DestinationError as error: print(error)
+"""
+
+
+def test_a_folder_that_is_read_only_is_an_error_that_says_so(theirs: Path, can_mount: None) -> None:
+    done = mounts.run(READ_ONLY, theirs)
+    assert done.returncode == 0, done.stderr
     assert "Read-only file system; indexes lie beside their shards" in done.stdout
 
 

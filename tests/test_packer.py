@@ -6,7 +6,6 @@ import io
 import json
 import os
 import random
-import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import mounts
 import pytest
 import webdataset
 from hypothesis import given, settings
@@ -1158,38 +1158,28 @@ def test_a_program_piped_into_python_packs_too(small: Path, tmp_path: Path) -> N
     assert manifest_of(tmp_path / "dst").samples == 60
 
 
-def test_a_full_disk_says_what_is_kept_and_a_rerun_goes_on(photos: Path, packed: Path, tmp_path: Path) -> None:
-    dst = tmp_path / "disk" / "dst"
-    dst.parent.mkdir()
-    script = (
-        "import sys\nfrom wds_tools.packer import pack\nfrom wds_tools.errors import DestinationError\n"
-        "try: pack(sys.argv[1], sys.argv[2], shard_bytes='1MB', workers=1, images='keep')\n"
-        "except DestinationError as error: print(error, flush=True)\n"
-    )
-    shell = (
-        "mount -t tmpfs -o size=2700k tmpfs {disk} && {python} -c {script} {photos} {dst} && ls -A {dst} && "
-        "mount -o remount,size=30m {disk} && {python} -c {script} {photos} {dst} && "
-        "cp -r {dst} {copy} && umount {disk}"
-    )
-    words = {
-        "disk": dst.parent,
-        "python": sys.executable,
-        "script": script,
-        "photos": photos,
-        "dst": dst,
-        "copy": tmp_path / "copy",
-    }
-    command = shell.format(**{name: shlex.quote(str(word)) for name, word in words.items()})
-    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", dst.parent], check=False).returncode:
-        pytest.skip("no small file system can be mounted here")
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", command],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+FULL_DISK = """
+import os, shutil, sys, mounts
+photos, disk, copy = sys.argv[1:]
+mounts.enter()
+mounts.make_small(disk, 2700)
+from wds_tools.packer import pack
+from wds_tools.errors import DestinationError
+def pack_it(): pack(photos, f"{disk}/dst", shard_bytes="1MB", workers=1, images="keep")
+try: pack_it()
+except DestinationError as error: print(error)
+print(*os.listdir(f"{disk}/dst"), sep="\\n")
+mounts.resize(disk, 30_000)
+pack_it()
+shutil.copytree(f"{disk}/dst", copy)
+"""
+
+
+def test_a_full_disk_says_what_is_kept_and_a_rerun_goes_on(
+    photos: Path, packed: Path, tmp_path: Path, can_mount: None
+) -> None:
+    (tmp_path / "disk").mkdir()
+    done = mounts.run(FULL_DISK, photos, tmp_path / "disk", tmp_path / "copy")
     assert done.returncode == 0, done.stderr
     message, *left = done.stdout.splitlines()
     assert "No space left on device; 2 of 7 shards are finished and kept: make room" in message

@@ -1,0 +1,138 @@
+"""Faults at the system calls of a program: its Nth call of a kind kills it, or fails.
+
+The kernel hands these calls to this process, which answers them: seccomp_unotify(2), Linux 5.9 and newer. Nothing has
+to be installed, and all other calls run at full speed.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+NUMBERS = {
+    "x86_64": {
+        "write": [1], "writev": [20], "fsync": [74], "rename": [82, 264, 316],
+        "unlink": [87, 263], "mkdir": [83, 258], "rmdir": [84], "link": [86, 265],
+    },
+    "aarch64": {
+        "write": [64], "writev": [66], "fsync": [82], "rename": [38, 276],
+        "unlink": [35], "mkdir": [34], "rmdir": [35], "link": [37],
+    },
+}  # fmt: skip
+SECCOMP = {"x86_64": 317, "aarch64": 277}
+PR_SET_NO_NEW_PRIVS, SECCOMP_SET_MODE_FILTER, NEW_LISTENER = 38, 1, 8
+LOAD_NUMBER, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, ASK = 0x7FFF0000, 0x7FC00000  # SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF
+RECEIVE, SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV and _SEND
+LET_PASS = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+SECONDS = 60
+
+
+def missing() -> str:
+    """Return what the kernel lacks, or nothing."""
+    try:
+        done = run_with_fault([sys.executable, "-IS", "-c", "print()"], "write", 1, "EIO")
+    except (EOFError, KeyError):
+        return "missing kernel feature: seccomp_unotify"
+    return "" if done.returncode else "missing kernel feature: seccomp_unotify"
+
+
+def run_with_fault(
+    command: Sequence[str | os.PathLike[str]], call: str, number: int, fault: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program whose Nth call of a kind, counted from 1 over all its threads, ends in a fault.
+
+    Args:
+        command: The program and its arguments.
+        call: A key of `NUMBERS`.
+        number: Which call.
+        fault: "KILL", or the name of an error such as "ENOSPC".
+        env: The environment.
+    """
+    ours, theirs = socket.socketpair()
+    numbers = ",".join(map(str, NUMBERS[os.uname().machine][call]))
+    launch = [sys.executable, "-IS", __file__, str(theirs.fileno()), numbers, *command]
+    with (
+        ours,
+        subprocess.Popen(
+            launch, env=env, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        theirs.close()
+        try:
+            listener = receive_descriptor(ours)
+            try:
+                answer_calls(listener, process, number, fault)
+            finally:
+                os.close(listener)
+            out, err = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def receive_descriptor(ours: socket.socket) -> int:
+    """Return the descriptor that the launched process sends."""
+    ours.settimeout(SECONDS)
+    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    if not descriptors:
+        raise EOFError("the launched process has no listener for its calls")
+    return descriptors[0]
+
+
+def answer_calls(listener: int, process: subprocess.Popen[str], number: int, fault: str) -> None:
+    """Let every call pass but the Nth, until no process is left that makes any."""
+    waiting = select.poll()
+    waiting.register(listener, select.POLLIN)
+    end = time.monotonic() + SECONDS
+    seen = 0
+    while events := waiting.poll(1000 * max(0.0, end - time.monotonic())):
+        if not events[0][1] & select.POLLIN:
+            return  # the other side has hung up
+        asked = array.array("B", bytes(80))  # struct seccomp_notif: id, pid, flags, ...
+        try:
+            fcntl.ioctl(listener, RECEIVE, asked)
+            seen += 1
+            if seen == number and fault == "KILL":
+                os.kill(process.pid, signal.SIGKILL)  # without an answer: the call is not made
+                continue
+            error, flags = (-getattr(errno, fault), 0) if seen == number else (0, LET_PASS)
+            answer = asked[:8].tobytes() + struct.pack("=qiI", 0, error, flags)
+            fcntl.ioctl(listener, SEND, array.array("B", answer))
+        except FileNotFoundError:
+            pass  # the process has been killed in the meantime
+    raise TimeoutError(f"{process.args} makes no call and does not end")
+
+
+def launch(channel: int, numbers: list[int], command: list[str]) -> None:
+    """Hand the calls of this process over to the one at the other end of a channel, and become a program."""
+    rules = [(LOAD_NUMBER, 0, 0, 0)]
+    for position, number in enumerate(numbers):
+        rules.append((JUMP_IF_EQUAL, len(numbers) - position, 0, number))  # to the last rule
+    rules += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ASK)]
+    filters = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(rules), ctypes.addressof(filters)))
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    listener = libc.syscall(SECCOMP[os.uname().machine], SECCOMP_SET_MODE_FILTER, NEW_LISTENER, program)
+    if listener < 0:
+        sys.exit("seccomp gives no listener")
+    with socket.socket(fileno=channel) as end:
+        socket.send_fds(end, [b"."], [listener])
+    os.close(listener)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    launch(int(sys.argv[1]), [int(number) for number in sys.argv[2].split(",")], sys.argv[3:])
