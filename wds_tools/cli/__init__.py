@@ -22,6 +22,7 @@ from wds_tools.cli import looking, making, moving
 from wds_tools.cli.words import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
+COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT = 1
 
 
@@ -44,7 +45,9 @@ def _say_version(context: click.Context, _option: click.Parameter, wanted: bool)
 @click.group(
     cls=_InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos"),
+    epilog=example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos")
+    + '\n\nTab completion: eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)" in ~/.bashrc; for zsh: zsh_source, in '
+    "~/.zshrc",
 )
 @click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
 @click.option(
@@ -75,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # file names need not be text, nor terminals know all of it
     logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
     run = Run()
+    if wanted := os.environ.get(COMPLETE):
+        sys.exit(_complete(wanted))
     try:
         # Not cli.main(), which exits with 1, our code for damage, when the reader of the output has gone.
         words = sys.argv[1:] if arguments is None else list(arguments)
@@ -84,6 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BaseException as error:
         code = _end_with(error, run)
     sys.exit(code)
+
+
+def _complete(wanted: str) -> int:
+    """Print what a shell asks for, the script that switches completion on or the words that fit; return the exit code.
+
+    See https://click.palletsprojects.com/en/stable/shell-completion/; ``cli.main()`` would do the same.
+    """
+    from click.shell_completion import shell_complete
+
+    if shell_complete(cli, {"obj": Run()}, "wds-tools", COMPLETE, wanted) == 0:
+        return 0
+    click.echo(f"error: {COMPLETE}={wanted!r}; allowed are bash_source, zsh_source and fish_source", err=True)
+    return 2
 
 
 def _end_with(error: BaseException, run: Run) -> int:

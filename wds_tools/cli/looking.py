@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wds_tools.cli.words import Run, amount, example, named, one_line
+from wds_tools.cli.words import PLACE, Run, amount, example, named, one_line
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=example("wds-tools info shards/photos"))
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def info(dataset: str, as_json: bool) -> None:
     """Describe a dataset: counts, bytes, sizes, fields, classes.
@@ -31,7 +31,7 @@ def info(dataset: str, as_json: bool) -> None:
 
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_obj
 def verify(run: Run, dataset: str, as_json: bool) -> int:
@@ -74,9 +74,15 @@ def _verify_text(report: VerifyReport) -> str:
 
 
 @click.command(epilog=example("wds-tools sample shards/photos --out grid.png --view train"))
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--out", type=click.Path(path_type=Path), default="sample.png", show_default=True, help="File to write.")
-@click.option("--view", default="train", show_default=True, help="train, eval, or whole: all of each picture.")
+@click.option(
+    "--view",
+    type=click.Choice(["train", "eval", "whole"]),
+    default="train",
+    show_default=True,
+    help="Crops as in training, as in evaluation, or the whole pictures.",
+)
 @click.option("--size", default=128, show_default=True, help="Pixels of a tile.")
 @click.option("--count", default=48, show_default=True, help="How many samples, at most.")
 @click.option("--seed", default=0, show_default=True, help="Of order, crops and flips.")
@@ -93,14 +99,20 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
 
 
 @click.command(epilog=example("wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8"))
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--batch-size", default=256, show_default=True, help="Samples per batch of a rank.")
 @click.option("--world-size", default=1, show_default=True, help="Number of ranks (GPUs).")
 @click.option("--ranks-per-node", type=int, help="Ranks of one machine; all of them, if not given.")
 @click.option("--num-workers", default=8, show_default=True, help="Workers of each rank.")
 @click.option("--shuffle", default="yes", show_default=True, help="yes, no, a window in samples, or a quality as 0.95.")
 @click.option("--seed", default=0, show_default=True, help="Of the order.")
-@click.option("--tail", default="drop", show_default=True, help="drop, pad or mask.")
+@click.option(
+    "--tail",
+    type=click.Choice(["drop", "pad", "mask"]),
+    default="drop",
+    show_default=True,
+    help="What becomes of samples that fill no batch.",
+)
 @click.option("--where", metavar="CONDITION", help='Only samples for which this holds: "width >= 256".')
 @click.option("--subset", type=float, help="A fraction of them.")
 @click.option("--class-weights", help="balanced, or as cat=2,dog=0.5: how often the classes come.")
@@ -160,8 +172,14 @@ def plan(
 
 
 @click.command(epilog=example("wds-tools tune shards/photos --view train --device cuda --plot tune.svg"))
-@click.argument("dataset")
-@click.option("--view", default="train", show_default=True, help="The work: train, eval, small or raw; see `bench`.")
+@click.argument("dataset", type=PLACE)
+@click.option(
+    "--view",
+    type=click.Choice(["train", "eval", "small", "raw"]),
+    default="train",
+    show_default=True,
+    help="What is made of the pictures; `wds-tools bench --help` describes it.",
+)
 @click.option("--batch-size", type=int, help="Samples per batch: 128, or 256 for small and raw, unless told.")
 @click.option("--device", help="Where batches go, such as cuda; memory, if not given.")
 @click.option("--rounds", default=3, show_default=True, help="How often each number is measured, in turn.")
@@ -207,8 +225,14 @@ def tune(
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
-@click.argument("dataset")
-@click.option("--view", default="train", show_default=True, help="The work: train, eval, small, raw or bytes.")
+@click.argument("dataset", type=PLACE)
+@click.option(
+    "--view",
+    type=click.Choice(["train", "eval", "small", "raw", "bytes"]),
+    default="train",
+    show_default=True,
+    help="What is made of the pictures; see above.",
+)
 @click.option(
     "--against", default="crop-ready,imagefolder,webdataset", show_default=True, help="Peers, with commas; see above."
 )

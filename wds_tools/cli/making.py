@@ -8,12 +8,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from wds_tools.cli.words import Run, amount, example, next_steps
+from wds_tools.cli.words import PLACE, Run, amount, example, next_steps
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
     from wds_tools.packer import PackReport
+
+
+_workers = click.option(
+    "--workers", type=int, help="Number of processes. By default as many as help, at most the cores."
+)
+_seed = click.option("--seed", default=0, show_default=True, help="Seed of the random order.")
+_column = click.option(
+    "--column", "columns", multiple=True, metavar="ROLE=NAME", help="Name of the column with the image, or the label."
+)
+_strict = click.option(
+    "--strict", is_flag=True, help="Pack nothing if a file cannot be packed, and name all such files."
+)
+_images = click.option(
+    "--images",
+    type=click.Choice(["keep", "crop-ready", "resize", "raw"]),
+    help="What becomes of the images; see above.",
+)
+_resize = click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT.")
+_quality = click.option("--quality", type=int, help="Quality of resized JPEGs, 1 to 100.  [default: 90]")
+
+
+def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    from wds_tools.sources.detect import names_of_kinds
+
+    return [CompletionItem(name) for name in names_of_kinds() if name.startswith(begun)]
+
+
+_from = click.option(
+    "--from",
+    "kind",
+    metavar="FORMAT",
+    shell_complete=_formats,
+    help="What SRC is, such as csv, hdf5 or parquet, where its name does not tell.",
+)
 
 
 @click.command(
@@ -24,28 +59,41 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("src", type=click.Path(path_type=Path))
-@click.argument("dst")
-@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
-@click.option("--seed", default=0, show_default=True, help="Of the random order that the samples are put in, once.")
-@click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
+@click.argument("dst", type=PLACE)
+@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard, such as 4MB or 256MiB.")
+@_seed
+@_workers
+@_from
+@_column
 @click.option(
-    "--from", "kind", metavar="FORMAT", help="What SRC is, such as csv, hdf5 or parquet, if its name does not tell."
+    "--split",
+    metavar="SHARES",
+    help="Pack several datasets: train=0.9,val=0.1, or `folders` if SRC holds train/, val/.",
 )
-@click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
-@click.option("--split", metavar="SHARES", help="A dataset each: train=0.9,val=0.1; or `folders`, if SRC holds those.")
 @click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
-@click.option("--strict", is_flag=True, help="Pack nothing if a file cannot be packed, and name all such files.")
+@_strict
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
-@click.option("--images", metavar="POLICY", help="keep, crop-ready, resize or raw; crop-ready if jpegtran is there.")
-@click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
-@click.option("--quality", type=int, help="Of resized JPEGs; 90 if not given.")
+@_images
+@_resize
+@_quality
 @click.option("--verify-pixels", is_flag=True, help="Prove by decoding that crop-ready changes no pixel.")
-@click.option("--spool", type=click.Path(path_type=Path), metavar="DIR", help="Where shards wait for their upload.")
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Local folder for shards that are not uploaded yet.",
+)
 @click.option("--keep-order", is_flag=True, help="Leave the samples in the order of SRC.")
-@click.option("--task-index", type=int, help="Pack a part: this process is number so of --task-count (Slurm arrays).")
-@click.option("--task-count", type=int, help="Processes that share DST, each started by itself.")
+@click.option("--task-index", type=int, help="Pack one part of --task-count, numbered from 0 (for Slurm arrays).")
+@click.option("--task-count", type=int, help="Number of tasks that share DST; each is started by itself.")
 @click.option("--finish", is_flag=True, help="Complete what the tasks have packed.")
-@click.option("--engine", default="local", show_default=True, help="local processes, or ray.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where the work runs: processes of this machine, or tasks of Ray.",
+)
 @click.pass_obj
 def pack(
     run: Run,
@@ -73,18 +121,23 @@ def pack(
 ) -> None:
     """Pack images into WebDataset shards.
 
-    SRC holds a folder per class, or images alone, which then get no labels. Packed are .jpg, .jpeg, .png and .webp.
-    SRC may also be a table of paths (CSV, TSV, JSON Lines), Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, .pt, Zarr,
-    tar, zip, or WebDataset shards; docs/packing.md says what is taken from each.
-    DST becomes a dataset: shards, an index beside each, and manifest.json, written last. An interrupted pack goes on
-    when it is run again; the bytes written do not depend on the number of workers.
+    SRC is a folder with a subfolder for each class, or with images alone, which then get no labels; packed are .jpg,
+    .jpeg, .png and .webp. SRC may also be a table of paths (CSV, TSV, JSON Lines), Parquet, Arrow, HDF5, LMDB,
+    TFRecord, NumPy, .pt, Zarr, tar, zip, or WebDataset shards; docs/packing.md says what is taken from each.
 
-    DST may be a URL such as s3://bucket/train: each shard is uploaded when it is finished, and removed here, so that
-    no more than two shards beyond the number of workers take room on this machine.
+    DST becomes a dataset: shards, an index beside each, and manifest.json, which is written last. The same command
+    continues an interrupted pack. The bytes written do not depend on the number of workers.
 
-    crop-ready changes no pixel: JPEGs get restart markers, with which a crop is decoded without the rest. keep writes
-    the files' own bytes, resize writes JPEGs of that size, raw stores pixels, for small images.
-    """
+    DST may be a URL such as s3://bucket/train: each shard is uploaded when it is finished, and then removed here.
+
+    \b
+    --images keep        the files' own bytes
+    --images crop-ready  the same pixels; JPEGs get restart markers, so that a
+                         crop is decoded without the rest. The default where
+                         the program jpegtran is installed, else keep
+    --images resize      JPEGs of the size given by --resize; the default with it
+    --images raw         stored pixels, for small images
+    """  # noqa: D301 - click's own mark of lines that stay as they are
     from wds_tools.packer import pack as pack_one
     from wds_tools.splits import pack_splits
 
@@ -175,17 +228,19 @@ def _pack_summary(report: PackReport) -> str:
 @click.command(epilog=example("wds-tools append more-photos/ shards/photos"))
 @click.argument("src", type=click.Path(path_type=Path))
 @click.argument("dst", type=click.Path(path_type=Path))
-@click.option("--shard-bytes", help="Largest new shard; as in the dataset if not given.")
-@click.option("--seed", default=0, show_default=True, help="Of the random order that the new samples are put in.")
-@click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
+@click.option("--shard-bytes", help="Largest new shard. By default as in the dataset.")
+@_seed
+@_workers
+@_from
+@_column
+@_strict
 @click.option(
-    "--from", "kind", metavar="FORMAT", help="What SRC is, such as csv, hdf5 or parquet, if its name does not tell."
+    "--images",
+    type=click.Choice(["keep", "crop-ready", "resize", "raw"]),
+    help="What the dataset was packed with.",
 )
-@click.option("--column", "columns", multiple=True, metavar="ROLE=NAME", help="Column that is the image, or the label.")
-@click.option("--strict", is_flag=True, help="Pack nothing if a file cannot be packed, and name all such files.")
-@click.option("--images", metavar="POLICY", help="What the dataset was packed with: keep, crop-ready, resize or raw.")
-@click.option("--resize", metavar="SIZE", help="As the dataset was packed.")
-@click.option("--quality", type=int, help="As the dataset was packed.")
+@click.option("--resize", metavar="SIZE", help="What the dataset was packed with.")
+@click.option("--quality", type=int, help="What the dataset was packed with.")
 @click.pass_obj
 def append(
     run: Run,
@@ -203,8 +258,9 @@ def append(
 ) -> None:
     """Add images to a dataset, as shards of their own.
 
-    Classes are known by name, new ones get the next numbers. The dataset stays whole while this runs, and a training
-    run that is resumed takes the new samples in at its next epoch.
+    SRC is what `wds-tools pack` takes, DST a dataset that it made. Classes are matched by name; new ones get the next
+    numbers. The dataset can be read while this runs. A training run that is resumed gets the new samples in its next
+    epoch.
     """
     from wds_tools.appender import append as append_one
 
@@ -231,13 +287,17 @@ def append(
 @click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
 @click.argument("dataset", type=click.Path(path_type=Path))
 @click.argument("dst", type=click.Path(path_type=Path))
-@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard: bytes, or as 4MB, 256MiB.")
-@click.option("--shuffle", is_flag=True, help="Put the samples in random order; else they keep theirs.")
-@click.option("--seed", default=0, show_default=True, help="Of that order.")
-@click.option("--workers", type=int, help="Processes; as many as pay, up to the cores there are, if not given.")
-@click.option("--images", metavar="POLICY", default="keep", show_default=True, help="keep, crop-ready, resize or raw.")
-@click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT, for resize and raw.")
-@click.option("--quality", type=int, help="Of resized JPEGs; 90 if not given.")
+@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard, such as 4MB or 256MiB.")
+@click.option("--shuffle", is_flag=True, help="Put the samples in random order. By default they keep theirs.")
+@_seed
+@_workers
+@click.option(
+    "--images",
+    type=click.Choice(["keep", "crop-ready", "resize", "raw"]),
+    help="What becomes of the images, as for `wds-tools pack`. By default keep; resize if a size is given.",
+)
+@_resize
+@_quality
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
 @click.pass_obj
 def reshard(
@@ -248,12 +308,15 @@ def reshard(
     shuffle: bool,
     seed: int,
     workers: int | None,
-    images: str,
+    images: str | None,
     resize: str | None,
     quality: int | None,
     fresh: bool,
 ) -> None:
-    """Write a dataset anew: other shards, order or images."""
+    """Write a dataset again, with other shards, order or images.
+
+    DATASET is a local folder of a dataset, or of tar shards that other tools made. It is not changed.
+    """
     from wds_tools.appender import reshard as reshard_one
 
     run.after_interrupt = "finished shards are kept, run the same command again to go on"
@@ -264,7 +327,7 @@ def reshard(
         shuffle=shuffle,
         seed=seed,
         workers=workers,
-        images=images,
+        images=images or ("keep" if resize is None else "resize"),
         resize=resize,
         quality=quality,
         fresh=fresh,
@@ -273,14 +336,14 @@ def reshard(
 
 
 @click.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
-@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
-@click.option("--manifest", metavar="NAME", help="File name of the manifest, manifest.json if not given.")
+@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...", type=PLACE)
+@click.option("--manifest", metavar="NAME", help="File name of the manifest.  [default: manifest.json]")
 @click.pass_obj
 def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
-    """Give tar shards that others made indexes and a manifest.
+    """Write indexes and a manifest for existing tar shards.
 
-    Every shard is read once, strictly: damage is an error that names the byte. The shards are not changed; indexes and
-    manifest are written beside them.
+    PATTERN is a shard, or several: 'train-{000000..000009}.tar', 'train-*.tar', in quotes. Each shard is read once;
+    damage is an error that names the byte. The shards are not changed; indexes and manifest are written beside them.
     """
     from wds_tools.indexer import index_shards
     from wds_tools.manifest import MANIFEST_NAME
@@ -301,7 +364,7 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
 
 
 @click.command(epilog=example("wds-tools reseal shards/photos"))
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 def reseal(dataset: str) -> None:
     """Give an edited manifest a new checksum.
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wds_tools.cli.words import Run, amount, example
+from wds_tools.cli.words import PLACE, Run, amount, example
 
 if TYPE_CHECKING:
     from wds_tools.unpacker import Layout
 
 
 @click.command(epilog=example("wds-tools merge shards/2024 shards/2025 -o shards/both"))
-@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
-@click.option("-o", "--out", "dst", required=True, metavar="DST", help="Local folder of the result.")
+@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...", type=PLACE)
+@click.option("-o", "--out", "dst", required=True, metavar="DST", type=PLACE, help="Local folder of the result.")
 @click.option("--copy", is_flag=True, help="Copy local shards instead of linking them.")
 @click.option("--fresh", is_flag=True, help="Remove what an earlier merge left in DST, and start over.")
 @click.pass_obj
@@ -45,8 +45,8 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
 @click.command(
     epilog=example("wds-tools unpack shards/photos photos/", "wds-tools unpack a.json out/ --fields image,txt")
 )
-@click.argument("dataset")
-@click.argument("dst")
+@click.argument("dataset", type=PLACE)
+@click.argument("dst", type=PLACE)
 @click.option("--fields", metavar="NAMES", help="Fields to write, with commas; image is whichever image there is.")
 @click.option(
     "--layout",

@@ -6,6 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import click
+
+PLACE = click.Path()
+"""A folder, a file, a URL or a pattern, as text; with it, Tab completes the names of files."""
+
 MAX_NAMED = 5  # files or shards that a summary names before it counts
 
 
