@@ -91,7 +91,7 @@ def in_terminal(text: str, folder: Path) -> str:
     [
         ("wds-tools reind\tx", ["reindx"]),  # nothing fits
         ("wds-tools verif\tshar\t", ["verify", "shards/"]),
-        ("wds-tools pac\tmy-\t a --stri\t--im\tcrop\t", ["pack", "my-photos/", "a", "--strict", "--images", "crop-ready"]),
+        ("wds-tools pac\tmy-\t a --stri\t--im\tkee\t", ["pack", "my-photos/", "a", "--strict", "--images", "keep"]),
         ("wds-tools pack --from parq\tx y", ["pack", "--from", "parquet", "x", "y"]),
         ("wds-tools merge shards/ my-\t -o it\t", ["merge", "shards/", "my-photos/", "-o", "it/"]),
         ("wds-tools --ver\t", ["--version"]),
