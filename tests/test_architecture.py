@@ -13,12 +13,12 @@ PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest totals storage shardset
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
-selection proof order mixture planner quality where choose views arguments native reader render assemble ring pool
-ranks opened epochs witness dataset device job feeding handover bridge loader
+selection proof order mixture planner quality bad_samples where choose views arguments native reader render assemble
+ring worker pool ranks opened epochs witness dataset device job feeding pipeline handover bridge loader
 verifier resealer stored tree unpacker stats chart forecast picture sheet bench
 snippet proposal tune cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
-MAY_IMPORT_TORCH = """arguments render assemble ring pool ranks opened dataset device job handover bridge loader
+MAY_IMPORT_TORCH = """arguments render assemble ring worker ranks opened dataset device job pipeline handover bridge loader
 sheet bench""".split()  # noqa: SIM905
 MAX_LINES = 450
 FILES = sorted(PACKAGE.rglob("*.py"))

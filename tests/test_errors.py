@@ -29,6 +29,8 @@ BUILT_INS = {
     "ProofError": RuntimeError,
     "DeviceError": RuntimeError,
     "WorkerError": RuntimeError,
+    "TransformError": RuntimeError,
+    "LoaderError": RuntimeError,
 }
 
 

@@ -25,6 +25,7 @@ from wds_tools.errors import (
     ChecksumError,
     DecodeError,
     DeviceError,
+    LoaderError,
     MissingFieldError,
     OptionError,
     ResumeError,
@@ -471,7 +472,7 @@ def test_a_killed_worker_is_reported_and_the_loader_can_go_on(make):
     expected = keys_of(make(fields=KEYS, shuffle=True, batch_size=8))
     batches = iter(loader)
     got = [key for batch in islice(batches, 3) for key in batch.key]
-    os.kill(loader._pool._workers[0].process.pid, signal.SIGKILL)
+    os.kill(loader._pipeline.pool._workers[0].process.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match="SIGKILL"):
         got.extend(key for batch in batches for key in batch.key)
     state = loader.state_dict()
@@ -512,7 +513,7 @@ def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers):
     for _ in islice(loader, 60):
         time.sleep(0.02)
         # Busy until the next batch is there, however slow this machine is just now.
-        wait([worker.pipe for worker in loader._pool._workers if worker.tasks])
+        wait([worker.pipe for worker in loader._pipeline.pool._workers if worker.tasks])
     assert loader.num_workers == 1
 
 
@@ -539,7 +540,7 @@ def test_auto_reports_a_killed_worker_whether_it_works_already_or_not(make, four
     loader = make(view=VIEW, num_workers="auto", batch_size=8)
     batches = iter(loader)
     next(batches)
-    process = loader._pool._workers[number].process
+    process = loader._pipeline.pool._workers[number].process
     os.kill(process.pid, signal.SIGKILL)
     process.join()  # an epoch of these small pictures may be over before a busy machine has ended it
     with pytest.raises(WorkerError, match=r"worker \d of 4 .* SIGKILL"):
@@ -553,7 +554,7 @@ def test_an_iterator_ends_when_a_newer_one_is_made(make):
     next(old)
     new = iter(loader)
     next(new)
-    with pytest.raises(OptionError, match="newer"):
+    with pytest.raises(LoaderError, match="newer"):
         next(old)
     next(new)
 

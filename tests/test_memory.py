@@ -35,7 +35,7 @@ def test_workers_stay_within_their_memory_and_do_not_grow_after_the_third_epoch(
     ) as loader:
 
         def held():
-            pids = [worker.process.pid for worker in loader._pool._workers]
+            pids = [worker.process.pid for worker in loader._pipeline.pool._workers]
             return max(private_bytes(pid) for pid in pids)
 
         for _ in range(3):

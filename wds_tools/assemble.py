@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +15,18 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools import native
+from wds_tools.bad_samples import is_about_data
 from wds_tools.codecs import CODECS, decode_field
 from wds_tools.decode import DeepPixels, Pixels, decode_rgb, decode_stored
-from wds_tools.errors import DecodeError, MissingFieldError, OptionError
+from wds_tools.errors import (
+    DecodeError,
+    MissingFieldError,
+    OptionError,
+    SampleError,
+    TransformError,
+    WdsToolsError,
+    printable,
+)
 from wds_tools.index import NO_LABEL
 from wds_tools.prng import key_of, uniform
 from wds_tools.reader import Reader, Rows
@@ -43,6 +53,7 @@ class Recipe:
         fields: What a sample is made of.
         view: What part of the picture, at what size; None keeps the whole picture.
         transform: The user's function on a uint8 tensor [3, height, width], or an Albumentations transform.
+        replaces: Samples that cannot be read are told one by one, so that others can take their place.
     """
 
     shards: ShardSet
@@ -51,6 +62,19 @@ class Recipe:
     fields: tuple[str, ...]
     view: View | None
     transform: Transform | None
+    replaces: bool = False
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether all images have one shape, so that they can be written to shared memory."""
+        return "image" in self.fields and self.view is not None and self.view.shape is not None
+
+    @property
+    def layout(self) -> Layout | None:
+        """How images lie in a batch, where that is known before the first one is made."""
+        if self.view is None or self.view.shape is None or "image" not in self.fields or self.transform:
+            return None
+        return Layout((3, *self.view.shape), torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +101,21 @@ class Assembler:
         """Start reading what a later batch needs."""
         self.reader.expect(ids)
 
-    def layout(self) -> Layout | None:
-        """Return how images lie in a batch, or None if they differ in size or are no tensors.
+    def layout(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> Layout | None:
+        """Return how images lie in a batch, or None if the transform returns no tensors.
 
-        With a transform this makes the first sample, because only the transform knows what it returns.
+        This makes one sample, the first of these that can be read: only the transform knows what it returns.
         """
-        recipe = self.recipe
-        if "image" not in recipe.fields or recipe.view is None or recipe.view.shape is None:
-            return None
-        if recipe.transform is None:
-            return Layout((3, *recipe.view.shape), torch.uint8)
-        first = np.zeros(1, np.int64)
-        image = self._images(self.reader.rows(first), 0, first, None)[0]
-        return Layout(tuple(image.shape), image.dtype) if isinstance(image, torch.Tensor) else None
+        for i in range(len(ids)):
+            one = slice(i, i + 1)
+            try:
+                image = self._images(self.reader.rows(ids[one]), epoch, positions[one], None)[0]
+            except WdsToolsError as error:
+                if not self.recipe.replaces or not is_about_data(error):
+                    raise
+                continue
+            return Layout(tuple(image.shape), image.dtype) if isinstance(image, torch.Tensor) else None
+        return None
 
     def batch(
         self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: torch.Tensor | None
@@ -119,6 +145,22 @@ class Assembler:
             else:
                 values.append(_field(rows, name))
         return values
+
+    def pieces(
+        self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: torch.Tensor | None
+    ) -> list[list[Any] | WdsToolsError]:
+        """Make each sample by itself: return its values, as of a batch of one, or why it cannot be read."""
+        made: list[list[Any] | WdsToolsError] = []
+        for i in range(len(ids)):
+            one = slice(i, i + 1)
+            try:
+                place = None if out is None else out[one]
+                made.append(self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=place))
+            except WdsToolsError as error:
+                if not is_about_data(error):
+                    raise
+                made.append(error)
+        return made
 
     def _images(
         self, rows: Rows, epoch: int, positions: NDArray[np.int64], out: torch.Tensor | None
@@ -175,9 +217,16 @@ class Assembler:
         assert transform is not None
         try:
             result = _call(transform, image, key_of("transform", self.recipe.seed, epoch, position))
-        except Exception as error:
+        except BaseException as error:
             shard, key = rows.where(i)
-            error.add_note(f"in transform= of shard {shard}, key {key}")
+            if _would_go_unseen(error):
+                raise TransformError(
+                    f"transform= raised {error!r}, which would end a process or an iteration without a word: "
+                    "raise another exception",
+                    shard=shard,
+                    key=key,
+                ) from error
+            error.add_note(printable(f"in transform= of shard {shard}, key {key}"))
             raise
         if out is None:
             return result
@@ -273,6 +322,17 @@ def _stored_image(rows: Rows, i: int, data: memoryview) -> Pixels | DeepPixels:
         return decode_stored(data).transpose(2, 0, 1).copy()  # Pillow's pixels are read-only, which torch warns of
     except DecodeError as error:
         raise _placed(error, rows, i) from error
+
+
+def _would_go_unseen(error: BaseException) -> bool:
+    """Return whether an exception must not leave the user's function as it is.
+
+    An error of ours would be taken for damaged data. KeyboardInterrupt may be the user's Ctrl-C, but not in a worker,
+    which ignores the signal.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    return not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration | SampleError)
 
 
 def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wds_tools import planner
-from wds_tools.errors import OptionError, ResumeError
+from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.opened import Opened, check_plan
 from wds_tools.planner import Course, Cursor, EpochPlan, Tail
 
@@ -28,6 +28,7 @@ class Epochs:
         self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
         self._begun = -1  # epoch of the last iteration
         self._running: EpochPlan | None = None
+        self._why_ended = ""  # earlier plans
         self._is_counted = True
         check_plan(self._plan(Cursor()))
 
@@ -53,6 +54,7 @@ class Epochs:
         """
         start = self._start or Cursor(self._begun + 1)
         check_plan(self._plan(Cursor(start.epoch)))
+        self.stop("a newer one was started, and a loader has one at a time")
         self._running = self._plan(start)
         self._start, self._begun, self._cursor = None, start.epoch, start
         self._is_counted = is_counted
@@ -62,10 +64,14 @@ class Epochs:
         """Refuse to go on with a plan after another one has begun.
 
         Raises:
-            OptionError: There is a newer plan.
+            LoaderError: There is a newer plan, or all were stopped.
         """
         if plan is not self._running:
-            raise OptionError("this iterator ended when a newer one was made: a loader has one at a time")
+            raise LoaderError(f"this iterator has ended because {self._why_ended}: take a new one with iter(loader)")
+
+    def stop(self, why: str) -> None:
+        """End the running plan, if there is one."""
+        self._running, self._why_ended = None, why
 
     def received(self, plan: EpochPlan, number: int) -> None:
         """Note that the training loop has received step ``number`` of a plan."""

@@ -18,7 +18,9 @@
     ├── ResumeError (ValueError)      a state that belongs to something else
     ├── ProofError (RuntimeError)     an epoch that did not deliver each sample once
     ├── DeviceError (RuntimeError)    a device that is not there
-    └── WorkerError (RuntimeError)    a worker process that died or stalled
+    ├── WorkerError (RuntimeError)    a worker process that died, stalled or could not start
+    ├── TransformError (RuntimeError) transform= raised something that is not an ordinary exception
+    └── LoaderError (RuntimeError)    a loader that is closed, copied, or used in another process
 
 A message says four things: what, got, allowed, next step.
 """
@@ -26,6 +28,17 @@ A message says four things: what, got, allowed, next step.
 from __future__ import annotations
 
 from typing import Any
+
+
+def printable(text: str) -> str:
+    r"""Escape what could control a terminal: keys and names come from data that anyone may have written.
+
+    >>> printable("key \x1b[2J\u202e, next line:\n\tcafé")
+    'key \\x1b[2J\\u202e, next line:\n\tcafé'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 class WdsToolsError(Exception):
@@ -53,7 +66,7 @@ class WdsToolsError(Exception):
             if value is not None
         ]
         message = str(self.args[0])
-        return f"{', '.join(where)}: {message}" if where else message
+        return printable(f"{', '.join(where)}: {message}" if where else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by their positional arguments alone; ours travel between processes with their place.
@@ -135,4 +148,12 @@ class DeviceError(WdsToolsError, RuntimeError):
 
 
 class WorkerError(WdsToolsError, RuntimeError):
-    """A worker process that died or stalled."""
+    """A worker process that died, stalled or could not start."""
+
+
+class TransformError(WdsToolsError, RuntimeError):
+    """``transform=`` raised something that would end a process or an iteration, such as SystemExit."""
+
+
+class LoaderError(WdsToolsError, RuntimeError):
+    """A loader that is closed, copied, or used in another process than the one that its workers belong to."""

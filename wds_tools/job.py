@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wds_tools.assemble import Assembler, Recipe
+from wds_tools.assemble import Assembler, Layout, Recipe
+from wds_tools.bad_samples import is_about_data
+from wds_tools.errors import LoaderError, WdsToolsError
 from wds_tools.planner import Step
 from wds_tools.ring import Ring
 
@@ -21,6 +24,7 @@ class Task:
 
     Attributes:
         slot: Where their images go in the ring, if there is one.
+        layout: Of the images in the ring.
         start: Row of the first in that slot.
         epoch: Number of the epoch.
         positions: int64 [n], places in the canonical sequence.
@@ -28,17 +32,38 @@ class Task:
     """
 
     slot: int | None
+    layout: Layout | None
     start: int
     epoch: int
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
 
 
-def tasks_of(step: Step, *, slot: int | None, epoch: int, parts: int) -> list[Task]:
+@dataclass(frozen=True, slots=True)
+class LayoutTask:
+    """The question how images lie in a batch, answered by making one of these samples; `Task` says what they are."""
+
+    epoch: int
+    positions: NDArray[np.int64]
+    ids: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The result of a task with samples that cannot be read.
+
+    Attributes:
+        each: The values of each sample, as of a batch of one, or its error.
+    """
+
+    each: list[list[Any] | WdsToolsError]
+
+
+def tasks_of(step: Step, *, slot: int | None, layout: Layout | None, epoch: int, parts: int) -> list[Task]:
     """Divide a batch into tasks for several workers."""
     edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
     return [
-        Task(slot, start, epoch, step.positions[start:stop], step.ids[start:stop])
+        Task(slot, layout, start, epoch, step.positions[start:stop], step.ids[start:stop])
         for start, stop in itertools.pairwise(edges)
     ]
 
@@ -65,17 +90,28 @@ class Job:
         self._ring = ring
         self._assembler: Assembler | None = None
 
-    def expect(self, task: Task) -> None:
+    def expect(self, task: Task | LayoutTask) -> None:
         """Start reading for a task."""
         self._ready().expect(task.ids)
 
-    def run(self, task: Task) -> list[Any]:
+    def run(self, task: Task | LayoutTask) -> list[Any] | Pieces | Layout | None:
         """Make samples: their images in the task's slot, the other fields as the result."""
+        assembler = self._ready()
+        about: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
+        if isinstance(task, LayoutTask):
+            layout: Layout | None = assembler.layout(**about)
+            return layout
         out = None
-        if self._ring and task.slot is not None:
+        if self._ring and task.layout and task.slot is not None:
+            self._ring.open(task.layout)
             out = self._ring.images(task.slot)[task.start : task.start + len(task.ids)]
-        values = self._ready().batch(epoch=task.epoch, positions=task.positions, ids=task.ids, out=out)
-        return [_as_arrays(value) for value in values]
+        try:
+            return [_as_arrays(value) for value in assembler.batch(**about, out=out)]
+        except WdsToolsError as error:
+            if not self._recipe.replaces or not is_about_data(error):
+                raise
+        each = assembler.pieces(**about, out=out)
+        return Pieces([piece if isinstance(piece, WdsToolsError) else _as_arrays(piece) for piece in each])
 
     def _ready(self) -> Assembler:
         if self._assembler is None:
@@ -102,11 +138,14 @@ class Inline:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, Task | LayoutTask] = {}
+        self._interrupted = False
         self._next = 0
 
-    def submit(self, task: Task) -> int:
+    def submit(self, task: Task | LayoutTask) -> int:
         """Take a task; return its number."""
+        if self._interrupted:
+            raise LoaderError("the loader was closed while a batch was being made: take a new iterator from it")
         self._next += 1
         self._tasks[self._next] = task
         return self._next
@@ -122,6 +161,16 @@ class Inline:
             return self._job.run(self._tasks.pop(number))
         finally:
             torch.set_num_threads(threads)
+
+    def settle(self, numbers: Sequence[int], *, seconds: float) -> bool:  # noqa: ARG002 - as that of WorkerPool
+        """Forget tasks that nobody needs any more."""
+        for number in numbers:
+            del self._tasks[number]
+        return True
+
+    def interrupt(self) -> None:
+        """Refuse more tasks."""
+        self._interrupted = True
 
     def close(self) -> None:
         """Forget what was not asked for."""

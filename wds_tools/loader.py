@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import sys
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from wds_tools.arguments import LOADER_HINTS, checked
-from wds_tools.assemble import Assembler, Transform
+from wds_tools.assemble import Transform
+from wds_tools.bad_samples import ErrorLog, ErrorPolicy, OnError, ReplacedSample
 from wds_tools.bridge import RankSampler, Samples, StepSampler
 from wds_tools.choose import Subset, Weights
-from wds_tools.device import CudaCopier, find_device, move
+from wds_tools.device import find_device
 from wds_tools.epochs import Epochs
-from wds_tools.errors import WorkerError
-from wds_tools.feeding import LENT_SLOTS, Feeding, NumWorkers
+from wds_tools.errors import LoaderError
+from wds_tools.feeding import Feeding, NumWorkers
 from wds_tools.handover import BatchTransform, Handover
-from wds_tools.job import Inline, Job, as_tensors, joined, tasks_of
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Opened, Request, open_dataset
-from wds_tools.planner import EpochPlan, Step, Tail
-from wds_tools.pool import STALL_SECONDS, WorkerPool
+from wds_tools.pipeline import Made, Pipeline, PipelineOptions
+from wds_tools.planner import EpochPlan, Tail
+from wds_tools.pool import STALL_SECONDS
 from wds_tools.proof import EpochProof
 from wds_tools.ranks import Group
-from wds_tools.ring import Ring
 from wds_tools.views import View
 from wds_tools.where import Where
 from wds_tools.witness import Witness
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A batch in the making."""
-
-    tickets: list[int]  # of its parts
-    step: Step
-    slot: int | None
 
 
 class Loader:
@@ -64,34 +50,28 @@ class Loader:
         self,
         opened: Opened,
         *,
-        batch_size: int,
         tail: Tail,
         feeding: Feeding,
-        device: torch.device,
+        options: PipelineOptions,
         batch_transform: BatchTransform | None,
-        context: str | None,
-        stall_seconds: float,
+        errors: ErrorPolicy,
     ) -> None:
-        self.batch_size = batch_size
-        self.device = device
+        self.batch_size = options.batch_size
+        self.device = options.device
         self._opened = opened
         self._feeding = feeding
-        self._tail: Tail = tail
-        self._epochs = Epochs(opened, batch_size=batch_size, tail=tail)
+        self._options = options
+        self._errors = ErrorLog(errors)
+        self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail)
         self._handover = Handover(
             opened.recipe.fields, is_bare=opened.is_bare, tail=tail, batch_transform=batch_transform
         )
-        self._context = context
-        self._stall_seconds = stall_seconds
-        self._sent: deque[_Sent] = deque()  # batches in the making
-        self._pool: WorkerPool | Inline | None = None
-        self._ring: Ring | None = None
-        self._copier: CudaCopier | None = None
-        self._witness = Witness(opened.ranks, batch_size=batch_size, tail=tail)
+        self._pipeline: Pipeline | None = None
+        self._witness = Witness(opened.ranks, batch_size=options.batch_size, tail=tail)
         # What other libraries read from a DataLoader. Attributes, because Ray Train copies __dict__.
         self.dataset = Samples(opened, has_valid=tail == "mask")
-        self.sampler = RankSampler(self._epochs, self.dataset, device)
-        self.batch_sampler = StepSampler(self.sampler, batch_size)
+        self.sampler = RankSampler(self._epochs, self.dataset, options.device)
+        self.batch_sampler = StepSampler(self.sampler, options.batch_size)
         self.collate_fn = self._handover.collate
 
     def __repr__(self) -> str:
@@ -176,19 +156,35 @@ class Loader:
         """Make the next iteration epoch ``epoch``; a position inside that epoch, as after a resume, is kept."""
         self._epochs.set_epoch(epoch)
 
+    @property
+    def errors(self) -> list[ReplacedSample]:
+        """Samples of the current or last epoch that could not be read and were replaced (``on_error="replace"``)."""
+        return list(self._errors.samples)
+
     def __iter__(self) -> Iterator[Any]:
         # A generator: the epoch begins when its first batch is asked for. An iterator from which nothing is taken, such
         # as one that Lightning makes when it resumes, leaves the loader as it was.
-        yield from self._batches(self._epochs.begin())
+        self._check_process()
+        pipeline = self._ready()
+        plan = self._epochs.begin()
+        self._witness.begin(plan)
+        self._errors.begin(len(plan) * plan.batch_size)
+        batches = pipeline.batches(plan)
+        while True:
+            self._check_process()
+            self._epochs.check_running(plan)
+            made = next(batches, None)
+            if made is None:
+                break
+            yield self._hand_over(plan, made)
+        self._epochs.end(plan)
 
     def close(self) -> None:
-        """End the workers and free the slots; the next iteration starts new ones."""
-        if self._copier:
-            self._copier.close()
-        if self._pool:
-            self._pool.close()
-        self._pool = self._ring = self._copier = None
-        self._sent.clear()
+        """End the workers and free the slots; the next iteration starts new ones. Any thread may call this."""
+        self._epochs.stop("the loader was closed")
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline and pipeline.pid == os.getpid():
+            pipeline.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -196,130 +192,35 @@ class Loader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _open(self) -> None:
-        """Start the workers and allocate the slots, once."""
-        if self._pool:
-            return
-        recipe = self._opened.recipe
-        layout = Assembler(recipe).layout()
-        if layout:
-            self._ring = Ring(slots=self._feeding.slots, rows=self.batch_size, layout=layout)
-        job = Job(recipe, self._ring)
-        if self.num_workers == 0:
-            self._pool = Inline(job)
-        else:
-            context = multiprocessing.get_context(self._context)
-            if self._context == "forkserver":  # torch is 290 MB that workers then share
-                context.set_forkserver_preload(["__main__", "wds_tools.job"])
-            self._pool = WorkerPool(
-                job,
-                num_workers=self._feeding.most,  # all of them: a fork later would copy a process in full training
-                active=self.num_workers,
-                context=context,
-                stall_seconds=self._stall_seconds,
+    def __getstate__(self) -> dict[str, Any]:
+        if self._pipeline:
+            raise LoaderError(
+                "a loader that has started cannot be copied or pickled, because its workers belong to this process: "
+                "make another one with make_loader(), and give it the state_dict() of this one"
             )
-        if self.device.type == "cuda":  # after the workers: what they inherit is then plain memory
-            self._copier = CudaCopier(self.device, self._ring)
+        return self.__dict__
 
-    def _batches(self, plan: EpochPlan) -> Iterator[Any]:
-        """Yield the batches of an epoch; on CUDA, each while the next one is being copied."""
-        self._open()
-        self._witness.begin(plan)
-        copied: tuple[Step, list[Any], Any] | None = None
-        for step, values, slot in self._made(plan):
-            self._epochs.check_running(plan)
-            if self._copier is None:
-                yield self._hand_over(plan, step, self._own(values, slot))
-                continue
-            moved, done = self._copier.start(self._in_place(values, slot), slot)
-            if copied:
-                yield self._hand_over(plan, copied[0], self._copier.finish(copied[1], copied[2]))
-            copied = step, moved, done
-        if copied and self._copier:
-            yield self._hand_over(plan, copied[0], self._copier.finish(copied[1], copied[2]))
-        self._epochs.end(plan)
+    def _check_process(self) -> None:
+        if self._pipeline and self._pipeline.pid != os.getpid():
+            raise LoaderError(
+                f"the workers of this loader belong to process {self._pipeline.pid}, and this is a fork of it: "
+                "make a loader in each process, or fork before the first batch is taken"
+            )
 
-    def _made(self, plan: EpochPlan) -> Iterator[tuple[Step, list[Any], int | None]]:
-        """Yield (step, values, slot) in order, keeping the workers busy ahead of it."""
-        pool = self._pool
-        assert pool is not None
-        self._drain()
-        self._feeding.begin()
-        steps, total = 0, len(plan)
-        for number in range(total):
-            with self._closed_on_worker_error():  # never around the yield, which ends anyhow, even at interpreter exit
-                while steps < min(total, number + self._feeding.ahead):
-                    self._send(pool, plan.step(steps), plan.cursor.epoch)
-                    steps += 1
-                sent, asked = self._sent[0], time.perf_counter()
-                parts = [pool.result(ticket) for ticket in sent.tickets]
-                if self._feeding.took(asked, time.perf_counter()) and isinstance(pool, WorkerPool):
-                    pool.active = self.num_workers
-            self._sent.popleft()
-            values = [as_tensors(value) for value in joined(parts)]
-            if self._tail == "mask":
-                values.append(torch.from_numpy(sent.step.valid))
-            yield sent.step, values, sent.slot
+    def _ready(self) -> Pipeline:
+        """Return the running pipeline, or a new one if there is none or it has failed."""
+        if self._pipeline and not self._pipeline.is_ready():
+            self._pipeline.close()
+            self._pipeline = None
+        if self._pipeline is None:
+            self._pipeline = Pipeline(self._opened.recipe, self._feeding, self._options, self._errors)
+        return self._pipeline
 
-    def _send(self, pool: WorkerPool | Inline, step: Step, epoch: int) -> None:
-        """Give a batch to the workers."""
-        slot = self._take_slot()
-        tasks = tasks_of(step, slot=slot, epoch=epoch, parts=self._feeding.parts)
-        self._sent.append(_Sent([pool.submit(task) for task in tasks], step, slot))
-
-    @contextlib.contextmanager
-    def _closed_on_worker_error(self) -> Iterator[None]:
-        try:
-            yield
-        except WorkerError:
-            self.close()  # the next iteration starts new workers
-            raise
-
-    def _drain(self) -> None:
-        """Take back the slots of batches that an earlier iteration left behind."""
-        while self._sent:
-            sent = self._sent.popleft()
-            for ticket in sent.tickets:
-                with contextlib.suppress(Exception):  # nobody waits for this batch any more, nor for its trouble
-                    if isinstance(self._pool, WorkerPool):
-                        self._pool.result(ticket)
-            if self._ring and sent.slot is not None:
-                self._ring.release(sent.slot)
-
-    def _take_slot(self) -> int | None:
-        if self._ring is None:
-            return None
-        if self._copier:
-            self._copier.reclaim(at_least_one=not self._ring.free)
-        return self._ring.take()
-
-    def _in_place(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with the slot's images among them."""
-        if self._ring is None or slot is None:
-            return values
-        return [self._ring.images(slot) if value is None else value for value in values]
-
-    def _own(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with images that belong to the user.
-
-        The slot is lent, without a copy; a user who keeps many batches gets copies.
-        """
-        if self._ring is None or slot is None:
-            return values
-        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # neither free, nor in the making, nor this
-        if lent < LENT_SLOTS and self.device.type == "cpu":
-            return [self._ring.lend(slot) if value is None else value for value in values]
-        owned = [self._ring.images(slot).clone() if value is None else value for value in values]
-        self._ring.release(slot)
-        return owned
-
-    def _hand_over(self, plan: EpochPlan, step: Step, values: list[Any]) -> Any:
+    def _hand_over(self, plan: EpochPlan, made: Made) -> Any:
         """Return the batch, and count it as consumed."""
-        if self.device.type not in ("cpu", "cuda"):
-            values = move(values, self.device)
-        batch = self._handover.batch(values)
-        self._epochs.received(plan, step.number)
-        self._witness.saw(step)
+        batch = self._handover.batch(made.values)
+        self._epochs.received(plan, made.step.number)
+        self._witness.saw(made.step, made.replaced)
         return batch
 
 
@@ -337,6 +238,8 @@ def make_loader(
     transform: Transform | None = None,
     batch_transform: BatchTransform | None = None,
     tail: Tail = "drop",
+    on_error: OnError = "raise",
+    max_errors: int | float = 0.01,
     where: Where | None = None,
     subset: Subset | None = None,
     class_weights: Weights | None = None,
@@ -377,6 +280,11 @@ def make_loader(
         tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
             pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation). A batch is then a
             named tuple even if ``fields`` is one name.
+        on_error: What happens when a sample cannot be read, because it is damaged or cannot be decoded: ``"raise"`` the
+            error, or ``"replace"`` it by another sample of the epoch, log a warning, and list it in ``loader.errors``.
+            The substitute depends on the seed and the position alone. Errors in your own functions are always raised.
+        max_errors: How many samples may be replaced in an epoch on each rank, as a number (int) or as a fraction of
+            the rank's samples (float); one more is an error.
         where: Only samples for which this holds, by the columns of the index: text such as
             ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Nothing is read to leave it out.
         subset: A fraction of them, drawn by ``seed``, or sample ids, such as those of `train_test_split`.
@@ -405,7 +313,13 @@ def make_loader(
     >>> for images, labels in loader: ...  # doctest: +SKIP
     """
     feeding = Feeding.of(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
-    found_device = find_device(device)
+    options = PipelineOptions(
+        batch_size=batch_size,
+        device=find_device(device),
+        start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
+        stall_seconds=stall_seconds,
+    )
+    errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
     request = Request(
         batch_size=batch_size,
         view=view,
@@ -422,14 +336,13 @@ def make_loader(
         lanes=lanes,
         cache_dir=cache_dir,
         cache_bytes=cache_bytes,
+        replaces=errors.replaces,
     )
     return Loader(
         open_dataset(dataset, request),
-        batch_size=batch_size,
         tail=tail,
         feeding=feeding,
-        device=found_device,
+        options=options,
         batch_transform=batch_transform,
-        context=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
-        stall_seconds=stall_seconds,
+        errors=errors,
     )

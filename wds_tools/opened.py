@@ -45,6 +45,7 @@ class Request:
     lanes: int | None
     cache_dir: str | os.PathLike[str] | None
     cache_bytes: int | str | None
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "the datasets of the mixture number their classes differently: pack them with the same --classes, "
                 "or leave 'label' out of fields="
             )
-    recipe = Recipe(shards, block, request.seed, names, request.view, request.transform)
+    recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.replaces)
     return Opened(order, prefix, ranks, recipe, isinstance(request.fields, str))
 
 

@@ -9,13 +9,10 @@ Why not torch's DataLoader: `docs/decisions/0002-own-worker-pool.md`.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
-import queue
+import pickle
 import signal
-import threading
 import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -23,33 +20,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-
-from wds_tools.errors import WorkerError
+from wds_tools.errors import LoaderError, OptionError, WorkerError
+from wds_tools.worker import READY, Failure, Job, read_message, work
 
 STALL_SECONDS = 300.0
 _CLOSE_SECONDS = 1.0
 _STACK_BYTES = 65_536
-
-
-class Job(Protocol):
-    """What a worker does. It is copied to each worker before the first task."""
-
-    def expect(self, task: Any) -> None:
-        """A task that will come up soon: reading for it may start."""
-
-    def run(self, task: Any) -> Any:
-        """Do a task; the result is pickled."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """An exception on its way to the main process."""
-
-    error: BaseException | None  # None if it cannot be pickled
-    text: str
 
 
 @dataclass(slots=True)
@@ -58,10 +36,11 @@ class _Worker:
     pipe: Connection
     stack: Connection  # where faulthandler writes when it is asked to
     tasks: deque[int]
+    is_ready: bool = False
 
 
 class WorkerPool:
-    """Runs tasks in processes.
+    """Runs tasks in processes. One thread at a time may use it; `interrupt` may be called from any.
 
     Args:
         job: What to do.
@@ -69,6 +48,10 @@ class WorkerPool:
         active: How many of them get tasks; the attribute may be changed at any time. The others have done nothing yet.
         context: How to start them.
         stall_seconds: A worker that is silent for so long while its result is waited for is reported.
+
+    Raises:
+        OptionError: The job cannot be sent to a process that is not forked.
+        WorkerError: A process cannot be started.
     """
 
     def __init__(
@@ -80,12 +63,20 @@ class WorkerPool:
         self._owner: dict[int, _Worker] = {}
         self._done: dict[int, Any] = {}
         self._next = 0
+        self._interrupted = False
+        self._wakes, self._wake = context.Pipe(duplex=False)
+        self._start_method = context.get_start_method()
         self._finalizer = weakref.finalize(self, _end, self._workers, os.getpid())  # also at interpreter exit
-        for number in range(num_workers):
-            self._workers.append(_start(job, number, context))
+        try:
+            for number in range(num_workers):
+                self._workers.append(_start(job, number, context))
+        except BaseException:
+            self.close()
+            raise
 
     def submit(self, task: Any) -> int:
         """Send a task to the least busy active worker; return its number for `result`."""
+        self._check()
         number = self._next
         self._next += 1
         worker = min(self._workers[: self.active], key=lambda w: len(w.tasks))
@@ -102,41 +93,89 @@ class WorkerPool:
 
         Raises:
             WorkerError: The worker died or stalled. The pool is closed.
+            LoaderError: The pool was interrupted or closed.
             Exception: Whatever the task raised, with the worker's traceback as a note.
         """
-        patience = time.monotonic() + self._stall_seconds
-        while number not in self._done:
-            worker = self._owner[number]
-            ready = wait([w.pipe for w in self._workers], timeout=max(0.0, patience - time.monotonic()))
-            for pipe in ready:
-                sender = next(w for w in self._workers if w.pipe is pipe)
-                self._receive(sender)
-                if sender is worker:
-                    patience = time.monotonic() + self._stall_seconds
-            if not ready and time.monotonic() >= patience:
-                self._stalled(worker)
+        if not self._arrives(number, self._stall_seconds):
+            self._stalled(self._owner[number])
         value = self._done.pop(number)
-        if isinstance(value, _Failure):
+        if isinstance(value, Failure):
             raise _as_exception(value)
         return value
 
+    def settle(self, numbers: Sequence[int], *, seconds: float) -> bool:
+        """Wait until tasks are done that nobody needs any more; return whether all are, and all workers alive.
+
+        Raises:
+            WorkerError: A worker has died. The pool is closed.
+        """
+        patience = time.monotonic() + seconds
+        while self._receive_some(0.0):  # of those that died in the meantime
+            pass
+        for number in numbers:
+            if not self._arrives(number, max(0.0, patience - time.monotonic())):
+                return False
+            del self._done[number]
+        return True
+
+    def interrupt(self) -> None:
+        """Make the thread that waits for a result, or asks for one later, raise LoaderError; callable by any thread."""
+        self._interrupted = True
+        with contextlib.suppress(OSError):
+            self._wake.send_bytes(b"!")
+
     def close(self) -> None:
         """End all workers, within about a second, whatever they are doing."""
+        self._interrupted = True
         self._finalizer()
+
+    def _check(self) -> None:
+        if self._interrupted:
+            raise LoaderError("the loader was closed while a batch was being made: take a new iterator from it")
+
+    def _arrives(self, number: int, seconds: float) -> bool:
+        """Wait for a result; return False if its worker is silent for so long."""
+        patience = time.monotonic() + seconds
+        while number not in self._done:
+            worker = self._owner[number]
+            senders = self._receive_some(max(0.0, patience - time.monotonic()))
+            if worker in senders:
+                patience = time.monotonic() + seconds
+            if not senders and time.monotonic() >= patience:
+                return False
+        return True
+
+    def _receive_some(self, seconds: float) -> list[_Worker]:
+        """Wait for messages, and take one from each worker that has one."""
+        self._check()
+        ready = wait([self._wakes, *(w.pipe for w in self._workers)], timeout=seconds)
+        self._check()
+        senders = [worker for worker in self._workers if worker.pipe in ready]
+        for sender in senders:
+            self._receive(sender)
+        return senders
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            number, value = worker.pipe.recv()
+            number, value = read_message(worker.pipe.recv_bytes())
         except (EOFError, OSError):
             self._died(worker)
+        if number == READY:
+            worker.is_ready = True
+            return
         worker.tasks.remove(number)
         del self._owner[number]
         self._done[number] = value
 
     def _died(self, worker: _Worker) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while worker.pipe.poll():  # it may have told that it was ready
+                worker.is_ready |= read_message(worker.pipe.recv_bytes())[0] == READY
         worker.process.join(_CLOSE_SECONDS)
         name, how = _name(self._workers, worker), _ending(worker.process.exitcode)
         self.close()
+        if not worker.is_ready:
+            raise WorkerError(f"{name} {how} while it was starting{_WHY_NOT_STARTED.get(self._start_method, '')}")
         raise WorkerError(f"{name} {how}; the state before this batch is still good: start again from it")
 
     def _stalled(self, worker: _Worker) -> None:
@@ -148,16 +187,35 @@ class WorkerPool:
         )
 
 
+_GUARD = (
+    ". A worker that is not forked imports the main script: put the code that iterates over the loader under "
+    '`if __name__ == "__main__":`, so that the workers do not run it too. Otherwise, the output of the worker above '
+    "says why"
+)
+_WHY_NOT_STARTED = {"spawn": _GUARD, "forkserver": _GUARD}
+
+
 def _start(job: Job, number: int, context: BaseContext) -> _Worker:
     ours, theirs = context.Pipe(duplex=True)
     stack, stack_out = context.Pipe(duplex=False)
     _our_ends.update((ours, stack))
     process = context.Process(  # type: ignore[attr-defined]
-        target=_work, args=(job, theirs, stack_out), name=f"wds-tools-worker-{number}", daemon=True
+        target=work, args=(job, theirs, stack_out), name=f"wds-tools-worker-{number}", daemon=True
     )
-    process.start()
-    theirs.close()
-    stack_out.close()
+    try:
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises
+        raise OptionError(
+            f"what the workers need cannot be pickled ({error}): with multiprocessing_context="
+            f"{context.get_start_method()!r}, transform= and view= must be importable, such as a function defined with "
+            "`def` at the top level of a module, not a lambda; or use multiprocessing_context='fork'"
+        ) from error
+    except (EOFError, OSError) as error:
+        why = _WHY_NOT_STARTED.get(context.get_start_method(), "")
+        raise WorkerError(f"a worker process could not be started ({type(error).__name__} {error}){why}") from error
+    finally:
+        theirs.close()
+        stack_out.close()
     return _Worker(process, ours, stack, deque())
 
 
@@ -214,52 +272,15 @@ def _stack_of(worker: _Worker) -> str:
     return "(none: the process does not react, it may be stopped or waiting for storage)"
 
 
-def _as_exception(failure: _Failure) -> BaseException:
-    if failure.error is None:
+def _as_exception(failure: Failure) -> BaseException:
+    error = failure.error
+    if error is None:
         return WorkerError(f"a worker failed with an exception that cannot be passed on:\n{failure.text}")
-    failure.error.add_note(f"raised in a worker:\n{failure.text}")
-    return failure.error
-
-
-def _work(job: Job, pipe: Connection, stack: Connection) -> None:
-    """Body of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends us
-    faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
-    torch.set_num_threads(1)  # one worker, one core; OpenMP's threads do not survive a fork either
-    tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
-    waiting: deque[tuple[int, Any]] = deque()
-    while True:
-        while not waiting or not tasks.empty():
-            number, task = tasks.get()
-            with contextlib.suppress(Exception):  # run() meets the same trouble, and reports it
-                job.expect(task)
-            waiting.append((number, task))
-        number, task = waiting.popleft()
-        _answer(pipe, number, _run(job, task))
-
-
-def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]]) -> None:
-    """Take tasks as they come, so that the main process never waits to send one, and end with it."""
-    try:
-        while True:
-            tasks.put(pipe.recv())
-    except (EOFError, OSError):
-        os._exit(0)  # even if the job hangs
-
-
-def _run(job: Job, task: Any) -> Any:
-    try:
-        return job.run(task)
-    except Exception as error:  # every exception is the user's to see
-        return _Failure(error, traceback.format_exc())
-
-
-def _answer(pipe: Connection, number: int, value: Any) -> None:
-    try:
-        pipe.send((number, value))
-    except OSError:
-        os._exit(0)
-    except Exception:  # not to be pickled: tell at least what it was
-        text = value.text if isinstance(value, _Failure) else traceback.format_exc()
-        pipe.send((number, _Failure(None, text)))
+    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
+        # Raised here, it would end the iteration or the program without a word of where it came from.
+        wrapped = WorkerError(f"{type(error).__name__} was raised in a worker:\n{failure.text}")
+        wrapped.__cause__ = error
+        return wrapped
+    error.__cause__ = failure.cause
+    error.add_note(f"raised in a worker:\n{failure.text}")
+    return error

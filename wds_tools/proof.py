@@ -69,21 +69,24 @@ class Report:
         rank: Which rank it read as.
         world_size: Of how many.
         delivered: What it handed to training.
+        replaced: What it could not read; other samples took its place.
     """
 
     rank: int
     world_size: int
     delivered: Tally
+    replaced: Tally = Tally()
 
     def to_text(self) -> str:
         """Return the report as text for the other processes."""
-        return f"{self.rank} {self.world_size} {self.delivered.samples} {self.delivered.digest}"
+        tallies = (self.delivered.samples, self.delivered.digest, self.replaced.samples, self.replaced.digest)
+        return " ".join(map(str, (self.rank, self.world_size, *tallies)))
 
     @classmethod
     def from_text(cls, text: str) -> Report:
         """Read what `to_text` wrote."""
-        rank, world_size, samples, digest = map(int, text.split())
-        return cls(rank, world_size, Tally(samples, digest))
+        numbers = list(map(int, text.split()))
+        return cls(numbers[0], numbers[1], Tally(*numbers[2:4]), Tally(*numbers[4:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +115,21 @@ class EpochProof:
         return sum((report.delivered for report in self._known), Tally())
 
     @property
+    def replaced(self) -> Tally:
+        """What could not be read, and was replaced by other samples (``on_error="replace"``)."""
+        return sum((report.replaced for report in self._known), Tally())
+
+    @property
     def copies(self) -> int:
         """How many processes read as the same rank, as those do that are tensor-parallel to each other."""
         return max(1, len(self.reports) // self._known[0].world_size)
 
     @property
     def ok(self) -> bool | None:
-        """Whether each sample was delivered once (by each copy); None as long as that cannot be known."""
+        """Whether each sample was delivered or replaced once (by each copy); None as long as nobody can know."""
         if not self.finished or None in self.reports:
             return None
-        return _disagreement(self._known) is None and self.delivered == self.expected * self.copies
+        return _disagreement(self._known) is None and self.delivered + self.replaced == self.expected * self.copies
 
     @property
     def _known(self) -> list[Report]:
@@ -137,13 +145,13 @@ class EpochProof:
             return f"{start} samples here; {unknown} of {len(self.reports)} ranks have not told theirs"
         if not self.ok:
             return f"{start} samples of {self._trouble()}"
-        if self.copies == 1:
-            return f"{start} samples, each once"
-        return f"{start} samples, once by each of {self.copies} groups of {self._known[0].world_size} rank(s)"
+        groups = f"once by each of {self.copies} groups of {self._known[0].world_size} rank(s)"
+        replaced = f"; {self.replaced.samples:,} could not be read and were replaced" if self.replaced.samples else ""
+        return f"{start} samples, {'each once' if self.copies == 1 else groups}{replaced}"
 
     def _trouble(self) -> str:
         expected = self.expected * self.copies
-        more = self.delivered.samples - expected.samples
+        more = self.delivered.samples + self.replaced.samples - expected.samples
         words = [
             f"{expected.samples:,}",
             f"{abs(more):,} {'too many' if more > 0 else 'missing'}" if more else "some came twice, others not at all",
@@ -161,7 +169,7 @@ class EpochProof:
 
     def _single(self, expected: Tally) -> int | None:
         """Find the one sample too many, or too few."""
-        missing = (expected - self.delivered).digest
+        missing = (expected - self.delivered - self.replaced).digest
         wanted = {np.uint64(missing), np.uint64(-missing & _MASK)}
         for start in range(0, min(self.samples, _MOST_SEARCHED), _CHUNK):
             found = hashes(_KEY, np.arange(start, min(start + _CHUNK, self.samples)))

@@ -24,31 +24,45 @@ from wds_tools.assemble import Layout
 class Ring:
     """``slots`` slots of ``rows`` images each.
 
+    The layout may be told later, by `open`: only the user's transform may know it, and that runs in the workers.
+
     A slot is either free, or taken by whoever holds its number. `lend` hands a slot to the user as a tensor; it
     becomes free when the last view of that tensor is gone.
     """
 
-    def __init__(self, *, slots: int, rows: int, layout: Layout) -> None:
+    def __init__(self, *, slots: int, rows: int, layout: Layout | None = None) -> None:
         self.slots = slots
         self.rows = rows
-        self.layout = layout
-        self._slot_bytes = -(-rows * layout.bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._open(_anonymous_file(slots * self._slot_bytes))
+        self.layout: Layout | None = None
         self._free = deque(range(slots))
+        self._take_descriptor(_anonymous_file())
+        if layout:
+            self.open(layout)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slots": self.slots, "rows": self.rows, "layout": self.layout, "fd": DupFd(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.slots, self.rows, self.layout = state["slots"], state["rows"], state["layout"]
-        self._slot_bytes = -(-self.rows * self.layout.bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._open(state["fd"].detach())
+        self.slots, self.rows, self.layout = state["slots"], state["rows"], None
         self._free = deque()  # only the process that made the ring hands out slots
+        self._take_descriptor(state["fd"].detach())
+        if state["layout"]:
+            self.open(state["layout"])
 
-    def _open(self, fd: int) -> None:
+    def _take_descriptor(self, fd: int) -> None:
         self._fd = fd
-        self._map = mmap.mmap(fd, self.slots * self._slot_bytes)
         weakref.finalize(self, os.close, fd)
+
+    def open(self, layout: Layout) -> None:
+        """Map the memory for images of this layout; done once, in each process."""
+        if self.layout:
+            return
+        self.layout = layout
+        self._slot_bytes = -(-self.rows * layout.bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = self.slots * self._slot_bytes
+        if os.fstat(self._fd).st_size < size:
+            os.ftruncate(self._fd, size)
+        self._map = mmap.mmap(self._fd, size)
 
     @property
     def free(self) -> int:
@@ -78,19 +92,18 @@ class Ring:
         return torch.from_numpy(np.frombuffer(self._map, np.uint8))
 
     def _bytes(self, slot: int, rows: int) -> Any:
+        assert self.layout is not None
         count = rows * self.layout.bytes
         return np.frombuffer(self._map, np.uint8, count=count, offset=slot * self._slot_bytes)
 
     def _tensor(self, raw: Any) -> torch.Tensor:
+        assert self.layout is not None
         return torch.from_numpy(raw).view(self.layout.dtype).view(-1, *self.layout.shape)
 
 
-def _anonymous_file(size: int) -> int:
-    """Return a descriptor of ``size`` bytes of memory without a name."""
+def _anonymous_file() -> int:
+    """Return a descriptor of memory without a name, of no bytes yet."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("wds_tools", os.MFD_CLOEXEC)
-    else:  # macOS has none: a file that is deleted at once serves
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
-    return fd
+        return os.memfd_create("wds_tools", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:  # macOS has none: a file that is deleted at once serves
+        return os.dup(file.fileno())

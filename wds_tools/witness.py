@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wds_tools.errors import ProofError
 from wds_tools.planner import EpochPlan, Step, Tail, World
 from wds_tools.prng import key_of
@@ -19,6 +22,7 @@ class _Account:
     plan: EpochPlan
     occasion: str
     mine: Tally = field(default_factory=Tally)
+    replaced: Tally = field(default_factory=Tally)
     whole: Tally = field(default_factory=Tally)  # of all ranks, by the steps of the plan
     steps: int = 0
 
@@ -29,7 +33,7 @@ class _Account:
     @property
     def report(self) -> Report:
         world = self.plan.world
-        return Report(world.rank, world.world_size, self.mine)
+        return Report(world.rank, world.world_size, self.mine, self.replaced)
 
     def proof(self, reports: tuple[Report | None, ...]) -> EpochProof:
         plan = self.plan
@@ -69,8 +73,12 @@ class Witness:
         self._times[place] += 1
         self._account = _Account(plan, f"{place}/{self._times[place]}")
 
-    def saw(self, step: Step) -> None:
+    def saw(self, step: Step, replaced: NDArray[np.bool_]) -> None:
         """Count a batch that was handed over; with the last one, tell the others.
+
+        Args:
+            step: The batch.
+            replaced: bool [batch], the samples that others took the place of.
 
         Raises:
             ProofError: All ranks have told, and what they delivered is not the epoch.
@@ -78,7 +86,8 @@ class Witness:
         account, board = self._account, self._board
         assert account is not None
         assert board is not None
-        account.mine += tally(step.ids[step.valid])
+        account.mine += tally(step.ids[step.valid & ~replaced])
+        account.replaced += tally(step.ids[step.valid & replaced])
         account.whole += step.whole
         account.steps += 1
         if not account.finished:
