@@ -27,6 +27,7 @@ A message says four things: what, got, allowed, next step.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 
@@ -39,6 +40,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Printable(logging.Filter):
+    """Makes the messages of our logger printable, wherever they go."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = printable(record.getMessage()), ()
+        return True
+
+
+logging.getLogger("wds_tools").addFilter(_Printable())
 
 
 class WdsToolsError(Exception):
