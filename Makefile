@@ -13,7 +13,8 @@ JOBS   ?= 2
 .PHONY: help demo test lint format torture bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1@\2/p' Makefile | awk -F@ '{ printf "%-16s%s\n", $$1, $$2 }'
+	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
+	  printf '  make %-11s%s\n' "$${line%%:*}" "$${line##*## }";; esac; done < Makefile
 
 demo: $(VENV)/installed ## pack the sample photographs, verify them, stream them and train on them: a minute at most
 	@$(BIN)/python examples/demo.py
@@ -39,7 +40,7 @@ bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample 
 
 clean: ## remove what demo, bench and test have made, but not .venv
 	rm -rf build dist shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find wds_tools tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(wildcard $(foreach depth,/ /*/ /*/*/,$(addsuffix $(depth)__pycache__,$(CODE))))
 
 # A stamp per set of packages: they are installed again only when pyproject.toml or what is compiled has changed.
 $(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
