@@ -14,7 +14,7 @@ READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index ma
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality bad_samples where choose views arguments native reader render assemble
-ring worker pool ranks opened epochs witness dataset device job feeding pipeline handover bridge loader
+ring worker pool ranks opened epochs witness device job dataset feeding pipeline handover bridge loader
 verifier resealer stored tree unpacker stats chart forecast picture sheet bench
 snippet proposal tune cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}

@@ -422,3 +422,19 @@ def test_an_invalid_error_policy_is_refused(make):
     for options in ({"on_error": "skip"}, {"max_errors": -1}, {"max_errors": 1.5}, {"max_errors": "few"}):
         with pytest.raises(OptionError, match=r"on_error=|max_errors="):
             make(**options)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_streaming_dataset_replaces_the_same_samples_by_the_same(make, damaged, num_workers):
+    from torch.utils.data import DataLoader
+
+    expected = [(batch.key, batch.image.clone()) for batch in make(damaged, **REPLACE)]
+    options = {name: value for name, value in REPLACE.items() if name != "max_errors"}
+    dataset = wt.StreamingDataset(damaged, view=VIEW, **options, max_errors=3)
+    batches = list(DataLoader(dataset, batch_size=6, num_workers=num_workers))
+    assert [list(batch.key) for batch in batches] == [key for key, _ in expected]
+    assert all(torch.equal(batch.image, image) for batch, (_, image) in zip(batches, expected, strict=True))
+    with pytest.raises(SampleError, match="max_errors=0 allows 0"):
+        list(wt.StreamingDataset(damaged, view=VIEW, **options, max_errors=0))
+    with pytest.raises(OptionError, match="decode=False"):
+        wt.StreamingDataset(damaged, decode=False, on_error="replace")

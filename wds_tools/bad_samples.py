@@ -6,14 +6,15 @@ what they are, on any number of ranks and workers.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from itertools import count, islice
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, OptionError, SampleError, WdsToolsError
 from wds_tools.planner import AnyOrder
@@ -21,7 +22,7 @@ from wds_tools.prng import hashes, key_of
 
 OnError = Literal["raise", "replace"]
 
-MOST_ATTEMPTS = 20  # substitutes that may be unreadable in a row
+_MOST_ATTEMPTS = 20  # substitutes that may be unreadable in a row
 _log = logging.getLogger("wds_tools")
 
 
@@ -119,9 +120,44 @@ class ErrorLog:
         _log.warning("sample replaced (%d of at most %d): %s", len(self.samples), self._budget, reason)
 
 
-def substitutes(order: AnyOrder, epoch: int, position: int) -> Iterator[int]:
+def fill_in(
+    pieces: list[list[Any] | WdsToolsError],
+    make: Callable[[int, int], list[Any] | WdsToolsError],
+    errors: ErrorLog,
+    *,
+    order: AnyOrder,
+    epoch: int,
+    positions: NDArray[np.int64],
+) -> list[int]:
+    """Put substitutes in the place of samples that cannot be read; return their rows.
+
+    Args:
+        pieces: The values of each sample, or why it cannot be read; changed in place.
+        make: Makes the sample for a row from an id.
+        errors: Where they are noted.
+        order: Of the epoch.
+        epoch: Its number.
+        positions: int64 [n], place of each sample in the epoch.
+
+    Raises:
+        SampleError: There are more than the policy allows, or the substitutes cannot be read either.
+    """
+    rows = [row for row, piece in enumerate(pieces) if isinstance(piece, WdsToolsError)]
+    for row in rows:
+        error, position = pieces[row], int(positions[row])
+        assert isinstance(error, WdsToolsError)
+        errors.add(error, epoch=epoch, position=position)
+        tried = (make(row, sample) for sample in islice(_substitutes(order, epoch, position), _MOST_ATTEMPTS))
+        substitute = next((piece for piece in tried if isinstance(piece, list)), None)
+        if substitute is None:
+            raise error
+        pieces[row] = substitute
+    return rows
+
+
+def _substitutes(order: AnyOrder, epoch: int, position: int) -> Iterator[int]:
     """Yield the ids of samples that may take the place of the one at a position of an epoch."""
     key = key_of("substitute", order.seed, epoch)
-    for attempt in itertools.count():
-        draw = int(hashes(key, np.array([position * MOST_ATTEMPTS + attempt]))[0]) % order.samples
+    for attempt in count():
+        draw = int(hashes(key, np.array([position * _MOST_ATTEMPTS + attempt]))[0]) % order.samples
         yield int(order.ids(epoch, draw, draw + 1)[0])

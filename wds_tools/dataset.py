@@ -7,13 +7,17 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wds_tools.arguments import DATASET_HINTS, checked
 from wds_tools.assemble import Assembler, Transform, samples_of
+from wds_tools.bad_samples import ErrorLog, ErrorPolicy, OnError, fill_in, is_about_data
 from wds_tools.choose import Subset, Weights
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, WdsToolsError
+from wds_tools.job import joined
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Request, check_plan, open_dataset
 from wds_tools.planner import Cursor, EpochPlan, Tail
@@ -47,6 +51,9 @@ class StreamingDataset(IterableDataset[Any]):
             webdataset's pipelines take, as in ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger
             ``batch_size`` then deals out longer runs, which is faster.
         tail: Samples that do not fill a batch on every rank: ``drop`` them, or ``pad`` with others.
+        on_error: ``"raise"`` an error when a sample cannot be read, or ``"replace"`` the sample, as for `make_loader`.
+            Replaced samples are logged by the worker.
+        max_errors: How many may be replaced in an epoch by each DataLoader worker, or which fraction.
         where: Only samples for which this holds, as for `make_loader`.
         subset: A fraction of them, or sample ids.
         class_weights: How often the classes come, as for `make_loader`.
@@ -81,6 +88,8 @@ class StreamingDataset(IterableDataset[Any]):
         transform: Transform | None = None,
         decode: bool = True,
         tail: Tail = "drop",
+        on_error: OnError = "raise",
+        max_errors: int | float = 0.01,
         where: Where | None = None,
         subset: Subset | None = None,
         class_weights: Weights | None = None,
@@ -95,6 +104,11 @@ class StreamingDataset(IterableDataset[Any]):
             raise OptionError("tail='mask' is make_loader's: a sample has no place to say that it is padding")
         if not decode and (view is not None or transform is not None):
             raise OptionError("decode=False gives bytes: leave view= and transform= to what comes behind")
+        errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
+        if errors.replaces and not decode:
+            raise OptionError(
+                "decode=False gives bytes, whose damage nobody sees here: on_error='replace' needs pictures"
+            )
         request = Request(
             batch_size=batch_size,
             view=view,
@@ -111,7 +125,9 @@ class StreamingDataset(IterableDataset[Any]):
             lanes=lanes,
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
+            replaces=errors.replaces,
         )
+        self._errors = ErrorLog(errors)
         self._opened = open_dataset(dataset, request)
         self.batch_size = batch_size
         self.tail = tail
@@ -154,6 +170,7 @@ class StreamingDataset(IterableDataset[Any]):
         worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
         plan = self._plan(self._next_epoch(info))
         self._assembler = self._assembler or Assembler(self._opened.recipe)
+        self._errors.begin(len(plan) * self.batch_size // num_workers)
         for number in range(worker, len(plan), num_workers):
             step = plan.step(number)
             if not self.decode:
@@ -161,10 +178,27 @@ class StreamingDataset(IterableDataset[Any]):
                 continue
             for start in range(0, len(step.ids), _CHUNK):
                 part = slice(start, start + _CHUNK)
-                values = self._assembler.batch(
-                    epoch=plan.cursor.epoch, positions=step.positions[part], ids=step.ids[part], out=None
-                )
+                values = self._values(self._assembler, plan, step.positions[part], step.ids[part])
                 yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
+
+    def _values(
+        self, assembler: Assembler, plan: EpochPlan, positions: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> list[Any]:
+        """Return the values of each field, with substitutes for samples that cannot be read."""
+        epoch = plan.cursor.epoch
+        try:
+            return assembler.batch(epoch=epoch, positions=positions, ids=ids, out=None)
+        except WdsToolsError as error:
+            if not self._errors.policy.replaces or not is_about_data(error):
+                raise
+
+        def make(row: int, sample: int) -> list[Any] | WdsToolsError:
+            one = positions[row : row + 1]
+            return assembler.pieces(epoch=epoch, positions=one, ids=np.array([sample]), out=None)[0]
+
+        pieces = assembler.pieces(epoch=epoch, positions=positions, ids=ids, out=None)
+        fill_in(pieces, make, self._errors, order=plan.order, epoch=epoch, positions=positions)
+        return joined([piece for piece in pieces if isinstance(piece, list)])
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.assemble import Layout, Recipe
-from wds_tools.bad_samples import MOST_ATTEMPTS, ErrorLog, substitutes
+from wds_tools.bad_samples import ErrorLog, fill_in
 from wds_tools.device import CudaCopier, move
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
 from wds_tools.feeding import LENT_SLOTS, Feeding
@@ -232,28 +232,20 @@ class Pipeline:
         tasks = tasks_of(step, slot=slot, layout=layout, epoch=epoch, parts=self._feeding.parts)
         self._sent.append(_Sent(tasks, [self.pool.submit(task) for task in tasks], step, slot))
 
-    def _repaired(self, pieces: Pieces, task: Task, plan: EpochPlan, replaced: NDArray[np.bool_]) -> list[Any]:
+    def _repaired(self, result: Pieces, task: Task, plan: EpochPlan, replaced: NDArray[np.bool_]) -> list[Any]:
         """Put substitutes in the place of samples that cannot be read, and mark them."""
-        for row, piece in enumerate(pieces.each):
-            if isinstance(piece, WdsToolsError):
-                position = int(task.positions[row])
-                self._errors.add(piece, epoch=task.epoch, position=position)
-                pieces.each[row] = self._substitute(task, row, plan)
-                replaced[task.start + row] = True
-        return joined([piece for piece in pieces.each if isinstance(piece, list)])
 
-    def _substitute(self, task: Task, row: int, plan: EpochPlan) -> list[Any]:
-        """Make another sample in the place of one that cannot be read."""
-        positions = task.positions[row : row + 1]
-        ids = substitutes(plan.order, task.epoch, int(positions[0]))
-        for _ in range(MOST_ATTEMPTS):
-            one = Task(task.slot, task.layout, task.start + row, task.epoch, positions, np.array([next(ids)]))
-            result = self.pool.result(self.pool.submit(one))
-            if not isinstance(result, Pieces):
-                return list(result)
-            (last,) = result.each
-        assert isinstance(last, WdsToolsError)
-        raise last
+        def make(row: int, sample: int) -> list[Any] | WdsToolsError:
+            one = slice(row, row + 1)
+            start, ids = task.start + row, np.array([sample])
+            made = self.pool.result(
+                self.pool.submit(Task(task.slot, task.layout, start, task.epoch, task.positions[one], ids))
+            )
+            return made.each[0] if isinstance(made, Pieces) else list(made)
+
+        rows = fill_in(result.each, make, self._errors, order=plan.order, epoch=task.epoch, positions=task.positions)
+        replaced[[task.start + row for row in rows]] = True
+        return joined([piece for piece in result.each if isinstance(piece, list)])
 
     def _take_slot(self) -> int | None:
         if self._ring is None:
