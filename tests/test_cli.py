@@ -338,7 +338,8 @@ def test_a_source_without_images_is_one_line_and_leaves_nothing(
         (["--shard-bytes", "much"], "shard_bytes='much' is no size; allowed are"),
         (["--shard-bytes", "1kB"], "shard_bytes=1000 is too small; allowed are 10,240"),
         (["--seed", "-1"], "seed=-1 is out of range; allowed are 0 to"),
-        (["--workers", "0"], "workers=0 is out of range; allowed are 1"),
+        (["--workers", "-1"], "workers=-1; allowed are whole numbers of 1 and more"),
+        (["--workers", "0"], "workers=0; allowed are whole numbers of 1 and more"),
         (["--classes", "/nowhere/names"], "/nowhere/names"),
     ],
 )
@@ -753,6 +754,8 @@ def test_a_signal_that_ends_the_program_is_named() -> None:
 
 def test_bench_refuses_what_it_cannot_read_before_it_starts(call: Call, packed: Path) -> None:
     assert_one_line_error(call("bench", packed, "--workers", "2,many"), 2, "'many'", "1,2,4")
+    assert_one_line_error(call("bench", packed, "--workers", "2,-1"), 2, "workers=-1; allowed are whole numbers of 1")
+    assert_one_line_error(call("bench", packed, "--workers", ""), 2, "names no number", "whole numbers of 1 and more")
     assert_one_line_error(call("bench", packed, "--python", "dali"), 2, "NAME=PATH")
     assert_one_line_error(call("bench", packed, "--plot", "bench.png"), 2, ".svg")
     assert_one_line_error(call("bench", packed / "nowhere", "--rounds", "1"), 2, "nowhere")
@@ -807,6 +810,10 @@ def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> N
         (["--shuffle", "1.5"], "allowed are True"),
         (["--tail", "odd"], "drop"),
         (["--world-size", "3", "--ranks-per-node", "2"], "equally many"),
+        (["--ranks-per-node", "0"], "ranks_per_node=0; allowed are whole numbers of 1 and more"),
+        (["--num-workers", "-1"], "num_workers=-1; allowed are whole numbers of 0 and more"),
+        (["--size", "-5"], "-5 is not in the range"),
+        (["--step-seconds", "-1"], "step_seconds=-1.0; allowed are numbers above 0"),
     ],
 )
 def test_what_cannot_be_planned_is_one_line(call: Call, packed: Path, words: list[str], said: str) -> None:

@@ -13,6 +13,7 @@ from wds_tools.choose import Choice, labels_of
 from wds_tools.errors import OptionError
 from wds_tools.feeding import slots_for
 from wds_tools.index import NO_LABEL
+from wds_tools.options import check_counts, check_seconds
 from wds_tools.order import Order, default_block
 from wds_tools.planner import Cursor, EpochPlan, Tail, World
 from wds_tools.quality import WANTED_QUALITY, Measured, measure, predicted, window_for, window_of
@@ -115,13 +116,23 @@ def forecast(
         OptionError: An option that cannot be.
     """
     manifest = shards.manifest
-    per_node = ranks_per_node or world_size
+    per_node = world_size if ranks_per_node is None else ranks_per_node
+    check_counts(
+        {
+            "batch_size": batch_size,
+            "world_size": world_size,
+            "ranks_per_node": per_node,
+            "prefetch_factor": prefetch_factor,
+            "image_bytes": image_bytes,
+        }
+    )
+    check_counts({"num_workers": num_workers}, least=0)
+    check_seconds("step_seconds", step_seconds)
     if tail not in ("drop", "pad", "mask"):
         raise OptionError(f"tail={tail!r}; allowed are 'drop', 'pad' and 'mask'")
-    if world_size % per_node or batch_size < 1 or world_size < 1:
+    if world_size % per_node:
         raise OptionError(
-            f"batch_size={batch_size}, world_size={world_size}, ranks_per_node={per_node}: allowed are 1 and more, "
-            "and machines with equally many ranks"
+            f"world_size={world_size} with ranks_per_node={per_node}; allowed are machines with equally many ranks"
         )
     nodes, global_batch = world_size // per_node, batch_size * world_size
     block = default_block(manifest.samples, manifest.bytes)

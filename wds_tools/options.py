@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -41,6 +42,27 @@ def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
     if not 1 <= number < 2**63:
         raise OptionError(f"{what}={value!r} is no size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'")
     return int(number)
+
+
+def check_counts(counts: Mapping[str, int | None], *, least: int = 1) -> None:
+    """Check whole numbers by the name of their argument; None is what was not given.
+
+    Raises:
+        OptionError: One is too small.
+    """
+    for name, count in counts.items():
+        if count is not None and count < least:
+            raise OptionError(f"{name}={count}; allowed are whole numbers of {least} and more")
+
+
+def check_seconds(name: str, seconds: float | None) -> None:
+    """Check a time.
+
+    Raises:
+        OptionError: It is not above 0.
+    """
+    if seconds is not None and not seconds > 0:
+        raise OptionError(f"{name}={seconds}; allowed are numbers above 0")
 
 
 def available_cores() -> int:

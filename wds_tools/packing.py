@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from wds_tools.errors import OptionError
-from wds_tools.options import PackOptions, parse_bytes
+from wds_tools.options import PackOptions, check_counts, parse_bytes
 from wds_tools.transcode import Policy, choose
 
 Engine = Literal["local", "ray"]
@@ -91,8 +91,7 @@ class Packing:
         size = parse_bytes(shard_bytes, what="shard_bytes")
         options = PackOptions(shard_bytes=size, seed=seed, classes=_class_names(classes), strict=strict)
         policy = choose(images, resize=resize, quality=quality, verify_pixels=verify_pixels)
-        if workers is not None and workers < 1:
-            raise OptionError(f"workers={workers} is out of range; allowed are 1 and more")
+        check_counts({"workers": workers})
         return cls(
             kind=kind,
             columns=columns,

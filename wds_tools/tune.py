@@ -23,7 +23,7 @@ from wds_tools.bench.works import WORKS
 from wds_tools.errors import OptionError
 from wds_tools.loader import Loader, make_loader
 from wds_tools.manifest import Manifest
-from wds_tools.options import available_cores
+from wds_tools.options import available_cores, check_counts, check_seconds
 from wds_tools.proposal import Proposal, Task, between, ladder, smallest
 from wds_tools.shardset import open_shards
 from wds_tools.views import Resize, View
@@ -64,7 +64,7 @@ def tune(
 
     >>> print(tune("shards/photos", seconds=5).call())  # doctest: +SKIP
     """
-    _check(view, rounds, seconds)
+    _check(view, batch_size, rounds, seconds)
     task, load = _task(os.fspath(dataset), view, batch_size, device), os.getloadavg()[0]
     gauge = _Gauge(task, seconds, progress or (lambda _line: None))
     gauge.warm_up()
@@ -169,9 +169,9 @@ def _view(work: str, manifest: Manifest) -> View:
     return Resize((images.max_height, images.max_width))
 
 
-def _check(view: str, rounds: int, seconds: float) -> None:
+def _check(view: str, batch_size: int | None, rounds: int, seconds: float) -> None:
     if view not in VIEWS:
         raise OptionError(f"view={view!r}; allowed are {', '.join(VIEWS)}")
-    if rounds < 1 or not seconds > 0:
-        raise OptionError(f"rounds={rounds}, seconds={seconds}; allowed are 1 and more, and more than 0 seconds")
+    check_counts({"batch_size": batch_size, "rounds": rounds})
+    check_seconds("seconds", seconds)
     procfs.check_available()

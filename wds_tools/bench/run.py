@@ -21,6 +21,7 @@ from wds_tools.bench.material import Material, prepare
 from wds_tools.bench.scaling import BenchReports
 from wds_tools.bench.works import WORKS, Setup
 from wds_tools.errors import OptionError
+from wds_tools.options import check_counts, check_seconds
 from wds_tools.shardset import open_shards
 
 
@@ -121,13 +122,10 @@ def _check(
     unknown = [name for name in against if name not in PEERS]
     if unknown:
         raise OptionError(f"against={tuple(against)!r} names {unknown[0]!r}; allowed are {', '.join(PEERS)}")
-    least = min([rounds, 1 if batch_size is None else batch_size, *(counts or [0])])
-    if least < 1 or not seconds > 0:
-        workers = ",".join(map(str, counts)) or "none"
-        raise OptionError(
-            f"workers={workers}, rounds={rounds}, batch_size={batch_size}, seconds={seconds}: "
-            "allowed are 1 and more, and more than 0 seconds"
-        )
+    if not counts:
+        raise OptionError("workers= names no number; allowed are whole numbers of 1 and more, such as 2 or [1, 2, 4]")
+    check_counts({"workers": counts[0], "rounds": rounds, "batch_size": batch_size})
+    check_seconds("seconds", seconds)
     _check_pythons(pythons, against)
     procfs.check_available()
 

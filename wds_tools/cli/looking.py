@@ -116,7 +116,12 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
 @click.option("--where", metavar="CONDITION", help='Only samples for which this holds: "width >= 256".')
 @click.option("--subset", type=float, help="A fraction of them.")
 @click.option("--class-weights", help="balanced, or as cat=2,dog=0.5: how often the classes come.")
-@click.option("--size", type=int, metavar="PIXELS", help="Side of the pictures in a batch: tells the memory of slots.")
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    metavar="PIXELS",
+    help="Side of the pictures in a batch: tells the memory of slots.",
+)
 @click.option("--step-seconds", type=float, help="How long a training step takes: tells the read rate needed.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw the shuffle, too.")
