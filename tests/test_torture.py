@@ -169,3 +169,11 @@ def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
     wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1, images="keep")
     ours, theirs = ({p.name: p.read_bytes() for p in f.iterdir()} for f in (tmp_path / "dst", packed))
     assert ours == theirs
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_the_faults_of_a_loader_twenty_times(number):
+    faults = Path(__file__).with_name("test_faults.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(faults)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]

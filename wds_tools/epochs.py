@@ -10,6 +10,9 @@ from wds_tools.opened import Opened, check_plan
 from wds_tools.planner import Course, Cursor, EpochPlan, Tail
 
 
+_NEWER = "a newer one was started, and a loader has one at a time"
+
+
 class Epochs:
     """The epochs of a loader.
 
@@ -28,7 +31,7 @@ class Epochs:
         self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
         self._begun = -1  # epoch of the last iteration
         self._running: EpochPlan | None = None
-        self._why_ended = ""  # earlier plans
+        self._why_ended = _NEWER  # earlier plans
         self._is_counted = True
         check_plan(self._plan(Cursor()))
 
@@ -54,7 +57,7 @@ class Epochs:
         """
         start = self._start or Cursor(self._begun + 1)
         check_plan(self._plan(Cursor(start.epoch)))
-        self.stop("a newer one was started, and a loader has one at a time")
+        self.stop()
         self._running = self._plan(start)
         self._start, self._begun, self._cursor = None, start.epoch, start
         self._is_counted = is_counted
@@ -69,7 +72,7 @@ class Epochs:
         if plan is not self._running:
             raise LoaderError(f"this iterator has ended because {self._why_ended}: take a new one with iter(loader)")
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str = _NEWER) -> None:
         """End the running plan, if there is one."""
         self._running, self._why_ended = None, why
 

@@ -165,6 +165,7 @@ class Loader:
         # A generator: the epoch begins when its first batch is asked for. An iterator from which nothing is taken, such
         # as one that Lightning makes when it resumes, leaves the loader as it was.
         self._check_process()
+        self._epochs.stop()
         pipeline = self._ready()
         plan = self._epochs.begin()
         self._witness.begin(plan)
