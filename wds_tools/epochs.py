@@ -9,7 +9,6 @@ from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.opened import Opened, check_plan
 from wds_tools.planner import Course, Cursor, EpochPlan, Tail
 
-
 _NEWER = "a newer one was started, and a loader has one at a time"
 
 
