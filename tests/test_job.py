@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import wds_tools as wt
 from wds_tools.feeding import PART, parts_of
-from wds_tools.job import joined, tasks_of
+from wds_tools.job import joined, stacked, tasks_of
 from wds_tools.planner import Step
 from wds_tools.proof import Tally
 
@@ -26,7 +26,7 @@ def step_of(samples):
 def test_parts_hold_each_sample_once_in_order_and_are_not_small(samples, workers):
     parts = parts_of(samples, workers)
     step = step_of(samples)
-    tasks = tasks_of(step, slot=3, epoch=5, parts=parts)
+    tasks = tasks_of(step, slot=3, layout=None, epoch=5, parts=parts)
     assert parts == len(tasks) <= max(1, workers)
     assert np.array_equal(np.concatenate([task.ids for task in tasks]), step.ids)
     assert np.array_equal(np.concatenate([task.positions for task in tasks]), step.positions)
@@ -43,6 +43,24 @@ def test_fields_of_parts_join_to_what_they_were():
     assert got[2] == ["a", "b", "c"]
     assert got[3] == [1, 2, "x"]
     assert all(type(value) is int for value in got[3][:2])
+
+
+def test_parts_of_arrays_of_one_kind_join_to_one_and_others_to_a_list():
+    small, large, floats = np.zeros((2, 3, 4), np.uint8), np.zeros((2, 5, 4), np.uint8), np.zeros((2, 3, 4))
+    halves = torch.zeros(2, 3, 4, dtype=torch.bfloat16)
+    assert joined([[small], [small]])[0].shape == (4, 3, 4)
+    assert joined([[halves], [halves]])[0].shape == (4, 3, 4)
+    for other in (large, floats, halves, list(large), [small[0], large[0]]):
+        items = joined([[small], [other]])[0]
+        assert [item.shape for item in items] == [(3, 4)] * 2 + [tuple(one.shape) for one in other]
+        assert items[0].dtype == np.uint8
+
+
+def test_values_of_one_shape_and_dtype_are_stacked_and_others_are_left_alone():
+    same = [torch.full((2, 3), value, dtype=torch.bfloat16) for value in (1, 2)]
+    assert torch.equal(stacked(same), torch.stack(same))
+    for left_alone in ([same[0], same[0].float()], [same[0], same[0][:1]], ["a", "b"], [[1], [2]], [None, None], []):
+        assert stacked(left_alone) is left_alone
 
 
 def whose(image):

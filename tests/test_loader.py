@@ -609,3 +609,32 @@ def test_a_loader_tells_what_it_reads_and_how(make, packed):
         f"Loader({str(packed)!r}, samples=400, batch_size=32, steps=12, num_workers=2, device='cpu', "
         "view=CenterCrop(size=24, resize=None))"
     )
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_a_transform_that_returns_one_size_gives_a_tensor_for_pictures_of_any_size(make, num_workers, dtype):
+    transform = v2.Compose([v2.RandomCrop(64), v2.ToDtype(dtype, scale=True)])
+    for more in ({"view": None}, {"view": wt.Resize(128)}, {"batch_size": 150}):
+        options = {"fields": "image", "transform": transform, "num_workers": num_workers, **more}
+        first, *rest = make(**options)
+        assert first.shape == (options.get("batch_size", 32), 3, 64, 64)
+        assert first.dtype == dtype
+        assert all(isinstance(batch, torch.Tensor) for batch in rest)
+        assert all(torch.equal(batch, again) for batch, again in zip([first, *rest], make(**options), strict=True))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_pictures_of_one_size_are_a_tensor_without_a_view_and_others_a_list(make, tmp_path, num_workers):
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        side = 20 if number < 9 else 30
+        Image.fromarray(np.full((side, 40, 3), number, np.uint8)).save(tmp_path / "in" / f"{number}.png")
+    wt.pack(tmp_path / "in", tmp_path / "packed")
+    found = Counter()
+    for images in make(tmp_path / "packed", view=None, fields="image", batch_size=3, num_workers=num_workers):
+        assert isinstance(images, torch.Tensor) == (len({image.shape for image in images}) == 1)
+        found += Counter((image.shape[1], int(image[0, 0, 0])) for image in images)
+    assert found == Counter((20 if number < 9 else 30, number) for number in range(12))
+    single = make(tmp_path / "packed", view=None, fields="image", batch_size=1, num_workers=num_workers)
+    assert {tuple(images.shape) for images in single} == {(1, 3, 20, 40), (1, 3, 30, 40)}

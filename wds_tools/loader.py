@@ -256,9 +256,10 @@ def make_loader(
 ) -> Loader:
     """Stream a packed dataset as batches.
 
-    A batch is a named tuple of ``fields``: ``image`` uint8 [batch_size, 3, height, width] on ``device`` (a list of
-    tensors [3, height, width] where sizes differ, as with ``view=None``), ``label`` int64 [batch_size]; of other
-    fields, numbers come as a tensor [batch_size] and everything else as a list.
+    A batch is a named tuple of ``fields``: ``image`` uint8 [batch_size, 3, height, width] on ``device``, ``label``
+    int64 [batch_size], numbers as a tensor [batch_size], text and the rest as a list. Tensors, such as images and
+    masks, are stacked if all of a batch have one shape and dtype; otherwise they come as a list. Where sizes differ, as
+    with ``view=None`` or ``Resize(128)``, a field can be a tensor in one batch and a list in the next.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, a brace pattern of indexed shards, or a `Mixture`.
