@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from wds_tools.errors import OptionError, WdsToolsError
 from wds_tools.job import joined
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Request, check_plan, open_dataset
-from wds_tools.planner import Cursor, EpochPlan, Tail
+from wds_tools.planner import Cursor, EpochPlan, Tail, World
 from wds_tools.ranks import Group
 from wds_tools.views import View
 from wds_tools.where import Where
@@ -162,6 +163,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker that is not forked knows nothing of torch.distributed, so what was found here goes with it.
+        self._check_split_once(self._opened.ranks.find().world)
         opened = dataclasses.replace(self._opened, ranks=self._opened.ranks.for_worker())
         return {**self.__dict__, "_opened": opened, "_assembler": None}
 
@@ -169,6 +171,7 @@ class StreamingDataset(IterableDataset[Any]):
         info = get_worker_info()
         worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
         plan = self._plan(self._next_epoch(info))
+        self._check_split_once(plan.world)
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._errors.begin(len(plan) * self.batch_size // num_workers)
         for number in range(worker, len(plan), num_workers):
@@ -204,6 +207,18 @@ class StreamingDataset(IterableDataset[Any]):
         opened = self._opened
         return EpochPlan(opened.order, Cursor(epoch, 0), opened.ranks.find().world, self.batch_size, self.tail)
 
+    def _check_split_once(self, world: World) -> None:
+        """Refuse to be read by a DataLoader that Accelerate splits over the processes once more.
+
+        Each process would get only a part of its part, and nobody would read the rest.
+        """
+        if world.world_size > 1 and _accelerate_splits(self):
+            raise OptionError(
+                f"this dataset gives each of {world.world_size} processes its part, and Accelerate's prepare() divides "
+                "that part once more, so that samples are lost: leave the DataLoader out of prepare(), use make_loader "
+                "instead of a DataLoader, or pass rank=0, world_size=1 so that only Accelerate divides it"
+            )
+
     def _next_epoch(self, info: Any) -> int:
         """Return the epoch that starts now: the workers of one round of the DataLoader agree on it.
 
@@ -220,3 +235,15 @@ class StreamingDataset(IterableDataset[Any]):
                 self._shared[2:] = token
                 self._shared[0] += 1
             return int(self._shared[1])
+
+
+def _accelerate_splits(dataset: StreamingDataset) -> bool:
+    """Tell whether the DataLoader that reads a dataset now is one that Accelerate prepared for several processes."""
+    accelerate = sys.modules.get("accelerate.data_loader")
+    if accelerate is None:
+        return False
+    active = accelerate.GradientState().active_dataloader
+    wrapped = getattr(active, "dataset", None)
+    if isinstance(active, accelerate.DataLoaderDispatcher):
+        return wrapped is dataset
+    return isinstance(wrapped, accelerate.IterableDatasetShard) and wrapped.dataset is dataset
