@@ -57,6 +57,18 @@ def packed(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """Return a packed dataset of 40 photographs, in several shards."""
+    folder = tmp_path_factory.mktemp("few")
+    for path in photos.glob("*/00[0-4].*"):
+        link = folder / "images" / path.parent.name / path.name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    assert wt.pack(folder / "images", folder / "packed", shard_bytes="300kB", workers=1).packed == 40
+    return folder / "packed"
+
+
 @pytest.fixture
 def packed_copy(packed: Path, tmp_path: Path) -> Path:
     """Return a copy of `packed` that a test may damage."""

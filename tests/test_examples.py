@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-import wds_tools as wt
-
 pytestmark = pytest.mark.timeout(300)  # each starts several processes that import torch
 
 ROOT = Path(__file__).parents[1]
@@ -47,18 +45,6 @@ def read_steps(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
     for line in map(json.loads, path.read_text().splitlines()):
         assert steps.setdefault((line["step"], line["rank"]), line) == line
     return steps
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """Return a packed dataset of 40 photographs."""
-    folder = tmp_path_factory.mktemp("few")
-    for path in photos.glob("*/00[0-4].*"):
-        link = folder / "images" / path.parent.name / path.name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path)
-    assert wt.pack(folder / "images", folder / "packed", shard_bytes="300kB", workers=1).packed == 40
-    return folder / "packed"
 
 
 def test_pack_folder_tells_what_it_made(tmp_path: Path, photos: Path) -> None:
