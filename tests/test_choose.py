@@ -72,6 +72,52 @@ def test_ids_choose_samples_whatever_their_order(packed):
     assert all(int(key) % 10 == 0 and label for key, label in got)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_id_that_is_named_several_times_comes_that_often(packed, shuffle, num_workers):
+    ids = [*range(20, 60)] * 3 + [7, 399, 7]
+    options = {"batch_size": 10, "fields": ("__key__",), "tail": "mask", "num_workers": num_workers}
+    with wt.make_loader(packed, subset=ids, shuffle=shuffle, **options) as loader:
+        assert loader.samples == 123
+        for _ in range(2):
+            got = [key for batch in loader for key, ok in zip(batch.key, batch.valid.tolist(), strict=True) if ok]
+            assert Counter(map(int, got)) == Counter(ids)
+            assert str(loader.epoch_proof()).endswith(": 123 samples, each as often as asked for")
+            assert loader.epoch_proof().ok
+    if not shuffle:  # one pass after the other, each in stored order
+        assert [int(key) for key in got] == [7, *range(20, 60), 399, 7, *range(20, 60), *range(20, 60)]
+
+
+def test_repeats_hold_with_where_and_class_weights(packed, rows):
+    chosen = [number for number, row in enumerate(rows) if row.label in (1, 2)]
+    got = epoch(packed, subset=list(range(400)) * 2, where="label in (1, 2)")
+    assert Counter(int(key) for key, _ in got) == dict.fromkeys(chosen, 2)
+    labels = Counter(label for _, label in epoch(packed, subset=chosen * 3, class_weights="balanced"))
+    assert sum(labels.values()) == 3 * len(chosen)
+    assert abs(labels[1] - labels[2]) <= 1
+
+
+def test_repeats_resume_at_the_sample_and_are_another_selection(packed):
+    options = {"batch_size": 10, "fields": ("__key__",), "shuffle": True, "num_workers": 0}
+    with wt.make_loader(packed, subset=list(range(100)) * 3, **options) as loader:
+        whole = [key for batch in loader for key in batch.key]
+    with wt.make_loader(packed, subset=list(range(100)) * 3, **options) as loader:
+        seen = iter(loader)
+        got = [key for _ in range(17) for key in next(seen).key]
+        state = json.loads(json.dumps(loader.state_dict()))
+    with wt.make_loader(packed, subset=sorted(list(range(100)) * 3), **options) as loader:  # whatever their order
+        loader.load_state_dict(state)
+        assert got + [key for batch in loader for key in batch.key] == whole
+    for other in (range(100), list(range(100)) * 2):
+        with wt.make_loader(packed, subset=other, **options) as loader, pytest.raises(ResumeError, match="selection"):
+            loader.load_state_dict(state)
+
+
+def test_ids_that_come_once_have_the_selection_digest_that_they_always_had(packed):
+    with wt.make_loader(packed, subset=[399, 5, 7], batch_size=1, fields=("__key__",), num_workers=0) as loader:
+        assert loader.state_dict()["selection"] == "0bdd4e8623ab0380"
+
+
 def test_a_split_is_disjoint_complete_stratified_and_goes_into_subset(packed, rows):
     train, test = wt.train_test_split(packed, 0.2, seed=1)
     assert (len(train), len(test)) == (320, 80)

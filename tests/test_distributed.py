@@ -125,7 +125,7 @@ def test_a_rank_that_nobody_took_is_found_out_at_the_end_of_the_epoch(packed):
 
 def test_processes_that_all_read_everything_on_purpose_are_told_so(packed):
     ranks = run_ranks(dataset=packed, world=2, batch=20, options={"rank": 0, "world_size": 1})
-    assert {rank["proof"] for rank in ranks} == {"epoch 0: 400 samples, once by each of 2 groups of 1 rank(s)"}
+    assert {rank["proof"] for rank in ranks} == {"epoch 0: 400 samples, each once by each of 2 groups of 1 rank(s)"}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

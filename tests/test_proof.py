@@ -59,8 +59,8 @@ def test_processes_that_disagree_about_the_ranks_prove_nothing():
     everything = tally_of_range(100)
     halves = tally(np.arange(50)), tally(np.arange(50, 100))
     for reports, words in (
-        ([(0, 1, everything), (0, 1, everything)], "100 samples, once by each of 2 groups of 1 rank(s)"),
-        ([(0, 2, halves[0]), (1, 2, halves[1])] * 2, "100 samples, once by each of 2 groups of 2 rank(s)"),
+        ([(0, 1, everything), (0, 1, everything)], "100 samples, each once by each of 2 groups of 1 rank(s)"),
+        ([(0, 2, halves[0]), (1, 2, halves[1])] * 2, "100 samples, each once by each of 2 groups of 2 rank(s)"),
         ([(0, 1, everything), (1, 2, halves[1])], "process 0 read as rank 0 of 1, process 1 read as rank 1 of 2"),
         ([(0, 2, halves[0]), (0, 2, halves[0])], "of 2 processes 2 as rank 0"),
     ):

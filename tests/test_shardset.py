@@ -4,8 +4,17 @@ import json
 import shutil
 
 import pytest
+import torch
 
-from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError, TruncatedShardError
+import wds_tools as wt
+from wds_tools.errors import (
+    ChecksumError,
+    ManifestError,
+    NotADatasetError,
+    OptionError,
+    StoreError,
+    TruncatedShardError,
+)
 from wds_tools.manifest import MANIFEST_NAME
 from wds_tools.shardset import open_shards
 
@@ -36,6 +45,44 @@ def test_a_pattern_works_without_a_manifest_from_the_indexes_alone(packed_copy):
     shards = open_shards(f"{packed_copy}/shard-*.tar")
     assert shards.manifest.shards == whole.shards
     assert shards.manifest.fingerprint == whole.fingerprint
+
+
+def test_without_a_manifest_fields_and_image_sizes_come_from_the_indexes(packed_copy):
+    whole = open_shards(packed_copy).manifest
+    (packed_copy / MANIFEST_NAME).unlink()
+    made = open_shards(f"{packed_copy}/shard-{{000000..000006}}.tar").manifest
+    assert made.fields == whole.fields
+    assert made.images == whole.images
+    assert made.classes == ()
+    index = open_shards(f"{packed_copy}/shard-000002.tar").index(0)
+    part = open_shards(f"{packed_copy}/shard-000002.tar").manifest
+    assert part.fields == {name: (columns.offset >= 0).sum() for name, columns in index.fields.items()}
+    assert "png" in part.fields
+    assert part.images.max_width == index.width.max()
+
+
+def test_a_pattern_without_a_manifest_is_loaded_split_described_verified_and_merged(packed, packed_copy, tmp_path):
+    (packed_copy / MANIFEST_NAME).unlink()
+    pattern = f"{packed_copy}/shard-{{000000..000006}}.tar"
+    options = {"batch_size": 8, "view": wt.RandomResizedCrop(32), "shuffle": 64, "num_workers": 0}
+    with wt.make_loader(packed, **options) as whole, wt.make_loader(pattern, **options) as loader:
+        for (images, labels), (expected_images, expected_labels) in zip(loader, whole, strict=True):
+            assert torch.equal(images, expected_images)
+            assert torch.equal(labels, expected_labels)
+    with pytest.raises(OptionError, match="needs images of at least 5000x5000"):
+        wt.make_loader(pattern, batch_size=8, view=wt.CenterCrop(5000))
+    assert len(wt.train_test_split(pattern)[1]) == 80
+    assert wt.describe(pattern).samples == 400
+    assert wt.verify(pattern).ok
+    assert wt.merge([pattern], tmp_path / "merged").manifest.samples == 400
+
+
+def test_a_shard_that_its_folders_manifest_does_not_list_adds_its_fields(packed_copy, tmp_path):
+    with wt.ShardWriter(f"{tmp_path}/more-%06d.tar") as writer:
+        writer.write({"__key__": "a", "txt": b"hello"})
+    for name in ("more-000000.tar", "more-000000.parquet"):
+        shutil.copy(tmp_path / name, packed_copy / name)
+    assert set(open_shards(f"{packed_copy}/*.tar").manifest.fields) == {"jpg", "png", "cls", "json", "txt"}
 
 
 def test_an_index_knows_where_every_field_is(packed):

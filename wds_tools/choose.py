@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import MissingFieldError, OptionError
 from wds_tools.index import ABSENT, NO_LABEL, Index
 from wds_tools.options import CacheOptions
-from wds_tools.selection import Balance, Selection, balance, draw, split_by_class
+from wds_tools.selection import Balance, Selection, balance, draw, in_rounds, split_by_class
 from wds_tools.shardset import ShardSet, open_shards
 from wds_tools.where import Where, parse
 
@@ -22,7 +22,7 @@ Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]
 """``"balanced"``, weights by class name or number, or one weight per class."""
 
 Subset = float | Sequence[int] | NDArray[np.integer[Any]]
-"""A fraction, or sample ids."""
+"""A fraction, or sample ids; an id that is named several times comes that often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Choice:
 
     Attributes:
         where: A condition on the columns of the index.
-        subset: A fraction of the samples, or sample ids.
+        subset: A fraction of the samples, or sample ids, each as often as it is to come.
         class_weights: How often the classes are to come.
         seed: Of what is drawn.
     """
@@ -174,10 +174,11 @@ def _subset(ids: NDArray[np.int64], subset: Any, *, total: int, seed: int) -> ND
     wanted = np.asarray(subset)
     if wanted.ndim != 1 or not np.issubdtype(wanted.dtype, np.integer):
         raise OptionError(f"subset={subset!r}; allowed is a fraction such as 0.1, or a list of sample ids")
-    wanted = np.unique(wanted.astype(np.int64))
+    wanted, counts = np.unique(wanted.astype(np.int64), return_counts=True)
     if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < total:
         raise OptionError(f"subset= names samples {wanted[0]} to {wanted[-1]}; the dataset has 0 to {total - 1}")
-    return ids[np.isin(ids, wanted, assume_unique=True)]
+    there = np.isin(wanted, ids, assume_unique=True)
+    return in_rounds(wanted[there], counts[there])
 
 
 def _balance(shards: ShardSet, first_shards: int, ids: NDArray[np.int64], weights: Weights) -> Balance:

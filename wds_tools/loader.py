@@ -289,7 +289,8 @@ def make_loader(
             the rank's samples (float); one more is an error.
         where: Only samples for which this holds, by the columns of the index: text such as
             ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Nothing is read to leave it out.
-        subset: A fraction of them, drawn by ``seed``, or sample ids, such as those of `train_test_split`.
+        subset: A fraction of them, drawn by ``seed``, or sample ids, such as those of `train_test_split`; an id that is
+            named several times comes that often.
         class_weights: How often the classes come, as weights of ``torch.utils.data.WeightedRandomSampler``:
             ``"balanced"``, a mapping by class, or one weight per class; samples are repeated and left out in turn.
         prefetch_factor: Batches in the making per worker.

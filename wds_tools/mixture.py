@@ -128,6 +128,11 @@ class MixtureOrder:
             raise OptionError("the mixture has no samples")
 
     @property
+    def once(self) -> bool:
+        """Whether no sample comes twice in an epoch."""
+        return self.stop == "first_exhausted" and all(part.once for part in self.parts)
+
+    @property
     def shuffles(self) -> bool:
         """Whether the order is not the stored one."""
         return any(self.window)

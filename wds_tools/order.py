@@ -123,6 +123,11 @@ class Order:
         self._segments: OrderedDict[tuple[int, int], _Segment] = OrderedDict()
 
     @property
+    def once(self) -> bool:
+        """Whether no sample comes twice in an epoch."""
+        return self.selection is None or self.selection.once
+
+    @property
     def shuffles(self) -> bool:
         """Whether the order is not the stored one."""
         return self.window > 0

@@ -100,6 +100,7 @@ class EpochProof:
         finished: The epoch was taken to its end.
         from_position: Where this run took it up: 0, or the position of a state.
         samples: Of the dataset; ids are below.
+        once: No sample was to come twice; False for choices that repeat samples.
     """
 
     epoch: int
@@ -108,6 +109,7 @@ class EpochProof:
     finished: bool
     from_position: int
     samples: int
+    once: bool = True
 
     @property
     def delivered(self) -> Tally:
@@ -126,7 +128,7 @@ class EpochProof:
 
     @property
     def ok(self) -> bool | None:
-        """Whether each sample was delivered or replaced once (by each copy); None as long as nobody can know."""
+        """Whether each sample was delivered or replaced as often as it should be; None as long as nobody can know."""
         if not self.finished or None in self.reports:
             return None
         return _disagreement(self._known) is None and self.delivered + self.replaced == self.expected * self.copies
@@ -145,17 +147,17 @@ class EpochProof:
             return f"{start} samples here; {unknown} of {len(self.reports)} ranks have not told theirs"
         if not self.ok:
             return f"{start} samples of {self._trouble()}"
-        groups = f"once by each of {self.copies} groups of {self._known[0].world_size} rank(s)"
+        often = "each once" if self.once else "each as often as asked for"
+        groups = f" by each of {self.copies} groups of {self._known[0].world_size} rank(s)" if self.copies > 1 else ""
         replaced = f"; {self.replaced.samples:,} could not be read and were replaced" if self.replaced.samples else ""
-        return f"{start} samples, {'each once' if self.copies == 1 else groups}{replaced}"
+        return f"{start} samples, {often}{groups}{replaced}"
 
     def _trouble(self) -> str:
         expected = self.expected * self.copies
         more = self.delivered.samples + self.replaced.samples - expected.samples
-        words = [
-            f"{expected.samples:,}",
-            f"{abs(more):,} {'too many' if more > 0 else 'missing'}" if more else "some came twice, others not at all",
-        ]
+        mixed_up = "some came twice, others not at all" if self.once else "some came too often, others too rarely"
+        count = f"{abs(more):,} {'too many' if more > 0 else 'missing'}" if more else mixed_up
+        words = [f"{expected.samples:,}", count]
         if disagreement := _disagreement(self._known):
             return "; ".join([f"{self.expected.samples:,}", disagreement])
         if abs(more) == 1 and (single := self._single(expected)) is not None:

@@ -72,11 +72,11 @@ def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 class Selection:
-    """The samples of an epoch: int64 ids, ascending, some perhaps several times.
+    """The samples of an epoch: int64 ids, some perhaps several times.
 
     Args:
-        ids: int64 [n], ascending, the samples chosen.
-        balance: Of their classes; None takes each once.
+        ids: int64 [n], the samples chosen, in their stored order. A sample may be there several times: see `in_rounds`.
+        balance: Of their classes; None takes each as often as it is among the ids.
         seed: Of who comes once more in which epoch.
 
     Raises:
@@ -95,9 +95,11 @@ class Selection:
             digest.update(np.ascontiguousarray(balance.targets, "<i8").tobytes())
         self.digest = digest.hexdigest()
         """Identity of the choice: 16 hexadecimal digits."""
+        self.once = balance is None and bool((np.diff(ids) > 0).all())
+        """Whether no sample comes twice in an epoch."""
 
     def ids(self, epoch: int) -> NDArray[np.int64]:
-        """Return the samples of an epoch: int64 [samples], ascending."""
+        """Return the samples of an epoch: int64 [samples]."""
         return self.chosen if self.balance is None else np.repeat(self.chosen, self.repeats(epoch))
 
     def repeats(self, epoch: int) -> NDArray[np.int64]:
@@ -114,6 +116,17 @@ class Selection:
             turn = permute(self._key, len(members), np.arange(len(members)))
             repeats[members] = every + ((turn - epoch * more) % len(members) < more)
         return repeats
+
+
+def in_rounds(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Repeat ids: all of them once, then those that come again, and so on, so that copies lie far from each other.
+
+    >>> in_rounds(np.array([3, 5, 8]), np.array([1, 3, 2])).tolist()
+    [3, 5, 8, 5, 8, 5]
+    """
+    starts = np.cumsum(counts) - counts
+    rounds = np.arange(counts.sum()) - np.repeat(starts, counts)  # 0 0 1 2 0 1 in the example
+    return np.repeat(ids, counts)[np.argsort(rounds, kind="stable")]
 
 
 def draw(ids: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> NDArray[np.int64]:

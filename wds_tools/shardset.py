@@ -1,15 +1,16 @@
 """A dataset that has been found: its manifest, and where each shard and index is.
 
 A dataset is named by a folder or URL with a ``manifest.json``, by the manifest itself, or by a brace pattern of
-shards that have an index.
+shards that have an index. Without a manifest, fields and image sizes come from the indexes; classes have numbers then
+and no names.
 """
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import xxhash
@@ -20,6 +21,7 @@ from wds_tools.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.options import CacheOptions
 from wds_tools.storage import Range, Store, is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.totals import Totals
 
 MAX_OPEN_INDEXES = 1024  # about 0.5 MB each at 10,000 samples a shard
 
@@ -182,16 +184,20 @@ def _from_pattern(pattern: str, cache: CacheOptions) -> ShardSet:
     urls = expand_pattern(pattern)
     stores: dict[str, Store] = {}
     manifests: dict[str, Manifest | None] = {}
-    places = []
+    listed: dict[str, dict[str, ShardEntry]] = {}
+    places, totals = [], Totals()  # of the shards that no manifest lists
     for url in urls:
         folder, name = split_folder(url)
         if folder not in stores:
             stores[folder] = open_store(folder, cache=cache)
-            manifests[folder] = _find_manifest(stores[folder])
-        listed = manifests[folder]
-        entry = next((e for e in listed.shards if e.name == name), None) if listed else None
-        places.append(Place(stores[folder], entry or _entry_from_index(stores[folder], name)))
-    return ShardSet(_combine([m for m in manifests.values() if m], places), places, name=pattern)
+            found = manifests[folder] = _find_manifest(stores[folder])
+            listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
+        entry = listed[folder].get(name) or _entry_from_index(stores[folder], name, totals)
+        places.append(Place(stores[folder], entry))
+    known = [manifest for manifest in manifests.values() if manifest]
+    made = _combine(known, places)
+    fields = dict(Counter(made.fields) + totals.fields)
+    return ShardSet(replace(made, fields=fields, images=None if known else totals.images), places, name=pattern)
 
 
 def _find_manifest(store: Store) -> Manifest | None:
@@ -201,7 +207,8 @@ def _find_manifest(store: Store) -> Manifest | None:
         return None
 
 
-def _entry_from_index(store: Store, name: str) -> ShardEntry:
+def _entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
+    """Return what a manifest would say of a shard, and add its index to the totals."""
     try:
         data = store.read(index_name(name))
     except FileNotFoundError:
@@ -210,6 +217,7 @@ def _entry_from_index(store: Store, name: str) -> ShardEntry:
             f"{where}: no such shard, or no index beside it: index it once with `wds-tools index '{where}'`"
         ) from None
     index = from_bytes(data, name=join(store.folder, index_name(name)))
+    totals.add(index)
     return ShardEntry(
         name=name,
         samples=len(index),

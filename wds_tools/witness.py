@@ -45,6 +45,7 @@ class _Account:
             finished=self.finished,
             from_position=plan.cursor.position,
             samples=plan.order.stored,
+            once=plan.order.once,
         )
 
 
