@@ -438,3 +438,16 @@ def test_a_streaming_dataset_replaces_the_same_samples_by_the_same(make, damaged
         list(wt.StreamingDataset(damaged, view=VIEW, **options, max_errors=0))
     with pytest.raises(OptionError, match="decode=False"):
         wt.StreamingDataset(damaged, decode=False, on_error="replace")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataloader_of_the_parts_of_a_loader_replaces_the_same_samples_by_the_same(make, damaged, num_workers):
+    """Accelerate's skip_first_batches builds such a DataLoader."""
+    from torch.utils.data import DataLoader
+
+    expected = [(batch.key, batch.image.clone()) for batch in make(damaged, **REPLACE)]
+    loader = make(damaged, **REPLACE)
+    parts = {"batch_sampler": loader.batch_sampler, "collate_fn": loader.collate_fn, "num_workers": num_workers}
+    batches = list(DataLoader(loader.dataset, **parts))
+    assert [batch.key for batch in batches] == [key for key, _ in expected]
+    assert all(torch.equal(batch.image, image) for batch, (_, image) in zip(batches, expected, strict=True))

@@ -16,6 +16,8 @@ import torch
 from torch.utils.data import Dataset, DistributedSampler, Sampler
 
 from wds_tools.assemble import Assembler, Recipe, samples_of
+from wds_tools.bad_samples import ErrorLog, ErrorPolicy
+from wds_tools.dataset import values_of
 from wds_tools.epochs import Epochs
 from wds_tools.errors import OptionError
 from wds_tools.opened import Opened
@@ -37,14 +39,18 @@ class Samples(Dataset[Any]):
 
     Args:
         opened: The dataset.
+        errors: What happens when a sample cannot be read, in each DataLoader worker.
         has_valid: Each sample ends with ``valid``, False for padding.
     """
 
-    def __init__(self, opened: Opened, *, has_valid: bool) -> None:
+    def __init__(self, opened: Opened, *, errors: ErrorPolicy, has_valid: bool) -> None:
         selection = opened.order.selection
         self._recipe: Recipe = opened.recipe
+        self._order = opened.order
         self._chosen = selection.ids(0) if selection else None
         self._samples = opened.order.samples
+        self._errors = ErrorLog(errors)
+        self._epoch = -1  # of the last samples
         self._is_bare = opened.is_bare and not has_valid
         self._has_valid = has_valid
         self._assembler: Assembler | None = None
@@ -75,8 +81,11 @@ class Samples(Dataset[Any]):
 
     def _made(self, epoch: int, places: list[Place]) -> Iterator[Any]:
         self._assembler = self._assembler or Assembler(self._recipe)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._errors.begin(self._samples)
         positions, ids = np.array([[place.position, place.id] for place in places], np.int64).T
-        values = self._assembler.batch(epoch=epoch, positions=positions, ids=ids, out=None)
+        values = values_of(self._assembler, self._errors, order=self._order, epoch=epoch, positions=positions, ids=ids)
         if not self._has_valid:
             return samples_of(values, self._recipe.fields, is_bare=self._is_bare)
         return samples_of([*values, [place.valid for place in places]], (*self._recipe.fields, "valid"), is_bare=False)

@@ -21,7 +21,7 @@ from wds_tools.errors import OptionError, WdsToolsError
 from wds_tools.job import joined
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Request, check_plan, open_dataset
-from wds_tools.planner import Cursor, EpochPlan, Tail, World
+from wds_tools.planner import AnyOrder, Cursor, EpochPlan, Tail, World
 from wds_tools.ranks import Group
 from wds_tools.views import View
 from wds_tools.where import Where
@@ -181,27 +181,15 @@ class StreamingDataset(IterableDataset[Any]):
                 continue
             for start in range(0, len(step.ids), _CHUNK):
                 part = slice(start, start + _CHUNK)
-                values = self._values(self._assembler, plan, step.positions[part], step.ids[part])
+                values = values_of(
+                    self._assembler,
+                    self._errors,
+                    order=plan.order,
+                    epoch=plan.cursor.epoch,
+                    positions=step.positions[part],
+                    ids=step.ids[part],
+                )
                 yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
-
-    def _values(
-        self, assembler: Assembler, plan: EpochPlan, positions: NDArray[np.int64], ids: NDArray[np.int64]
-    ) -> list[Any]:
-        """Return the values of each field, with substitutes for samples that cannot be read."""
-        epoch = plan.cursor.epoch
-        try:
-            return assembler.batch(epoch=epoch, positions=positions, ids=ids, out=None)
-        except WdsToolsError as error:
-            if not self._errors.policy.replaces or not is_about_data(error):
-                raise
-
-        def make(row: int, sample: int) -> list[Any] | WdsToolsError:
-            one = positions[row : row + 1]
-            return assembler.pieces(epoch=epoch, positions=one, ids=np.array([sample]), out=None)[0]
-
-        pieces = assembler.pieces(epoch=epoch, positions=positions, ids=ids, out=None)
-        fill_in(pieces, make, self._errors, order=plan.order, epoch=epoch, positions=positions)
-        return joined([piece for piece in pieces if isinstance(piece, list)])
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened
@@ -235,6 +223,40 @@ class StreamingDataset(IterableDataset[Any]):
                 self._shared[2:] = token
                 self._shared[0] += 1
             return int(self._shared[1])
+
+
+def values_of(
+    assembler: Assembler,
+    errors: ErrorLog,
+    *,
+    order: AnyOrder,
+    epoch: int,
+    positions: NDArray[np.int64],
+    ids: NDArray[np.int64],
+) -> list[Any]:
+    """Return the values of each field of some samples, with substitutes for samples that cannot be read.
+
+    Args:
+        assembler: Makes the samples.
+        errors: Where those that cannot be read are noted.
+        order: Of the epoch.
+        epoch: Its number.
+        positions: int64 [n], places in the order.
+        ids: int64 [n], samples.
+    """
+    try:
+        return assembler.batch(epoch=epoch, positions=positions, ids=ids, out=None)
+    except WdsToolsError as error:
+        if not errors.policy.replaces or not is_about_data(error):
+            raise
+
+    def make(row: int, sample: int) -> list[Any] | WdsToolsError:
+        one = positions[row : row + 1]
+        return assembler.pieces(epoch=epoch, positions=one, ids=np.array([sample]), out=None)[0]
+
+    pieces = assembler.pieces(epoch=epoch, positions=positions, ids=ids, out=None)
+    fill_in(pieces, make, errors, order=order, epoch=epoch, positions=positions)
+    return joined([piece for piece in pieces if isinstance(piece, list)])
 
 
 def _accelerate_splits(dataset: StreamingDataset) -> bool:

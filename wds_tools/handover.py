@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wds_tools.job import as_tensors
+from wds_tools.job import as_tensors, stacked
 from wds_tools.planner import Tail
 from wds_tools.sample import make_record, record_type
 
@@ -47,9 +47,7 @@ class Handover:
 
 
 def _as_batch(values: list[Any]) -> Any:
-    """Return the values of a field as the loader has them: numbers and pictures of one size as a tensor."""
+    """Return the values of a field as a batch has them: numbers, and tensors of one shape, as a tensor."""
     if all(isinstance(value, int | float) for value in values):
-        return torch.tensor(np.array(values))
-    values = as_tensors(values)
-    same = all(isinstance(value, torch.Tensor) and value.shape == values[0].shape for value in values)
-    return torch.stack(values) if same else values
+        return torch.from_numpy(np.array(values))
+    return as_tensors(stacked(values))

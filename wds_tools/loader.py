@@ -69,7 +69,7 @@ class Loader:
         self._pipeline: Pipeline | None = None
         self._witness = Witness(opened.ranks, batch_size=options.batch_size, tail=tail)
         # What other libraries read from a DataLoader. Attributes, because Ray Train copies __dict__.
-        self.dataset = Samples(opened, has_valid=tail == "mask")
+        self.dataset = Samples(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
         self.batch_sampler = StepSampler(self.sampler, options.batch_size)
         self.collate_fn = self._handover.collate
