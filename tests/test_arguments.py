@@ -21,7 +21,7 @@ WRONG = [
     ("view", [v2.Resize(3), 224, "center", wt.Resize]),
     ("seed", ["x", 1.5, None, -1, True]),
     ("shuffle", ["yes", None, 2.5, -3, [1]]),
-    ("fields", [[1], [], (), 3, None, {"image", "label"}]),
+    ("fields", [[1], [], (), 3, None, {"image"}]),
     ("transform", [3, "flip", [v2.RandomHorizontalFlip()]]),
     ("tail", ["keep", None, True, ["drop"]]),
     ("where", [3, ["width > 3"]]),
