@@ -1,11 +1,27 @@
 """What the training loop gets: one value or a named tuple, after `batch_transform`."""
 
+import random
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
 
 import wds_tools as wt
+from wds_tools.errors import OptionError
 
 VIEW = wt.RandomResizedCrop(24, flip=True)
+CLASSES = 8
+FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+CUTMIX, MIXUP = v2.CutMix(num_classes=CLASSES), v2.MixUp(num_classes=CLASSES)
+MIXES = {
+    "cutmix": CUTMIX,
+    "one of two": v2.RandomChoice([v2.Compose([*FLOATS, CUTMIX]), v2.Compose([*FLOATS, MIXUP])]),
+    "after others": v2.Compose([*FLOATS, MIXUP]),
+    "in a function": lambda images, labels: CUTMIX(images, torch.clone(labels)),
+}
 
 
 def batches(packed, **options):
@@ -36,3 +52,140 @@ def test_batch_transform_changes_a_batch_that_is_a_tensor(packed):
     (batch, *_) = batches(packed, fields="image", batch_transform=lambda images: images.float() / 255)
     assert batch.dtype == torch.float32
     assert batch.max() <= 1
+
+
+@pytest.mark.parametrize("transform", MIXES.values(), ids=MIXES)
+def test_cutmix_and_mixup_of_torchvision_mix_images_and_labels(packed, transform):
+    plain = batches(packed)
+    mixed = batches(packed, batch_transform=transform)
+    for (images, labels), (mixed_images, mixed_labels) in zip(plain, mixed, strict=True):
+        assert mixed_images.shape == images.shape
+        assert mixed_labels.shape == (50, CLASSES)
+        assert torch.allclose(mixed_labels.sum(1), torch.ones(50))
+        both = (torch.nn.functional.one_hot(labels, CLASSES) + torch.nn.functional.one_hot(labels.roll(1), CLASSES)) > 0
+        assert torch.equal(mixed_labels > 0, both)
+    assert not torch.equal(mixed[0].image, mixed[1].image)
+
+
+def test_cutmix_does_what_it_does_in_the_documentation_of_torchvision(packed):
+    (images, labels), *_ = batches(packed)
+    (mixed, mixed_labels), *_ = batches(packed, batch_transform=CUTMIX)
+    row = int((mixed_labels > 0).sum(1).argmax())
+    cut = (mixed != images).any(1)[row]
+    assert torch.equal(mixed[row][:, cut], images.roll(1, 0)[row][:, cut])
+    assert 0 < cut.float().mean() <= 1 - mixed_labels[row, labels[row]] + 1e-6
+
+
+@pytest.mark.parametrize("options", [{"fields": ("image", "label", "__key__")}, {"tail": "mask"}])
+def test_values_that_a_mix_does_not_know_stay_as_they_are(packed, options):
+    for batch, mixed in zip(
+        batches(packed, **options), batches(packed, batch_transform=CUTMIX, **options), strict=True
+    ):
+        assert mixed._fields == batch._fields
+        assert mixed.label.shape == (50, CLASSES)
+        last, mixed_last = batch[-1], mixed[-1]
+        assert torch.equal(last, mixed_last) if isinstance(last, torch.Tensor) else last == mixed_last
+
+
+def normalised(images, mean=128.0):
+    return images - mean
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        normalised,
+        partial(normalised, mean=128.0),
+        lambda images: images - 128.0,
+        v2.Lambda(normalised),  # of all values, it would change the labels too
+        torch.nn.Sequential(v2.Lambda(normalised)),
+    ],
+)
+def test_a_function_of_one_argument_gets_the_images_alone(packed, function):
+    for (images, labels), (changed, same) in zip(
+        batches(packed), batches(packed, batch_transform=function), strict=True
+    ):
+        assert torch.equal(changed, images - 128.0)
+        assert torch.equal(same, labels)
+
+
+class Both(torch.nn.Module):
+    def forward(self, label, image):
+        return label + 1, image.float()
+
+
+@pytest.mark.parametrize("function", [Both(), Both().forward, lambda label, image: [label + 1, image.float()]])
+def test_a_function_of_all_values_gets_them_in_the_order_of_the_fields(packed, function):
+    fields = ("label", "image")
+    for batch, changed in zip(
+        batches(packed, fields=fields), batches(packed, fields=fields, batch_transform=function), strict=True
+    ):
+        assert changed._fields == fields
+        assert torch.equal(changed.label, batch.label + 1)
+        assert torch.equal(changed.image, batch.image.float())
+
+
+@pytest.mark.parametrize(
+    ("fields", "function", "words"),
+    [
+        (("image",), lambda images, labels: (images, labels), "1 values of a batch, image: missing .* 'labels'"),
+        ("image", lambda images, labels: (images, labels), "missing a required argument"),
+        (("image", "label", "__key__"), lambda images, labels: (images, labels), "too many positional arguments"),
+        (("label", "__key__"), lambda images: images, "has only label, __key__: add 'image'"),
+    ],
+)
+def test_a_function_that_takes_something_else_is_refused_at_the_call(packed, fields, function, words):
+    with pytest.raises(OptionError, match=words):
+        wt.make_loader(packed, batch_size=8, view=VIEW, fields=fields, batch_transform=function)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda images, labels: images, "returned one Tensor; .* one value for each of image, label"),  # noqa: ARG005
+        (lambda images, labels: (images, labels, 3), "returned 3 values"),
+    ],
+)
+def test_a_function_that_returns_something_else_is_told_so(packed, function, words):
+    with pytest.raises(OptionError, match=words):
+        batches(packed, batch_transform=function)
+
+
+def noisy(images):
+    return images + torch.rand(1) + np.random.rand() + random.random()
+
+
+@pytest.mark.parametrize("transform", [noisy, CUTMIX])
+def test_random_numbers_depend_on_the_place_in_the_epoch_alone_and_the_users_own_go_on(packed, transform):
+    options = {"batch_size": 50, "view": VIEW, "shuffle": True, "num_workers": 0, "batch_transform": transform}
+    torch.manual_seed(3)
+    undisturbed = torch.rand(4)
+    torch.manual_seed(3)
+    with wt.make_loader(packed, **options) as loader:
+        batches = list(loader)
+        assert torch.equal(torch.rand(4), undisturbed)
+        assert not torch.equal(next(iter(loader)).image, batches[0].image)  # the next epoch
+        first, state = loader.set_epoch(0), None
+        for first, _ in zip(loader, range(3), strict=False):  # noqa: B007
+            state = loader.state_dict()
+    with wt.make_loader(packed, **{**options, "num_workers": 2}) as resumed:
+        resumed.load_state_dict(state)
+        rest = list(resumed)
+    assert torch.equal(first.image, batches[2].image)
+    assert len(rest) == len(batches) - 3
+    assert all(torch.equal(one.image, other.image) for one, other in zip(rest, batches[3:], strict=True))
+    with wt.make_loader(packed, **{**options, "seed": 1}) as other:
+        assert not torch.equal(next(iter(other)).image, batches[0].image)
+
+
+def test_a_dataloader_of_the_loaders_parts_draws_the_same_random_numbers(packed):
+    options = {"batch_size": 50, "view": VIEW, "shuffle": True, "batch_transform": CUTMIX, "num_workers": 0}
+    with wt.make_loader(packed, **options) as loader:
+        expected = list(loader)
+        loader.set_epoch(0)
+        parts = DataLoader(
+            loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, num_workers=2
+        )
+        for one, other in zip(parts, expected, strict=True):
+            assert torch.equal(one.image, other.image)
+            assert torch.equal(one.label, other.label)

@@ -337,7 +337,7 @@ def _would_go_unseen(error: BaseException) -> bool:
 
 def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:
     """Call a transform with every generator that it may use seeded, and put them back afterwards."""
-    with _seeded(seed):
+    with seeded(seed):
         if not type(transform).__module__.startswith("albumentations"):
             return transform(image)
         # Albumentations takes and returns uint8 arrays [height, width, 3], and keeps a generator of its own.
@@ -350,7 +350,7 @@ def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of random, numpy and torch; without workers they are the user's own, so restore them."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:

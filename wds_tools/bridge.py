@@ -20,6 +20,7 @@ from wds_tools.bad_samples import ErrorLog, ErrorPolicy
 from wds_tools.dataset import values_of
 from wds_tools.epochs import Epochs
 from wds_tools.errors import OptionError
+from wds_tools.handover import PlacedSamples
 from wds_tools.opened import Opened
 
 
@@ -64,11 +65,12 @@ class Samples(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int | Place]) -> list[Any]:
         """Return several samples; torch's ``DataLoader`` asks for a batch at a time."""
         places = [index if isinstance(index, Place) else self._place(index) for index in indices]
-        return [
+        samples = [
             sample
             for epoch, group in groupby(places, key=lambda place: place.epoch)
             for sample in self._made(epoch, list(group))
         ]
+        return PlacedSamples(samples, places[0][:2])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_assembler": None}

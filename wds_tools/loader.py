@@ -64,7 +64,11 @@ class Loader:
         self._errors = ErrorLog(errors)
         self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail)
         self._handover = Handover(
-            opened.recipe.fields, is_bare=opened.is_bare, tail=tail, batch_transform=batch_transform
+            opened.recipe.fields,
+            is_bare=opened.is_bare,
+            tail=tail,
+            batch_transform=batch_transform,
+            seed=opened.recipe.seed,
         )
         self._pipeline: Pipeline | None = None
         self._witness = Witness(opened.ranks, batch_size=options.batch_size, tail=tail)
@@ -219,7 +223,7 @@ class Loader:
 
     def _hand_over(self, plan: EpochPlan, made: Made) -> Any:
         """Return the batch, and count it as consumed."""
-        batch = self._handover.batch(made.values)
+        batch = self._handover.batch(made.values, (plan.cursor.epoch, int(made.step.positions[0])))
         self._epochs.received(plan, made.step.number)
         self._witness.saw(made.step, made.replaced)
         return batch
@@ -278,7 +282,11 @@ def make_loader(
             that is not in a list, ``fields="image"``, gives its values alone, without a tuple around them.
         transform: Your function on a uint8 tensor [3, height, width] of one sample, run in the worker; or an
             Albumentations transform. Its random numbers are seeded by the sample's place in the epoch.
-        batch_transform: Your function on the whole image tensor, run on the device: normalise there.
+        batch_transform: Your function of the image tensor, run on the device: normalise there. A function that
+            requires two or more arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the whole batch: all
+            values in the order of ``fields``, and return as many. It runs in this process. ``random``, NumPy's and
+            torch's CPU generator are seeded for each batch by its place in the epoch, and put back afterwards; numbers
+            drawn on another device come from the generator of that device.
         tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
             pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation). A batch is then a
             named tuple even if ``fields`` is one name.
