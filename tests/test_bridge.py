@@ -1,5 +1,6 @@
 """A torch DataLoader of a loader's dataset, batch sampler and collate_fn makes the loader's batches."""
 
+import json
 import pickle
 
 import pytest
@@ -102,6 +103,21 @@ def test_set_epoch_of_the_sampler_keeps_a_position_that_was_loaded(make):
     loader.sampler.set_epoch(5)  # between iter() and the first batch, as Lightning does
     plain.set_epoch(5)
     assert list(started) == list(plain)
+
+
+@pytest.mark.parametrize(("told", "epoch"), [(0, 2), (1, 1), (2, 2)])
+def test_a_state_between_two_epochs_goes_on_or_follows_the_trainer(make, told, epoch):
+    """Lightning goes twice through a short loader in its epoch 0; then that epoch goes on, or another one begins."""
+    loader, resumed = make(fields="__key__"), make(fields="__key__")
+    loader.sampler.set_epoch(0)
+    epochs = [list(loader) for _ in range(2)]
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    epochs.append(list(loader))
+    started = iter(resumed)
+    resumed.sampler.set_epoch(told)
+    assert list(started) == epochs[epoch]
+    resumed.sampler.set_epoch(0)  # the same epoch once more, as for any sampler
+    assert list(resumed) == epochs[0]
 
 
 def test_there_is_no_state_while_a_dataloader_reads_the_epoch(make):

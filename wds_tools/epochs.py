@@ -32,6 +32,8 @@ class Epochs:
         self._running: EpochPlan | None = None
         self._why_ended = _NEWER  # earlier plans
         self._is_counted = True
+        self._trainer_epoch: int | None = None  # the last one that a trainer told
+        self._is_loaded = False  # the next iteration starts at a state that was loaded
         check_plan(self._plan(Cursor()))
 
     def __len__(self) -> int:
@@ -59,7 +61,7 @@ class Epochs:
         self.stop()
         self._running = self._plan(start)
         self._start, self._begun, self._cursor = None, start.epoch, start
-        self._is_counted = is_counted
+        self._is_counted, self._is_loaded = is_counted, False
         return self._running
 
     def check_running(self, plan: EpochPlan) -> None:
@@ -93,13 +95,14 @@ class Epochs:
             self._is_counted = True
 
     def follow(self, epoch: int) -> None:
-        """Do what `set_epoch` does for a trainer that counts its own epochs.
+        """Do what `set_epoch` does, for a trainer that counts its own epochs and tells them after loading a state.
 
-        A position that was just loaded is kept, whatever its epoch: a loader that is shorter than another one beside
-        it goes through several epochs in one of the trainer's.
+        A state that was saved in the same epoch of the trainer is kept, whatever the epoch of the loader: beside a
+        longer loader, Lightning goes through a shorter one several times in one epoch.
         """
-        if self._start is None or not self._start.position:
+        if not self._is_loaded or self._trainer_epoch not in (epoch, None):
             self.set_epoch(epoch)
+        self._trainer_epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where training stands.
@@ -113,13 +116,15 @@ class Epochs:
                 "it has come: save the state in an epoch that is read from the loader itself, or resume with "
                 "loader.load_state_dict() instead of skipping batches"
             )
-        return planner.state_dict(self._course.of(self._cursor.epoch), self._cursor)
+        state = planner.state_dict(self._course.of(self._cursor.epoch), self._cursor)
+        return {**state, "trainer_epoch": self._trainer_epoch}
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
         """Go on where a state was taken; see `planner.resume`."""
         self._course, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
         self._start = self._cursor
-        self._is_counted = True
+        self._trainer_epoch = state.get("trainer_epoch")
+        self._is_loaded = self._is_counted = True
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
         order = self._course.of(cursor.epoch)
