@@ -471,6 +471,22 @@ def test_a_damaged_shard_is_one_line_and_makes_no_dataset(
     assert not (foreign.parent / "manifest.json").exists()
 
 
+def test_what_is_in_the_wrong_place_is_named_with_what_to_give_instead(
+    call: Call, few: Path, packed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("no dataset")
+    assert_one_line_error(call("info", tmp_path / "notes.txt"), 2, "notes.txt is a file; give the folder")
+    assert_one_line_error(call("verify", packed / "shard-000000.parquet"), 2, "is a file; give the folder")
+    assert_one_line_error(call("index", packed), 2, f"{packed} is a folder; name the shards in it, such as '{packed}/*")
+    assert_one_line_error(call("reshard", few, tmp_path / "out"), 1, f"{few} holds no tar files: check the path")
+    assert not (tmp_path / "out").exists()
+
+
+def test_reshard_with_a_size_resizes(call: Call, packed: Path, tmp_path: Path) -> None:
+    assert call("reshard", packed, tmp_path / "out", "--resize", "8x8").code == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]["max_width"] == 8
+
+
 # --- info ---
 
 

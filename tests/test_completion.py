@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import get_args
 
 import click
 import pytest
+from terminals import in_terminal
 
 from wds_tools.bench.works import WORKS
 from wds_tools.cli import cli
@@ -46,17 +46,18 @@ def typed(tmp_path: Path) -> Type:
 
     def run(line: str) -> list[str]:
         lines = ['eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)"', line, "exit"]
-        out = in_terminal("\n".join(lines) + "\n", tmp_path)
+        shell = [BASH, "--norc", "--noprofile", "-i"]
+        code, out = in_terminal(shell, typed="\n".join(lines) + "\n", cwd=tmp_path, env=environment_of(tmp_path))
+        assert code == 0, out
         (told,) = [part for part in out.replace("\r", "").splitlines() if part.startswith("got:")]
         return told.removeprefix("got: <").removesuffix(">").split("> <")
 
     return run
 
 
-def in_terminal(text: str, folder: Path) -> str:
-    """Type a text into a bash that knows of nothing but the program, and return what the terminal shows."""
-    assert BASH is not None
-    environment = {
+def environment_of(folder: Path) -> dict[str, str]:
+    """Return an environment in which bash knows of nothing but the program."""
+    return {
         "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
         "INPUTRC": os.devnull,
@@ -64,25 +65,6 @@ def in_terminal(text: str, folder: Path) -> str:
         "PS1": "$ ",
         "LC_ALL": "C.UTF-8",
     }
-    ours, theirs = pty.openpty()
-    command = [BASH, "--norc", "--noprofile", "-i"]
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=folder, start_new_session=True
-    ) as shell:
-        os.close(theirs)
-        os.write(ours, text.encode())
-        shown = b""
-        while True:
-            try:
-                data = os.read(ours, 1 << 16)
-            except OSError:  # Linux says so when the other end has closed
-                break
-            if not data:
-                break
-            shown += data
-        assert shell.wait(60) == 0, shown
-    os.close(ours)
-    return shown.decode()
 
 
 @pytest.mark.skipif(BASH is None, reason="bash is not installed")

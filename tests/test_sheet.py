@@ -37,6 +37,8 @@ def test_bad_input_is_refused_before_a_file_is_made(packed, tmp_path):
             contact_sheet(packed, tmp_path / "grid.png", **options)
     with pytest.raises(NotADatasetError):
         contact_sheet(tmp_path / "none", tmp_path / "grid.png")
-    with pytest.raises(DestinationError, match=r"grid\.nonsense"):
+    with pytest.raises(OptionError, match=r"grid\.nonsense: unknown file extension"):
         contact_sheet(packed, tmp_path / "grid.nonsense")
+    with pytest.raises(DestinationError, match=r"cannot write .*none/grid\.png: No such file or directory$"):
+        contact_sheet(packed, tmp_path / "none" / "grid.png")
     assert not list(tmp_path.glob("grid*"))

@@ -97,7 +97,7 @@ def test_every_file_is_an_input_or_skipped_or_hidden(tmp_path: Path) -> None:
     assert reasons["cat/empty.png"] == "is empty"
     assert reasons["cat/gone.jpg"] == "is a broken link"
     assert reasons["cat/pipe.jpg"] == "is no regular file"
-    assert "no image by its name" in reasons["cat/readme.md"]
+    assert "not an image by its name" in reasons["cat/readme.md"]
 
 
 def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
 
 def test_a_folder_without_images_is_an_error_that_says_what_is_there(tmp_path: Path) -> None:
     make(tmp_path, "a.txt", "b.csv")
-    with pytest.raises(SourceError, match=r"no image .* 2 other files \('a.txt' is no image by its name"):
+    with pytest.raises(SourceError, match=r"no image .* 2 other files \('a.txt' is not an image by its name"):
         FolderSource(tmp_path).scan()
 
 

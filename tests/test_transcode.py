@@ -368,7 +368,7 @@ def test_policies_that_write_other_bytes_have_other_names() -> None:
         ({"images": "best"}, "images='best'; allowed are 'keep', 'crop-ready', 'resize', 'raw'"),
         ({"images": "resize"}, r"images='resize' needs a size: give --resize 256 \(resize=256\)"),
         ({"images": "keep", "resize": 3}, "resize=3 with images='keep'; a size goes with 'resize' and 'raw' only"),
-        ({"images": "raw", "quality": 90}, "quality=90 with images='raw'; allowed are 1 to 100, with 'resize'"),
+        ({"images": "raw", "quality": 90}, "quality=90 with images='raw'; a quality of 1 to 100 goes"),
         ({"resize": 64, "quality": 101}, "quality=101 with images='resize'"),
         ({"quality": 80, "images": "keep"}, "quality=80"),
         ({"images": "keep", "verify_pixels": True}, "verify_pixels with images='keep'"),

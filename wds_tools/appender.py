@@ -12,7 +12,7 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packer import PackReport, open_input, pack
 from wds_tools.packing import Packing
-from wds_tools.packjob import Bar, PackJob, refuse_skipped
+from wds_tools.packjob import Bar, PackJob, list_inputs, refuse_skipped
 from wds_tools.packplan import Plan
 from wds_tools.packprobe import plan_listing, process_count
 from wds_tools.packstate import APPENDED, Destination, read_manifest, read_skipped
@@ -126,7 +126,7 @@ def _dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
 def _listing(src: Any, dst: Path, packing: Packing, onto: Manifest) -> tuple[Source, Listing]:
     """List what is to be added; classes keep their numbers, and new ones come behind."""
     source = open_input(src, dst, packing)
-    listing = source.scan()
+    listing = list_inputs(source, packing.progress)
     new = [name for name in listing.classes if name not in onto.classes]
     if bool(listing.classes) != bool(onto.classes):
         raise OptionError(
@@ -137,7 +137,7 @@ def _listing(src: Any, dst: Path, packing: Packing, onto: Manifest) -> tuple[Sou
         return source, listing
     numbered = replace(packing, options=replace(packing.options, classes=(*onto.classes, *new)))
     source = open_input(src, dst, numbered)
-    return source, source.scan()
+    return source, list_inputs(source, packing.progress)
 
 
 def _behind(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:

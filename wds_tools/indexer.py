@@ -245,6 +245,8 @@ def _find_shards(patterns: Sequence[str]) -> list[Path]:
     if not paths:
         raise OptionError("no pattern was given; name shards, such as 'train-{000000..000009}.tar'")
     for path in paths:
+        if path.is_dir():
+            raise NotADatasetError(f"{path} is a folder; name the shards in it, such as '{path}/*.tar'")
         if not path.is_file():
             raise NotADatasetError(f"shard {path} is not there; check the path and the range of the pattern")
         if path.suffix != ".tar":

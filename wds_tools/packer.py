@@ -11,7 +11,7 @@ from typing import Any
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.manifest import Manifest
 from wds_tools.packing import Engine, Packing
-from wds_tools.packjob import Bar, PackJob, refuse_skipped, shows, strict_error
+from wds_tools.packjob import Bar, PackJob, list_inputs, refuse_skipped, shows, strict_error
 from wds_tools.packplan import Plan
 from wds_tools.packprobe import plan_listing, process_count
 from wds_tools.packstate import Destination
@@ -138,7 +138,7 @@ def pack(
     if engine == "ray" and isinstance(place, str):
         raise OptionError(f"engine='ray' packs into a folder that its machines share, and {place} is none")
     source = open_input(src, place, packing)
-    report = pack_listing(source, source.scan(), place, packing)
+    report = pack_listing(source, list_inputs(source, packing.progress), place, packing)
     return replace(report, seconds=time.monotonic() - started)
 
 

@@ -208,6 +208,12 @@ def _joined(onto: Manifest, new: Manifest) -> Manifest:
     )
 
 
+def list_inputs(source: Source, progress: bool | None) -> Listing:
+    """Return what a source holds; on a terminal, a line says that this is being found out."""
+    with tqdm(desc="listing what there is to pack ...", bar_format="{desc}", leave=False, disable=not shows(progress)):
+        return source.scan()
+
+
 def refuse_skipped(parts: Sequence[tuple[Source, Listing]], packing: Packing) -> None:
     """Raise the error of ``strict`` if a listing has left something out; the rest is read first, to name all of it.
 

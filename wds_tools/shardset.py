@@ -141,6 +141,11 @@ def open_shards(spec: str | os.PathLike[str], *, cache: CacheOptions | None = No
     if is_pattern(name):
         return _from_pattern(name, cache)
     folder, manifest_name = split_manifest(name)
+    if not is_url(folder) and os.path.isfile(folder):  # noqa: PTH113 - a string may be what it is
+        raise NotADatasetError(
+            f"{folder} is a file; give the folder that `wds-tools pack` wrote to, or its manifest.json, or a pattern "
+            "of shards"
+        )
     store = open_store(folder, cache=cache)
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))

@@ -82,8 +82,10 @@ def contact_sheet(
         sheet = _sheet(list(batch.image), [_caption(label, loader.classes) for label in labels], size)
     try:
         sheet.save(Path(out))
-    except (OSError, ValueError) as error:
-        raise DestinationError(f"cannot write {os.fspath(out)}: {error}; allowed are .png, .jpg and .webp") from error
+    except ValueError as error:
+        raise OptionError(f"cannot write {os.fspath(out)}: {error}; allowed are .png, .jpg and .webp") from error
+    except OSError as error:
+        raise DestinationError(f"cannot write {os.fspath(out)}: {error.strerror or error}") from error
     return count
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.packer import PackReport, open_input, pack_listing
 from wds_tools.packing import Packing
-from wds_tools.packjob import refuse_skipped
+from wds_tools.packjob import list_inputs, refuse_skipped
 from wds_tools.publish import place_of
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders
@@ -96,7 +96,7 @@ def pack_splits(
         parts = _of_folders(src, place, packing)
     else:
         source = open_input(src, place, packing)
-        listing = source.scan()
+        listing = list_inputs(source, packing.progress)
         parts = {name: (source, part) for name, part in divide(listing, shares, seed).items()}
     refuse_skipped(list(parts.values()), packing)
     return {
@@ -170,7 +170,7 @@ def _of_folders(src: Any, dst: Path | str, packing: Packing) -> dict[str, tuple[
     def scan(classes: tuple[str, ...] | None) -> dict[str, tuple[Source, Listing]]:
         numbered = replace(packing, options=replace(packing.options, classes=classes))
         sources = {path.name: open_input(path, dst, numbered) for path in folders}
-        return {name: (source, source.scan()) for name, source in sources.items()}
+        return {name: (source, list_inputs(source, packing.progress)) for name, source in sources.items()}
 
     classes = packing.options.classes
     parts = scan(classes)

@@ -106,7 +106,7 @@ def choose(
     if size is not None and chosen not in ("resize", "raw"):
         raise OptionError(f"resize={resize!r} with images={chosen!r}; a size goes with 'resize' and 'raw' only")
     if quality is not None and (chosen != "resize" or not 1 <= quality <= 100):
-        raise OptionError(f"quality={quality} with images={chosen!r}; allowed are 1 to 100, with 'resize'")
+        raise OptionError(f"quality={quality} with images={chosen!r}; a quality of 1 to 100 goes with 'resize' only")
     if verify_pixels and chosen not in ("crop-ready", "resize"):
         raise OptionError(f"verify_pixels with images={chosen!r}; it is for 'crop-ready' and 'resize'")
     notice = ""

@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -85,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         words = sys.argv[1:] if arguments is None else list(arguments)
         with cli.make_context("wds-tools", words, obj=run) as context:
             code = cli.invoke(context) or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who started us
+            sys.stdout.flush()
     except BaseException as error:
         code = _end_with(error, run)
     sys.exit(code)
@@ -114,10 +116,11 @@ def _end_with(error: BaseException, run: Run) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return 2
-    if run.debug:
-        traceback.print_exception(error)
     message, code = _explain(error, run)
-    click.echo(f"error: {one_line(message)}", err=True)
+    with suppress(OSError):  # who cannot be told still gets the exit code
+        if run.debug:
+            traceback.print_exception(error)
+        click.echo(f"error: {one_line(message)}", err=True)
     return code
 
 
@@ -129,12 +132,19 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "wds-tools"
         return f"{error.format_message()} See `{path} --help`.", 2
-    if isinstance(error, (OptionError, NotADatasetError)):
-        return str(error), 2
     if isinstance(error, WdsToolsError):
-        return str(error), run.failure_code
+        return str(error), 2 if isinstance(error, (OptionError, NotADatasetError)) else run.failure_code
+    if said := _said_by_the_machine(error):
+        return said, run.failure_code
     hint = "" if run.debug else "; run `wds-tools --debug ...` for the traceback"
     return f"unexpected {type(error).__name__}: {error}{hint}", 70
+
+
+def _said_by_the_machine(error: BaseException) -> str:
+    """Return what the system reports, such as a full disk behind our output; of anything else nothing."""
+    if not isinstance(error, OSError) or error.errno is None or isinstance(error, ConnectionError):
+        return ""
+    return f"{error.strerror}: {error.filename}" if error.filename else f"{error.strerror}"
 
 
 def _reader_is_gone() -> bool:

@@ -211,6 +211,8 @@ def tune(
     from wds_tools.chart import check_svg_name, write_svg
     from wds_tools.tune import tune as run_tune
 
+    _check_file(json_file)
+    _check_file(plot)
     if plot:
         check_svg_name(plot)
     found = run_tune(
@@ -291,6 +293,8 @@ def bench(
     from wds_tools.bench import bench as run_bench
     from wds_tools.chart import check_svg_name, write_svg
 
+    _check_file(json_file)
+    _check_file(plot)
     if plot:
         check_svg_name(plot)
     found = run_bench(
@@ -305,11 +309,17 @@ def bench(
         stages=stages,
         progress=lambda line: click.echo(line, err=True),
     )
+    click.echo(found.render())  # first: a file that cannot be written takes no figures with it
     if json_file:
         json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
     if plot:
         write_svg(plot, found.picture())
-    click.echo(found.render())
+
+
+def _check_file(path: Path | None) -> None:
+    """Refuse a file that could not be written, before figures are gathered for it."""
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}")
 
 
 def _split(words: str) -> list[str]:

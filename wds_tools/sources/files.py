@@ -33,7 +33,7 @@ def find_files(root: Path, is_one: Callable[[str], bool], what: str) -> tuple[Pa
         return (root,)
     paths = [path for path in sorted(root.rglob("*")) if is_one(path.name) and path.name[0] not in "._"]
     if not paths:
-        raise SourceError(f"{root} holds no file of {what}; name the files, or choose another kind with --from")
+        raise SourceError(f"{root} holds no {what} files: check the path, or the format if you gave it")
     splits = sorted({match[0].lower() for path in paths if (match := _SPLIT.match(_split_word(root, path)))})
     if len(splits) > 1:
         raise SourceError(

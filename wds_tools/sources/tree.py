@@ -9,7 +9,7 @@ from wds_tools.sources.base import Input, Listing, Skip
 from wds_tools.sources.labels import shortened
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
-NO_IMAGE = f"is no image by its name; packed are {', '.join(EXTENSIONS)}"
+NO_IMAGE = f"is not an image by its name; packed are {', '.join(EXTENSIONS)}"
 
 Found = tuple[bytes, int, tuple[int, ...]]
 """A file with an image's extension: (path, size, place)."""
@@ -69,10 +69,10 @@ def _number(root: str, names: list[str], classes: tuple[str, ...] | None) -> dic
 def _nothing(root: str, skipped: list[Skip]) -> str:
     if not skipped:
         return f"{root} is empty; expected class folders with images, or images ({', '.join(EXTENSIONS)})"
-    first = skipped[0]
+    first, others = skipped[0], f"{len(skipped):,} other {'file' if len(skipped) == 1 else 'files'}"
     return (
-        f"{root} holds no image that can be packed, but {len(skipped):,} other files "
-        f"({first.path!r} {first.reason}); expected <class>/**/*{{{','.join(EXTENSIONS)}}}"
+        f"{root} holds no image that can be packed, but {others} ({first.path!r} {first.reason}); "
+        f"expected <class>/**/*{{{','.join(EXTENSIONS)}}}"
     )
 
 
