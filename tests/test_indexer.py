@@ -69,6 +69,7 @@ def theirs(tmp_path: Path) -> Path:
 def test_shards_of_webdataset_get_an_index_each_and_a_manifest(theirs: Path) -> None:
     manifest = index_shards([f"{theirs}/train-{{000000..000002}}.tar"])
     assert sorted(path.name for path in theirs.iterdir()) == [
+        "README.md",
         "manifest.json",
         *(f"train-00000{number}.{kind}" for number in range(3) for kind in ("parquet", "tar")),
     ]

@@ -16,7 +16,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+import xxhash
 from PIL import Image
+
+from wds_tools.index import FORMAT_VERSION as INDEX_VERSION
 
 FORMAT = (Path(__file__).parents[1] / "docs" / "format.md").read_text()
 
@@ -140,7 +143,7 @@ def test_pandas_finds_a_field_by_the_index(packed: Path) -> None:
 
 
 def snippet() -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", FORMAT, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", FORMAT.partition("## Read a sample")[2], re.DOTALL)
     return code
 
 
@@ -160,6 +163,16 @@ def test_the_snippet_needs_a_parquet_library_alone_and_is_short() -> None:
     ]
     assert imports == ["json", "pyarrow.parquet"]
     assert len([line for line in snippet().partition("def ")[2].splitlines() if line]) <= 20
+
+
+def test_the_snippet_of_the_checksum_tells_a_whole_manifest_from_a_changed_one(packed: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", FORMAT.partition("## Read a sample")[0], re.DOTALL)
+    assert len(code) == 1
+    data = (packed / "manifest.json").read_bytes()
+    for changed, expected in ((data, True), (data[:-1], False), (data.replace(b"cat", b"dog", 1), False)):
+        names: dict[str, Any] = {"data": changed, "xxhash": xxhash}
+        exec(code[0], names)
+        assert names["whole"] is expected
 
 
 def specified(heading: str) -> list[str]:
@@ -192,5 +205,5 @@ def test_the_specification_names_every_column_of_an_index_with_its_type(packed: 
 
 def test_the_specification_gives_the_name_and_number_of_the_format(packed: Path) -> None:
     manifest = json.loads((packed / "manifest.json").read_text())
-    assert f"# The format of a dataset, version {manifest['version']}\n" in FORMAT
+    assert f"\nVersion {manifest['version']} of the manifest, version {INDEX_VERSION} of the index.\n" in FORMAT
     assert f'"{manifest["format"]}"' in FORMAT

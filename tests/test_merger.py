@@ -77,7 +77,7 @@ def test_the_shards_of_all_come_in_order_as_links(halves: tuple[Path, Path], tmp
     assert made.classes == first.classes
     assert made.images.max_width == max(first.images.max_width, second.images.max_width)
     assert sorted(contents(tmp_path / "c")) == sorted(
-        ["manifest.json", *(name for entry in made.shards for name in (entry.name, entry.index))]
+        ["README.md", "manifest.json", *(name for entry in made.shards for name in (entry.name, entry.index))]
     )
 
 

@@ -362,7 +362,12 @@ def test_the_place_and_age_of_the_folder_change_no_byte(small: Path, tmp_path: P
 
 def test_nothing_but_the_dataset_is_left(small: Path, tmp_path: Path) -> None:
     pack(small, tmp_path / "dst", workers=1)
-    assert sorted(contents(tmp_path / "dst")) == ["manifest.json", "shard-000000.parquet", "shard-000000.tar"]
+    assert sorted(contents(tmp_path / "dst")) == [
+        "README.md",
+        "manifest.json",
+        "shard-000000.parquet",
+        "shard-000000.tar",
+    ]
 
 
 # Files that cannot be packed

@@ -27,7 +27,7 @@ from wds_tools.publish import UPLOADS, spool_folder
 from wds_tools.storage import upload
 
 REPOSITORY = Path(__file__).parents[1]
-PUTS = 1 + 3 * 5 + 1 + 2  # plan; index, shard and report; report of the empty one; skipped files and manifest
+PUTS = 1 + 3 * 5 + 1 + 3  # plan; index, shard and report; report of the empty one; skipped files, card, manifest
 OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
 
 
@@ -128,7 +128,7 @@ def test_splits_are_a_dataset_each(src, bucket, tmp_path):
 def test_the_index_precedes_its_shard_the_report_follows_and_the_manifest_is_last(src, bucket):
     wt.pack(src, url_of(bucket), **OPTIONS)
     log = [name for _, name in Bucketful.log]
-    assert log[-3:] == ["skipped.jsonl", "manifest.json", ".packing"]
+    assert log[-4:] == ["skipped.jsonl", "README.md", "manifest.json", ".packing"]
     for name in (name for name in log if name.endswith(".tar")):
         stem = name.removesuffix(".tar")
         assert log.index(f"{stem}.parquet") < log.index(name) < log.index(f"{stem}.json")
@@ -438,7 +438,7 @@ def test_a_kill_at_any_upload_is_mended_by_a_rerun_here_or_elsewhere(tmp_path, w
     done = run(script, src)
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout) - 1
-    assert kills == 1 + 3 * 2 + 1
+    assert kills == 1 + 3 * 2 + 2
     for number in range(1, kills + 1):
         bucket = tmp_path / str(number)
         if (bucket / "train" / "manifest.json").exists():

@@ -187,6 +187,7 @@ def test_the_result_is_a_dataset_that_verify_and_the_loader_read(photos: Path, t
             writer.write({"__key__": f"{number}", "jpg": path.read_bytes(), "cls": classes.index(path.parent.name)})
     assert writer.total == 40
     assert names(tmp_path / "out") == [
+        "README.md",
         "manifest.json",
         *(f"t-{number:04d}.{kind}" for number in range(3) for kind in ("parquet", "tar")),
     ]
@@ -389,7 +390,7 @@ def test_a_dataset_is_replaced_only_if_asked(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
     (tmp_path / "notes.txt").write_text("mine")
     write_all(tmp_path, small(2), fresh=True)
-    assert names(tmp_path) == ["a-000000.parquet", "a-000000.tar", "manifest.json", "notes.txt"]
+    assert names(tmp_path) == ["README.md", "a-000000.parquet", "a-000000.tar", "manifest.json", "notes.txt"]
 
 
 def test_fresh_does_not_remove_what_others_made(packed_copy: Path, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wds_tools import manifest as manifests
+from wds_tools.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.errors import DestinationError, ManifestError, WdsToolsError
 from wds_tools.index import index_name
-from wds_tools.manifest import Manifest
+from wds_tools.manifest import MANIFEST_NAME, Manifest
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
 
@@ -61,7 +62,9 @@ class Claim:
         self._note([shard.name])
 
     def complete(self, manifest: Manifest) -> None:
-        """Write the manifest, and let go."""
+        """Write the card and the manifest, and let go."""
+        if self.manifest.name == MANIFEST_NAME:  # of several datasets in one folder, a card could be of one only
+            commit_card(self.folder, card(manifest))
         commit_bytes(self.manifest, manifests.to_json(manifest).encode())
         self.mark.unlink()
         self._close()
@@ -112,6 +115,8 @@ class Claim:
             self._note([entry.name for entry in old.shards])  # or a kill right here would leave shards of nobody
         self.manifest.unlink(missing_ok=True)  # first, so that a half-removed dataset is never taken for a whole one
         sync_folder(self.folder)
+        if self.manifest.name == MANIFEST_NAME:
+            remove_card(self.folder)
         self._remove(self._begun())
         assert self._lock is not None
         os.ftruncate(self._lock, 0)
@@ -119,7 +124,7 @@ class Claim:
     def _remove(self, shards: Sequence[str]) -> None:
         names = {file for shard in shards for file in (shard, index_name(shard))}
         for path in list(self.folder.iterdir()):
-            if path.name in names or final_name(path.name) in {*names, self.manifest.name}:
+            if path.name in names or final_name(path.name) in {*names, CARD_NAME, self.manifest.name}:
                 path.unlink(missing_ok=True)
 
     def _old_manifest(self) -> Manifest | None:

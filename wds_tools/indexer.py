@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from wds_tools import codecs, tarfmt
 from wds_tools import manifest as manifests
+from wds_tools.card import card, commit_card
 from wds_tools.codecs import ImageInfo
 from wds_tools.errors import (
     DecodeError,
@@ -97,6 +98,8 @@ def index_shards(
             made = replace(made, classes=old.classes, shuffled=old.shuffled, source=old.source)
         elif old is not None and old.fingerprint == manifests.fingerprint(made.shards[: len(old.shards)]):
             made = replace(made, classes=old.classes)
+        if manifest_path.name == MANIFEST_NAME:  # of several datasets in one folder, a card could be of one only
+            commit_card(folder, card(made))
         commit_bytes(manifest_path, manifests.to_json(made).encode())
     except BaseException as error:
         _remove(new)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from wds_tools import manifest as manifests
+from wds_tools.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.errors import DestinationError, ManifestError
 from wds_tools.index import index_name
 from wds_tools.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
@@ -220,12 +221,13 @@ class Destination:
         return reports
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
-        """Complete the dataset: list of skipped files, manifest, and then the work area goes."""
+        """Complete the dataset: list of skipped files, card, manifest, and then the work area goes."""
         lines = skipped_lines(skipped)
         if lines:
             commit_bytes(self.folder / SKIPPED_NAME, lines)
         else:
             (self.folder / SKIPPED_NAME).unlink(missing_ok=True)
+        commit_card(self.folder, card(manifest))
         commit_bytes(self.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
         self._remove_work()
 
@@ -241,7 +243,7 @@ class Destination:
         """Remove half-written files of a packer that was killed: only those that would have become ours."""
         for path in (*self.folder.iterdir(), *self.work.iterdir()):
             name = final_name(path.name)
-            if name is not None and (path.parent == self.work or is_ours(name)):
+            if name is not None and (path.parent == self.work or name == CARD_NAME or is_ours(name)):
                 path.unlink(missing_ok=True)
 
     def _read_plan(self) -> dict[str, Any] | None:
@@ -270,6 +272,7 @@ class Destination:
         """The manifest goes first, so that a half-removed dataset is never taken for a whole one."""
         (self.folder / MANIFEST_NAME).unlink(missing_ok=True)
         sync_folder(self.folder)
+        remove_card(self.folder)
         for path in list(self.folder.iterdir()):
             if is_ours(path.name):
                 path.unlink()

@@ -21,6 +21,7 @@ import xxhash
 from tqdm import tqdm
 
 from wds_tools import manifest as manifests
+from wds_tools.card import CARD_NAME, card, is_card, may_replace
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.index import index_name
 from wds_tools.manifest import MANIFEST_NAME, Manifest, ShardEntry
@@ -186,7 +187,7 @@ class BucketDestination(Destination):
         self._uploads.add(report)
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
-        """Complete the dataset: all shards checked to be there, list of skipped files, manifest; the spool goes."""
+        """Complete the dataset: all shards checked to be there, skipped files, card, manifest; the spool goes."""
         self._uploads.finish()
         if lost := self.lost(manifest.shards):
             raise DestinationError(
@@ -198,6 +199,7 @@ class BucketDestination(Destination):
             self._bucket.write(SKIPPED_NAME, lines)
         else:
             self._bucket.remove([SKIPPED_NAME])
+        publish_card(self._bucket, card(manifest))
         self._bucket.write(MANIFEST_NAME, manifests.to_json(manifest).encode())
         self._bucket.remove_folder(WORK_NAME)
         self._remove_work()
@@ -246,6 +248,8 @@ class BucketDestination(Destination):
     def _remove_earlier(self) -> None:
         """The manifest goes first, so that a half-removed dataset is never taken for a whole one."""
         self._bucket.remove([MANIFEST_NAME])
+        if is_card(self._bucket.read(CARD_NAME) or b""):
+            self._bucket.remove([CARD_NAME])
         self._bucket.remove(filter(is_ours, self._bucket.sizes()))
         self._bucket.remove_folder(WORK_NAME)
         self._clear_spool()
@@ -264,6 +268,13 @@ class BucketDestination(Destination):
         for path in list(self.work.glob("shard-*.json")):
             if path.name not in reports:
                 path.unlink()
+
+
+def publish_card(bucket: Bucket, data: bytes) -> None:
+    """Write a card to a URL, unless the README.md there is the user's own."""
+    old = bucket.read(CARD_NAME)
+    if old != data and may_replace(old, where=bucket.url):
+        bucket.write(CARD_NAME, data)
 
 
 class _Uploads:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wds_tools import manifest as manifests
+from wds_tools.card import card, commit_card
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError
-from wds_tools.manifest import Manifest
+from wds_tools.manifest import MANIFEST_NAME, Manifest
 from wds_tools.options import CacheOptions
-from wds_tools.publish import place_of
+from wds_tools.publish import place_of, publish_card
 from wds_tools.shardset import Place, ShardSet, is_pattern, split_manifest
 from wds_tools.storage import Store, join, open_store
 from wds_tools.storage.commit import commit_bytes
@@ -37,7 +38,8 @@ class ResealReport:
 def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
     """Write a new checksum into a manifest that you edited on purpose, or that is of version 1.
 
-    Only the manifest is written, and only if it is valid and agrees with the indexes and the lengths of all its shards.
+    Only the manifest and the dataset card are written, and only if the manifest is valid and agrees with the indexes
+    and the lengths of all its shards.
     What a checksum cannot know, such as whether the class names are the right ones, is for you to check first.
 
     >>> wds_tools.reseal("shards/photos").before  # doctest: +SKIP
@@ -100,11 +102,17 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
 
 
 def _write(folder: str, name: str, data: bytes) -> None:
-    place = place_of(folder)
+    """Write the manifest; before it the card, which has the class names too."""
+    place, its_card = place_of(folder), card(manifests.from_json(data)) if name == MANIFEST_NAME else None
     if isinstance(place, str):
-        Bucket(place).write(name, data)
+        bucket = Bucket(place)
+        if its_card is not None:
+            publish_card(bucket, its_card)
+        bucket.write(name, data)
         return
     try:
+        if its_card is not None:
+            commit_card(place, its_card)
         commit_bytes(place / name, data)
     except OSError as error:
         raise DestinationError(

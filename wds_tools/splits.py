@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.card import commit_card, split_card
+from wds_tools.errors import DestinationError, OptionError, SourceError
 from wds_tools.packer import PackReport, open_input, pack_listing
 from wds_tools.packing import Packing
 from wds_tools.packjob import list_inputs, refuse_skipped
-from wds_tools.publish import place_of
+from wds_tools.publish import place_of, publish_card
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders
 from wds_tools.storage import join
+from wds_tools.storage.upload import Bucket
 
 FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
@@ -99,10 +101,22 @@ def pack_splits(
         listing = list_inputs(source, packing.progress)
         parts = {name: (source, part) for name, part in divide(listing, shares, seed).items()}
     refuse_skipped(list(parts.values()), packing)
-    return {
+    reports = {
         name: pack_listing(source, listing, place_of(join(str(place), name)), packing)
         for name, (source, listing) in parts.items()
     }
+    _write_card(place, split_card({name: report.manifest for name, report in reports.items()}))
+    return reports
+
+
+def _write_card(place: Path | str, data: bytes) -> None:
+    if isinstance(place, str):
+        publish_card(Bucket(place), data)
+        return
+    try:
+        commit_card(place, data)
+    except OSError as error:
+        raise DestinationError(f"cannot write to {place}: {error.strerror}; run the same command again") from error
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None:

@@ -19,6 +19,7 @@ import xxhash
 from tqdm import tqdm
 
 from wds_tools import tarfmt
+from wds_tools.card import CARD_NAME
 from wds_tools.errors import ManifestError, ShardError, StoreError
 from wds_tools.index import ABSENT, Index
 from wds_tools.manifest import MANIFEST_NAME, OLD_VERSION
@@ -30,7 +31,7 @@ from wds_tools.totals import Totals
 MAX_DAMAGES = 1000
 """Damages that a report lists; all are counted."""
 
-_OWN_NAMES = {MANIFEST_NAME, "skipped.jsonl"}
+_OWN_NAMES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl"}
 
 
 @dataclass(frozen=True, slots=True)
