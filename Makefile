@@ -10,7 +10,7 @@ COMPILED := $(wildcard wds_tools/csrc/*)
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format torture bench clean
+.PHONY: help demo test lint format torture lowest bench clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -34,6 +34,13 @@ format: $(VENV)/installed-test ## rewrite the code the way lint wants it
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)
 
+lowest: ## run the test suite with the lowest versions of what wds_tools requires, in build/lowest
+	@$(PYTHON) -m venv build/lowest
+	@$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+	  | tr '>' '=' > build/lowest/constraints.txt
+	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]'
+	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers)' $(ARGS)
+
 bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
 	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB --images keep
 	@$(BIN)/wds-tools bench shards/bench $(ARGS)
@@ -45,7 +52,7 @@ clean: ## remove what demo, bench and test have made, but not .venv
 # A stamp per set of packages: they are installed again only when pyproject.toml or what is compiled has changed.
 $(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml $(COMPILED) | $(BIN)/python

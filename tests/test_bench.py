@@ -130,7 +130,7 @@ def test_other_works_have_limits_and_peers_too(packed, temporary, view):
         ("hdf5-uint8", "small"),
         ("lmdb", "eval"),
         ("lmdb", "raw"),
-        ("litdata", "raw"),
+        pytest.param("litdata", "raw", marks=pytest.mark.frameworks),
         pytest.param("dali", "train", marks=pytest.mark.peers),
         pytest.param("ffcv", "raw", marks=pytest.mark.peers),
         pytest.param("tfdata", "train", marks=pytest.mark.peers),

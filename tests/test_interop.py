@@ -109,6 +109,7 @@ def load_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return load
 
 
+@pytest.mark.frameworks
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("streaming", [False, True])
 def test_hugging_face_reads_every_jpeg_of_the_folder(

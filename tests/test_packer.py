@@ -126,6 +126,7 @@ def test_gnu_tar_unpacks_the_shards_without_a_word(packed: Path, tmp_path: Path)
     assert unpacked == dict(members(packed))
 
 
+@pytest.mark.frameworks
 def test_hugging_face_reads_pictures_and_labels(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     import datasets

@@ -238,6 +238,7 @@ def test_datasets_8669_more_ranks_than_shards_still_gives_each_rank_data(packed,
     assert len({key for part in parts for key in part}) == sum(map(len, parts))
 
 
+@pytest.mark.frameworks
 def test_accelerate_leaves_the_loader_alone_that_is_already_split(packed, make):
     import accelerate
 

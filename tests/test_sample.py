@@ -182,6 +182,7 @@ def test_torch_collates_samples_to_a_batch(fields: tuple[str, ...]) -> None:
     assert type(default_convert(samples[0])) is record_type(fields)
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("fields", FIELDS)
 def test_accelerate_keeps_a_batch(fields: tuple[str, ...]) -> None:
     import torch

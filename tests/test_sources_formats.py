@@ -157,6 +157,7 @@ def test_rows_of_several_lines_are_found_by_their_place(tmp_path: Path, six: lis
 # Parquet and Arrow
 
 
+@pytest.mark.frameworks
 def test_what_the_datasets_library_writes_is_read(tmp_path: Path, six: list[Photo]) -> None:
     import datasets
 

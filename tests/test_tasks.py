@@ -104,6 +104,7 @@ def test_an_unknown_engine_and_a_missing_ray_are_told(photos, tmp_path, monkeypa
         wt.pack(photos, tmp_path / "dst", engine="ray", **OPTIONS)
 
 
+@pytest.mark.frameworks
 def test_ray_makes_the_same_bytes_and_goes_on_where_another_run_ended(photos, whole, tmp_path):
     script = (
         "import sys, wds_tools as wt\n"
