@@ -49,6 +49,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 # --- Hugging Face ---
 
 
+@pytest.mark.frameworks
 @pytest.mark.parametrize("streaming", [False, True])
 def test_hugging_face_reads_every_image_and_class_of_a_packed_folder(
     load: Callable[..., Any], packed: Path, photos: Path, streaming: bool
@@ -67,6 +68,7 @@ def test_hugging_face_reads_every_image_and_class_of_a_packed_folder(
     assert seen == Counter(str(path.relative_to(photos)) for path in photos.rglob("*.*") if path.is_file())
 
 
+@pytest.mark.frameworks
 def test_hugging_face_reads_splits_by_their_names(load: Callable[..., Any], photos: Path, tmp_path: Path) -> None:
     wt.pack_splits(photos, tmp_path / "dst", split="train=0.8,hold-out=0.2", workers=1, images="keep")
     splits = load(tmp_path / "dst")
@@ -76,6 +78,7 @@ def test_hugging_face_reads_splits_by_their_names(load: Callable[..., Any], phot
     assert len(load(tmp_path / "dst" / "hold-out")["train"]) == 80
 
 
+@pytest.mark.frameworks
 def test_hugging_face_reads_stored_pixels_and_what_has_no_labels(
     load: Callable[..., Any], photos: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +92,7 @@ def test_hugging_face_reads_stored_pixels_and_what_has_no_labels(
     assert (rows[0]["jpg"] or rows[0]["png"]).size[0] > 0
 
 
+@pytest.mark.frameworks
 def test_hugging_face_reads_what_was_indexed_written_merged_appended_and_resharded(
     load: Callable[..., Any], packed_copy: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -112,6 +116,7 @@ def test_hugging_face_reads_what_was_indexed_written_merged_appended_and_reshard
     assert len(load(tmp_path / "merged")["train"]) == 150
 
 
+@pytest.mark.frameworks
 def test_fields_of_unknown_types_are_left_to_hugging_face(load: Callable[..., Any], tmp_path: Path) -> None:
     with wt.ShardWriter(f"{tmp_path}/dst/a-%d.tar") as writer:
         for number in range(3):
@@ -123,6 +128,7 @@ def test_fields_of_unknown_types_are_left_to_hugging_face(load: Callable[..., An
 # --- what it says ---
 
 
+@pytest.mark.frameworks
 def test_the_code_on_a_card_runs(load: Callable[..., Any], packed: Path) -> None:
     codes = re.findall(r"```python\n(.*?)```", (packed / CARD_NAME).read_text(), re.DOTALL)
     assert len(codes) == 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # each starts processes that import torch and Lightning
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]  # each starts processes that import torch and Lightning
 
 ROOT = Path(__file__).parents[1]
 
