@@ -10,7 +10,7 @@ import pytest
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
-READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index manifest totals views snippet
+READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index dots manifest totals views snippet
 storage card shardset
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -19,11 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import wds_tools as wt
 from wds_tools.errors import (
     DestinationError,
     NotADatasetError,
     OptionError,
     ShardError,
+    SourceError,
     TruncatedShardError,
     WdsToolsError,
 )
@@ -429,3 +432,77 @@ def test_progress_counts_bytes(theirs: Path, capsys: pytest.CaptureFixture[str])
     assert "100%" in capsys.readouterr().err
     index_shards([f"{theirs}/*.tar"])
     assert capsys.readouterr().err == ""
+
+
+# Keys with dots
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"photo.2024.{number:02}.jpg" for number in range(16)],
+        ["a.b.jpg", "a.c.jpg"],
+        [f"{animal}.{number:03}.jpg" for animal in ("cat", "dog") for number in range(5)],
+        [f"{number:03}.{number}.png" for number in range(5)],
+        ["a.jpg", "a.b.jpg", "a.c.jpg"],
+    ],
+)
+def test_pictures_whose_keys_have_dots_are_never_merged_silently(tmp_path: Path, names: list[str]) -> None:
+    write_tar(tmp_path / "a.tar", [(name, picture()) for name in names])
+    with pytest.raises(ShardError, match=r"first dot\. If the dots .* keys, .*--from dotted.*--dots-in-fields"):
+        index_shards(str(tmp_path / "a.tar"))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+    assert index_shards(str(tmp_path / "a.tar"), dots_in_fields=True).samples == len({n.split(".")[0] for n in names})
+
+
+def test_the_error_names_pictures_that_would_be_merged(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", picture()) for number in range(16)])
+    words = "'photo.2024.00.jpg' and 'photo.2024.01.jpg' would become one sample, 'photo' (up to 16 pictures in one)"
+    with pytest.raises(ShardError, match=re.escape(words)):
+        index_shards(str(tmp_path / "a.tar"))
+
+
+def test_more_keys_with_dots_than_fields_are_allowed_are_the_same_error(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"photo.{number}.jpg", b"x") for number in range(1001)])
+    with pytest.raises(ShardError, match=r"more than 1000 distinct fields.*--from dotted"):
+        index_shards(str(tmp_path / "a.tar"))
+
+
+@pytest.mark.parametrize("fields", [["jpg", "seg.png"], ["left.jpg", "right.jpg"], ["0.jpg", "1.jpg", "2.jpg"]])
+def test_fields_with_dots_that_come_again_in_each_sample_are_fields(tmp_path: Path, fields: list[str]) -> None:
+    for shard in range(2):
+        members = [(f"{shard}{key:03}.{name}", picture()) for key in range(3) for name in fields]
+        write_tar(tmp_path / f"{shard}.tar", members)
+    assert index_shards(str(tmp_path / "*.tar")).fields == dict.fromkeys(fields, 6)
+
+
+def test_shards_whose_keys_have_dots_are_packed_with_the_kind_that_the_error_names(tmp_path: Path) -> None:
+    members = []
+    for number in range(16):
+        key = f"photo.2024.{number:02}"
+        members += [(f"{key}.jpg", picture(8 + number)), (f"{key}.cls", b"%d" % (number % 3)), (f"{key}.txt", b"words")]
+    write_tar(tmp_path / "a.tar", members)
+    with pytest.raises(SourceError, match=r"16 pictures in one.*--from dotted"):
+        wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="webdataset", workers=1, images="keep")
+    report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1, images="keep")  # which finds it out by itself
+    assert wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="dotted", workers=1, images="keep").kept == 1
+    assert report.manifest.fields == {"jpg": 16, "cls": 16, "json": 16, "txt": 16}
+    with wt.make_loader(tmp_path / "dst", batch_size=16, fields=("json", "label"), num_workers=0) as loader:
+        (batch,) = loader
+    expected = {(f"photo.2024.{number:02}", number % 3) for number in range(16)}
+    assert {(facts["key"], label) for facts, label in zip(batch.json, batch.label.tolist(), strict=True)} == expected
+
+
+def test_an_archive_of_pictures_whose_names_have_dots_is_packed_picture_by_picture(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", picture(8 + number)) for number in range(16)])
+    report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1, images="keep")
+    assert (report.packed, report.skipped) == (16, ())
+
+
+def test_what_was_indexed_with_dots_in_fields_is_resharded(tmp_path: Path) -> None:
+    members = [(name, picture()) for name in ("a.jpg", "a.b.jpg", "a.c.jpg")]
+    write_tar(tmp_path / "old" / "a.tar", members)
+    with pytest.raises(SourceError, match="--dots-in-fields"):
+        wt.reshard(tmp_path / "old", tmp_path / "new", workers=1)
+    index_shards(str(tmp_path / "old" / "a.tar"), dots_in_fields=True)
+    assert wt.reshard(tmp_path / "old", tmp_path / "new", workers=1).manifest.fields["b.jpg"] == 1

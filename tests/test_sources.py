@@ -343,14 +343,16 @@ class TestZip(DamageableConformance):
 
 class TestWebDataset(DamageableConformance):
     kind = "webdataset"
+    key = "{}"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
         for number, part in enumerate((photos[:5], photos[5:])):
             files = {}
             for photo in part:
-                files[f"{photo.name}.jpg"] = photo.data
-                files[f"{photo.name}.cls"] = CLASSES[photo.label].encode()
-                files[f"{photo.name}.json"] = json.dumps({"photographer": photo.name}).encode()
+                key = self.key.format(photo.name)
+                files[f"{key}.jpg"] = photo.data
+                files[f"{key}.cls"] = CLASSES[photo.label].encode()
+                files[f"{key}.json"] = json.dumps({"photographer": photo.name}).encode()
             tar_of(folder / f"train-{number}.tar", files)
         return folder
 
@@ -358,3 +360,8 @@ class TestWebDataset(DamageableConformance):
         name = path / "train-0.tar"
         name.write_bytes(name.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
         return 11
+
+
+class TestDotted(TestWebDataset):
+    kind = "dotted"
+    key = "photo.2024.{}"

@@ -623,7 +623,7 @@ def test_a_folder_of_images_stays_one_whatever_lies_beside_them(tmp_path: Path, 
 
 
 def test_a_kind_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"unknown format 'excel' .* allowed are arrow, folder .*, hdf5"):
+    with pytest.raises(OptionError, match=r"unknown format 'excel' .* allowed are arrow, dotted, folder .*, hdf5"):
         scan_as(tmp_path, "excel")
     (tmp_path / "a.xls").write_bytes(b"x")
     with pytest.raises(SourceError, match=r"a\.xls is not a folder, and its name tells no known format"):

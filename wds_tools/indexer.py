@@ -20,6 +20,7 @@ from wds_tools import codecs, tarfmt
 from wds_tools import manifest as manifests
 from wds_tools.card import card, commit_card
 from wds_tools.codecs import ImageInfo
+from wds_tools.dots import Dots
 from wds_tools.errors import (
     DecodeError,
     DestinationError,
@@ -36,7 +37,7 @@ from wds_tools.sample import IMAGE_FIELDS, split_name
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.tarfmt import Member
-from wds_tools.totals import count_fields, image_stats, merge_stats
+from wds_tools.totals import Totals
 from wds_tools.writer import commit_index
 
 SOURCE_KIND = "shards"
@@ -67,7 +68,11 @@ class ScanResult:
 
 
 def index_shards(
-    patterns: str | Sequence[str], *, manifest: str | None = None, progress: bool | None = None
+    patterns: str | Sequence[str],
+    *,
+    manifest: str | None = None,
+    dots_in_fields: bool = False,
+    progress: bool | None = None,
 ) -> Manifest:
     """Write an index beside each shard, and then a manifest.
 
@@ -75,6 +80,8 @@ def index_shards(
         patterns: Local shards of one folder, one pattern or several: names, globs, or braces such as
             ``train-{000000..000009}.tar``.
         manifest: File name of the manifest, ``manifest.json`` if it is not given.
+        dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field ``2024.01.jpg``. By
+            default it is an error if that would make one sample of pictures whose keys seem to have dots.
         progress: Show a bar on stderr; None does if it is a terminal.
 
     Returns:
@@ -83,7 +90,7 @@ def index_shards(
     Raises:
         NotADatasetError: A pattern that matches nothing, or a shard that is not there.
         OptionError: Shards of several folders, or one that is named twice.
-        ShardError: A shard that is damaged or cut, or no WebDataset; shard and byte are named.
+        ShardError: A shard that is damaged or cut, or no WebDataset; shard and byte are named. Or keys with dots.
         DestinationError: The folder cannot be written to, or has files of these names that are something else.
     """
     paths = _find_shards([patterns] if isinstance(patterns, str) else patterns)
@@ -92,7 +99,7 @@ def index_shards(
     old = _old_manifest(manifest_path, paths)
     new = _check_indexes(paths)
     try:
-        made = _index_all(paths, progress)
+        made = _index_all(paths, progress, dots_in_fields=dots_in_fields)
         # The same bytes: what was known still holds; of shards that were added, only the names of the classes do.
         if old is not None and old.fingerprint == made.fingerprint:
             made = replace(made, classes=old.classes, shuffled=old.shuffled, source=old.source)
@@ -109,20 +116,28 @@ def index_shards(
     return made
 
 
-def _index_all(paths: Sequence[Path], progress: bool | None) -> Manifest:
+def _index_all(paths: Sequence[Path], progress: bool | None, *, dots_in_fields: bool) -> Manifest:
     """Write every index; return the manifest of them."""
-    entries, fields, images = [], Counter[str](), []
+    entries, totals, dots = [], Totals(), Dots()
     with _bar(paths, progress) as bar:
         for path in paths:
             result = scan_shard(path)
             entries.append(commit_index(result.index, path.parent))
-            fields.update(count_fields(result.index))
-            images.append(image_stats(result.index))
+            totals.add(result.index)
+            dots.add_index(result.index)
             _warn(result)
             bar.update(result.index.shard_bytes)
     if not any(entry.samples for entry in entries):
         raise ShardError(f"{len(paths)} shards hold no sample: members need names such as 000001.jpg, 000001.cls")
-    return Manifest(tuple(entries), dict(fields), images=merge_stats(images), source={"kind": SOURCE_KIND})
+    if dots.belong_to_keys and not dots_in_fields:
+        raise ShardError(f"{dots}. {_DOTS_REMEDY}")
+    return Manifest(tuple(entries), dict(totals.fields), images=totals.images, source={"kind": SOURCE_KIND})
+
+
+_DOTS_REMEDY = (
+    "If the dots belong to the keys, pack the shards anew with `wds-tools pack SHARDS DST --from dotted`, which splits "
+    "at the last dot; if they belong to field names, index with --dots-in-fields (dots_in_fields=True)"
+)
 
 
 def scan_shard(path: Path) -> ScanResult:
@@ -168,7 +183,7 @@ class _Scan:
             raise self._error(f"field {name!r} comes twice in one sample", member)
         self._names.add(name)
         if len(self._names) > MAX_FIELDS:
-            raise self._error(f"more than {MAX_FIELDS} distinct fields, which is no WebDataset", member)
+            raise self._error(f"more than {MAX_FIELDS} distinct fields, as keys with dots give. {_DOTS_REMEDY}", member)
         data = self.view[member.offset : member.offset + member.size]
         self._places[name] = (member.offset, member.size, xxhash.xxh3_64_intdigest(data))
 
@@ -224,7 +239,7 @@ class _Scan:
 
     def _error(self, what: str, member: Member) -> ShardError:
         return ShardError(
-            f"member {member.name[:200]!r}: {what}; mend the shard or pack it again",
+            f"member {member.name[:200]!r}: {what}; fix the shard or pack it again",
             shard=self.shard,
             offset=member.header_offset,
         )

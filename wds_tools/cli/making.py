@@ -338,8 +338,9 @@ def reshard(
 @click.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
 @click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...", type=PLACE)
 @click.option("--manifest", metavar="NAME", help="File name of the manifest.  [default: manifest.json]")
+@click.option("--dots-in-fields", is_flag=True, help="a.b.jpg is field b.jpg of key a, also where that looks wrong.")
 @click.pass_obj
-def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
+def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fields: bool) -> None:
     """Write indexes and a manifest for existing tar shards.
 
     PATTERN is a shard, or several: 'train-{000000..000009}.tar', 'train-*.tar', in quotes. Each shard is read once;
@@ -352,7 +353,7 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None) -> None:
     from wds_tools.storage.patterns import expand_pattern
 
     run.after_interrupt = "run the same command again to start over"
-    made = index_shards(patterns, manifest=manifest)
+    made = index_shards(patterns, manifest=manifest, dots_in_fields=dots_in_fields)
     folder = Path(expand_pattern(patterns[0])[0]).parent
     dataset = str(folder if manifest is None else folder / manifest)
     shards = open_shards(dataset)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice, pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from wds_tools import tarfmt
+from wds_tools.dots import Dots, split_at_last_dot
 from wds_tools.errors import OptionError, ShardError, SourceError
 from wds_tools.sample import split_name
 from wds_tools.sources.base import Source, refusing
@@ -183,17 +184,40 @@ def _is_tfrecord(path: Path) -> bool:
 
 
 def _is_webdataset(path: Path) -> bool:
-    """Shards have several members of one key, or a class beside an image; an archive of folders has neither."""
+    names = _member_names(path)
+    return _are_samples(names, split_name) and not _keys_have_dots(names)
+
+
+def _is_dotted(path: Path) -> bool:
+    names = _member_names(path)
+    return _are_samples(names, split_at_last_dot) and _keys_have_dots(names)
+
+
+def _member_names(path: Path) -> list[str]:
+    """Return the names of the first files in an archive, or in the first one of a folder."""
     tars = [path] if path.is_file() else sorted(path.glob("*.tar"))
     if not tars or not tars[0].name.endswith(".tar"):
-        return False
+        return []
     try:
         members = list(islice(tarfmt.walk(map_file(tars[0]), shard=tars[0].name), _LOOKED_AT))
     except ShardError:
-        return False
-    parts = [split for member in members if member.is_file and (split := split_name(member.name))]
+        return []
+    return [member.name for member in members if member.is_file]
+
+
+def _are_samples(names: Sequence[str], split: Callable[[str], tuple[str, str] | None]) -> bool:
+    """Shards have several members of one key, or a class beside an image; an archive of folders has neither."""
+    parts = [part for name in names if (part := split(name))]
     neighbours = any(one == two for (one, _), (two, _) in pairwise(parts))
     return neighbours or any(field == "cls" for _, field in parts)
+
+
+def _keys_have_dots(names: Sequence[str]) -> bool:
+    dots = Dots()
+    parts = [part for name in names if (part := split_name(name))]
+    for key, members in groupby(parts, key=lambda part: part[0]):
+        dots.add(key, [field for _, field in members])
+    return dots.rarely_again
 
 
 def _never(path: Path) -> bool:  # noqa: ARG001 - as the others
@@ -208,6 +232,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "tensors": ("tensors:TensorSource", _is_tensors),
     "table": ("table:TableSource", _is_table),
     "webdataset": ("webdataset:WebDatasetSource", _is_webdataset),
+    "dotted": ("webdataset:DottedSource", _is_dotted),
     "tar": ("tar:TarSource", _ends(".tar")),
     "zip": ("zips:ZipSource", _ends(".zip")),
     "arrow": ("arrow:ArrowSource", _ends(".arrow")),

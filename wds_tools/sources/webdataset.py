@@ -7,13 +7,14 @@ it does not already: ``path`` (shard and old key), ``class``, and ``key``, the o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from wds_tools import codecs, tarfmt
 from wds_tools import manifest as manifests
+from wds_tools.dots import Dots, split_at_last_dot
 from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
 from wds_tools.manifest import MANIFEST_NAME
 from wds_tools.sample import IMAGE_FIELDS, split_name
@@ -25,6 +26,8 @@ from wds_tools.sources.tar import is_tar
 
 _Place = tuple[int, int, int]  # shard, first byte, byte behind
 _Fields = dict[str, memoryview]
+Split = Callable[[str], tuple[str, str] | None]
+"""Splits the name of a member into key and field."""
 
 
 class WebDatasetSource(Lazy):
@@ -37,6 +40,7 @@ class WebDatasetSource(Lazy):
     """
 
     kind = "webdataset"
+    split = staticmethod(split_name)
 
     def __init__(
         self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
@@ -46,7 +50,8 @@ class WebDatasetSource(Lazy):
         self.path = Path(path)
         self.classes = classes
         self.shuffled = False
-        if (self.path / MANIFEST_NAME).is_file():
+        self.indexed = (self.path / MANIFEST_NAME).is_file()
+        if self.indexed:
             with refusing(f"{self.path}", ManifestError):
                 made = manifests.from_json((self.path / MANIFEST_NAME).read_bytes())
             self.paths = tuple(self.path / shard.name for shard in made.shards)
@@ -64,15 +69,19 @@ class WebDatasetSource(Lazy):
         skipped: list[Skip] = []
         inputs: list[Input] = []
         raw: list[Any] = []
+        dots = Dots()
         for number, path in enumerate(self.paths):
             with refusing(f"{path} cannot be packed", ShardError):
-                for key, place, fields in samples(self._maps[number], number, path.name):
+                for key, place, fields in samples(self._maps[number], number, path.name, split=self.split):
+                    dots.add(key, fields)
                     name, image = f"{path.name}/{key}", image_field(fields)
                     if image is None:
                         skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
                         continue
                     inputs.append(Input(name, len(fields[image]), None, place, -1, _extra_bytes(key, fields, image)))
                     raw.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
+        if dots.belong_to_keys and not self.indexed:  # `index` has asked already
+            raise SourceError(f"{self.path} cannot be packed: {dots}. {_DOTS_REMEDY}")
         inputs, classes = label_inputs(inputs, raw, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)), self.shuffled)
 
@@ -84,7 +93,11 @@ class WebDatasetSource(Lazy):
         """
         number, start, stop = entry.place
         with refusing("cannot be read", ShardError):
-            found = list(samples(self._maps.cut(number, start, stop), number, self.paths[number].name, part=True))
+            found = list(
+                samples(
+                    self._maps.cut(number, start, stop), number, self.paths[number].name, split=self.split, part=True
+                )
+            )
         if len(found) != 1:
             raise SourceError("changed while it was packed")
         key, _, fields = found[0]
@@ -107,7 +120,22 @@ class WebDatasetSource(Lazy):
         return Maps(self.paths)
 
 
-def samples(data: memoryview, number: int, shard: str, *, part: bool = False) -> Iterator[tuple[str, _Place, _Fields]]:
+_DOTS_REMEDY = (
+    "If keys have dots, pack with --from dotted (kind='dotted'), which splits at the last dot; if each file is a "
+    "picture of its own, with --from tar; if the dots belong to fields, run `wds-tools index --dots-in-fields` first"
+)
+
+
+class DottedSource(WebDatasetSource):
+    """Tar shards whose keys have dots: a name is split at its last dot, instead of the first as WebDataset has it."""
+
+    kind = "dotted"
+    split = staticmethod(split_at_last_dot)
+
+
+def samples(
+    data: memoryview, number: int, shard: str, *, split: Split = split_name, part: bool = False
+) -> Iterator[tuple[str, _Place, _Fields]]:
     """Yield (key, place, fields) of each sample of a shard, or of a part of one.
 
     Raises:
@@ -116,7 +144,7 @@ def samples(data: memoryview, number: int, shard: str, *, part: bool = False) ->
     key, start, stop = None, 0, 0
     fields: _Fields = {}
     for member in tarfmt.walk(data, shard=shard, complete=part):
-        parts = split_name(member.name) if member.is_file else None
+        parts = split(member.name) if member.is_file else None
         if parts is None:
             continue
         if parts[0] != key:
