@@ -30,6 +30,7 @@ def batches(packed, **options):
         return list(loader)
 
 
+@pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("view", [VIEW, None])
 def test_one_field_that_is_not_in_a_list_comes_without_a_tuple(packed, num_workers, view):

@@ -77,6 +77,7 @@ def test_a_large_batch_is_made_by_as_many_workers_as_there_are(packed, num_worke
         assert torch.equal(next(iter(loader)).image[:, 1:], made[:, 1:])
 
 
+@pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("view", [None, wt.CenterCrop(32, resize=40)])
 def test_all_fields_are_the_same_whether_a_batch_has_parts_or_not(packed, view):
     def first(num_workers):

@@ -77,6 +77,7 @@ def test_one_epoch_holds_the_bytes_and_labels_of_the_folder(make, photos, num_wo
     assert got == Counter((str(p.relative_to(photos)), classes.index(p.parent.name)) for p in files)
 
 
+@pytest.mark.filterwarnings("ignore:images will come as a list")
 def test_whole_pictures_come_as_a_list_and_are_the_files(make, photos):
     for batch in make(view=None, fields=("image", "json"), batch_size=50):
         assert isinstance(batch.image, list)
@@ -624,6 +625,7 @@ def test_a_transform_that_returns_one_size_gives_a_tensor_for_pictures_of_any_si
         assert all(torch.equal(batch, again) for batch, again in zip([first, *rest], make(**options), strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_pictures_of_one_size_are_a_tensor_without_a_view_and_others_a_list(make, tmp_path, num_workers):
     (tmp_path / "in").mkdir()

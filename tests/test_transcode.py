@@ -426,6 +426,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("view", [wt.RandomResizedCrop(64, flip=True), wt.CenterCrop(64, resize=80), wt.Resize(50)])
 def test_the_loader_gives_the_same_pixels_of_crop_ready_shards(packed: Path, crop_ready: Path, view: View) -> None:
     batches = []

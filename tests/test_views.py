@@ -133,8 +133,27 @@ def test_one_picture_gets_the_same_region_alone_and_in_a_batch():
         lambda: CenterCrop(256, resize=224),
         lambda: Resize(-3),
         lambda: Resize("big"),
+        lambda: Resize(None),
+        lambda: Resize(True),
+        lambda: RandomResizedCrop(224.0),
+        lambda: RandomResizedCrop(224, scale=0.5),
+        lambda: RandomResizedCrop(224, scale=(0.5,)),
+        lambda: RandomResizedCrop(224, scale=("a", "b")),
+        lambda: RandomResizedCrop(224, ratio=None),
+        lambda: RandomResizedCrop(224, flip="yes"),
+        lambda: RandomResizedCrop(224, flip=None),
+        lambda: CenterCrop(224, resize="256"),
+        lambda: CenterCrop(224, resize=256.0),
     ],
 )
 def test_a_view_that_cannot_be_says_what_is_allowed(make):
     with pytest.raises(OptionError, match="allowed are"):
         make()
+
+
+def test_sizes_may_be_numbers_of_numpy_and_lists():
+    side = np.int64(32)
+    assert RandomResizedCrop(side, flip=np.True_).shape == CenterCrop([side, 32], resize=side).shape == (32, 32)
+    assert Resize([side, 48]).shape == (32, 48)
+    assert Resize(side).shape is None
+    assert regions_of(Resize(side), 64, 96).size.tolist() == [[48, 32]]

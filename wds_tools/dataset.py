@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
+from wds_tools import advice
 from wds_tools.arguments import DATASET_HINTS, checked
 from wds_tools.assemble import Assembler, Transform, samples_of
 from wds_tools.bad_samples import ErrorLog, ErrorPolicy, OnError, fill_in, is_about_data
@@ -136,6 +137,7 @@ class StreamingDataset(IterableDataset[Any]):
         check_plan(self._plan(0))
         # Shared with the workers: the next epoch, the running one, and which round of the DataLoader that is.
         self._shared = torch.tensor([0, -1, -1, -1], dtype=torch.int64).share_memory_()
+        self._is_advised = torch.zeros((), dtype=torch.bool).share_memory_()
         self._lock = torch.multiprocessing.get_context("spawn").Lock()  # the one kind that any worker can share
         self._rounds = 0
         self._assembler: Assembler | None = None
@@ -172,6 +174,9 @@ class StreamingDataset(IterableDataset[Any]):
         worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
         plan = self._plan(self._next_epoch(info))
         self._check_split_once(plan.world)
+        if self.decode and worker == 0 and not self._is_advised:
+            self._is_advised.fill_(True)
+            advice.about_batch_sizes(self.batch_size, advice.batch_size_of_reader())
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._errors.begin(len(plan) * self.batch_size // num_workers)
         for number in range(worker, len(plan), num_workers):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from wds_tools import advice
 from wds_tools.arguments import LOADER_HINTS, checked
 from wds_tools.assemble import Transform
 from wds_tools.bad_samples import ErrorLog, ErrorPolicy, OnError, ReplacedSample
@@ -319,6 +320,9 @@ def make_loader(
         OptionError: An option that cannot be.
         DeviceError: The device is not there.
 
+    Warns:
+        UserWarning: Images will come as a list because of their sizes, or there are far more workers than cores.
+
     >>> loader = make_loader("shards/photos", batch_size=256, shuffle=True, device="cuda",
     ...                      view=RandomResizedCrop(224, flip=True))  # doctest: +SKIP
     >>> for images, labels in loader: ...  # doctest: +SKIP
@@ -349,11 +353,15 @@ def make_loader(
         cache_bytes=cache_bytes,
         replaces=errors.replaces,
     )
-    return Loader(
-        open_dataset(dataset, request),
+    opened = open_dataset(dataset, request)
+    loader = Loader(
+        opened,
         tail=tail,
         feeding=feeding,
         options=options,
         batch_transform=batch_transform,
         errors=errors,
     )
+    advice.about_workers(num_workers)
+    advice.about_sizes(opened, request)
+    return loader

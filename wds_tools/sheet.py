@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from pathlib import Path
 
 import torch
@@ -73,9 +74,12 @@ def contact_sheet(
     check_fields(("image",), manifest.fields)
     fields = ("image", "label") if "cls" in manifest.fields else ("image",)
     count = min(count, manifest.samples)
-    with make_loader(
-        dataset, batch_size=count, view=chosen, shuffle=True, seed=seed, num_workers=0, fields=fields
-    ) as loader:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # images of different sizes are welcome here
+        loader = make_loader(
+            dataset, batch_size=count, view=chosen, shuffle=True, seed=seed, num_workers=0, fields=fields
+        )
+    with loader:
         loader.set_epoch(epoch)
         batch = next(iter(loader))
         labels = batch.label.tolist() if "cls" in manifest.fields else [None] * count

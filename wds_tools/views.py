@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,12 +73,22 @@ class View(Protocol):
         """Return the regions of n pictures from their sizes and ``u``, float64 [n, draws] in [0, 1)."""
 
 
-def _pair(size: int | tuple[int, int], what: str) -> tuple[int, int]:
+def _is_side(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(1 <= value <= 65_535)
+
+
+def _pair(size: Any, what: str) -> tuple[int, int]:
     """Return (height, width), as torchvision reads a size."""
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or not all(isinstance(side, int) and 1 <= side <= 65_535 for side in pair):
+    pair = (size, size) if _is_side(size) else size
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_side, pair)):
         raise OptionError(f"{what}={size!r}; allowed are a number of pixels, or (height, width)")
-    return pair
+    return int(pair[0]), int(pair[1])
+
+
+def _is_range(value: Any) -> bool:
+    """Return whether this is two numbers above 0, the second no smaller."""
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    return is_pair and all(isinstance(end, int | float | np.number) for end in value) and 0 < value[0] <= value[1]
 
 
 @dataclass(frozen=True)
@@ -102,12 +112,12 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         _pair(self.size, "size")
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+        if not _is_range(self.scale) or self.scale[1] > 1:
             raise OptionError(f"scale={self.scale}; allowed are 0 < smallest <= largest <= 1: parts of the area")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
+        if not _is_range(self.ratio):
             raise OptionError(f"ratio={self.ratio}; allowed are 0 < narrowest <= widest")
-        if not 0 <= float(self.flip) <= 1:
-            raise OptionError(f"flip={self.flip}; allowed are True, False, or a probability")
+        if not isinstance(self.flip, int | float | np.number | np.bool_) or not 0 <= self.flip <= 1:
+            raise OptionError(f"flip={self.flip!r}; allowed are True, False, or a probability")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -180,6 +190,8 @@ class CenterCrop:
 
     def __post_init__(self) -> None:
         size = _pair(self.size, "size")
+        if self.resize is not None and not _is_side(self.resize):
+            raise OptionError(f"resize={self.resize!r}; allowed are a number of pixels, for the shorter side, and None")
         if self.resize is not None and max(size) > self.resize:
             raise OptionError(
                 f"CenterCrop({self.size}, resize={self.resize}): the crop is larger than the resized picture may be; "
@@ -221,7 +233,7 @@ class Resize:
 
     Attributes:
         size: (height, width), or one number for the shorter side: then the longer side differs from picture to
-            picture, and a batch is a list of tensors.
+            picture, and a batch is a list of tensors unless they agree.
 
     >>> Resize((128, 128)).shape, Resize(128).shape
     ((128, 128), None)
@@ -235,7 +247,7 @@ class Resize:
     @property
     def shape(self) -> tuple[int, int] | None:
         """Height and width of the result, None where it keeps its shape."""
-        return None if isinstance(self.size, int) else _pair(self.size, "size")
+        return None if _is_side(self.size) else _pair(self.size, "size")
 
     @property
     def draws(self) -> int:
@@ -255,10 +267,10 @@ class Resize:
     ) -> Regions:
         """Return the whole of each picture."""
         n = len(width)
-        if isinstance(self.size, int):
-            size = _short_side(width, height, self.size)
+        if self.shape is None:
+            size = _short_side(width, height, _pair(self.size, "size")[0])
         else:
-            size = np.broadcast_to(np.array(self.size, np.int64), (n, 2))
+            size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         return Regions(_whole(width, height), size, np.zeros((n, 2), np.int64), size, np.zeros(n, np.bool_))
 
 
