@@ -52,7 +52,7 @@ clean: ## remove what demo, bench and test have made, but not .venv
 # A stamp per set of packages: they are installed again only when pyproject.toml or what is compiled has changed.
 $(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[bench]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml $(COMPILED) | $(BIN)/python
