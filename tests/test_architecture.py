@@ -10,14 +10,14 @@ import pytest
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
-READING_ORDER = """errors sample options prng tarfmt jpeg codecs decode index dots manifest totals views snippet
+READING_ORDER = """errors wording sample options prng tarfmt jpeg codecs decode index dots manifest totals views snippet
 storage card shardset
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality bad_samples where choose arguments native reader render assemble
 ring worker pool ranks opened advice epochs witness device job dataset feeding pipeline handover bridge loader
 verifier resealer stored tree unpacker stats chart forecast picture sheet bench
-proposal tune cli""".split()  # noqa: SIM905 - read as a book
+proposal tune machine doctor datacheck cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = """advice arguments render assemble ring worker ranks opened dataset device job pipeline handover
 bridge loader sheet bench""".split()  # noqa: SIM905

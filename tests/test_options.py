@@ -107,6 +107,15 @@ def test_the_cores_of_a_container_are_those_of_its_quota_and_of_those_above_it(
     assert quota_cores(tmp_path) == cores
 
 
+@pytest.mark.parametrize(("quota", "cores"), [("250000", 3), ("-1", None)])
+def test_control_groups_of_version_1_have_a_quota_too(tmp_path: Path, quota: str, cores: int | None) -> None:
+    group = tmp_path / "sys" / "fs" / "cgroup" / "cpu"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+    assert quota_cores(tmp_path) == cores
+
+
 def test_a_system_without_control_groups_has_no_quota(tmp_path: Path) -> None:
     assert quota_cores(tmp_path) is None
 

@@ -16,9 +16,10 @@ from wds_tools.codecs import ImageInfo
 from wds_tools.errors import ChecksumError, NotADatasetError
 from wds_tools.manifest import Manifest, to_json
 from wds_tools.sample import Sample
-from wds_tools.stats import MAX_CLASSES, DatasetStats, bar, describe, human_bytes, render
+from wds_tools.stats import MAX_CLASSES, DatasetStats, bar, describe, render
 from wds_tools.storage.local import LocalStore
 from wds_tools.totals import count_fields
+from wds_tools.wording import human_bytes
 from wds_tools.writer import ShardFile
 
 

@@ -18,7 +18,7 @@ from wds_tools.order import Order, default_block
 from wds_tools.planner import Cursor, EpochPlan, Tail, World
 from wds_tools.quality import WANTED_QUALITY, Measured, measure, predicted, window_for, window_of
 from wds_tools.shardset import ShardSet
-from wds_tools.stats import human_bytes
+from wds_tools.wording import human_bytes
 
 _MEASURED_SAMPLES = 5_000_000  # above, labels are not read: it would take more than seconds
 _STEADY_SAMPLES, _MOST_EPOCHS = 100_000, 20

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wds_tools.errors import OptionError
 
+_GROUP_1 = "sys/fs/cgroup/cpu"
 DEFAULT_CACHE_BYTES = 20 * 10**9
 _UNITS = {
     "": 1,
@@ -75,22 +76,41 @@ def quota_cores(root: Path = Path("/")) -> int | None:
     """Return the cores whose time this process's control group may use, rounded up; None where it has no limit.
 
     ``cpu.max`` of the group and of those above it says ``<microseconds> <period>`` or ``max <period>``
-    (https://docs.kernel.org/admin-guide/cgroup-v2.html); a container sees its own group as the topmost one.
+    (https://docs.kernel.org/admin-guide/cgroup-v2.html); a container sees its own group as the topmost one. Version 1
+    has a file for each number, and -1 for no limit.
 
     Args:
+        root: Where ``proc`` and ``sys`` are.
+    """
+    texts = group_files("cpu.max", root)
+    with contextlib.suppress(OSError):
+        texts.append(" ".join((root / _GROUP_1 / f"cpu.cfs_{what}_us").read_text() for what in ("quota", "period")))
+    quotas = []
+    for text in texts:
+        with contextlib.suppress(ValueError):  # "max"
+            allowed, period = map(int, text.split())
+            quotas.append(math.ceil(allowed / period))
+    return min((quota for quota in quotas if quota > 0), default=None)
+
+
+def group_files(name: str, root: Path = Path("/")) -> list[str]:
+    """Return the texts of a file of this process's control group (version 2), and of the groups above it.
+
+    Args:
+        name: Of the file, such as ``memory.max``.
         root: Where ``proc`` and ``sys`` are.
     """
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None
+        return []
     own = next((Path(line[3:]) for line in groups if line.startswith("0::/")), Path("/"))
-    quotas = []
-    for group in (own, *own.parents):
-        with contextlib.suppress(OSError, ValueError):  # no such file; "max"
-            allowed, period = (root / "sys/fs/cgroup" / group.relative_to("/") / "cpu.max").read_text().split()
-            quotas.append(math.ceil(int(allowed) / int(period)))
-    return min(quotas, default=None)
+    files = [root / "sys/fs/cgroup" / group.relative_to("/") / name for group in (own, *own.parents)]
+    texts = []
+    for file in files:
+        with contextlib.suppress(OSError):  # there is none
+            texts.append(file.read_text())
+    return texts
 
 
 def use_native() -> bool:

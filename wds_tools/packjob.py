@@ -26,6 +26,7 @@ from wds_tools.packwork import ShardTask, bad_inputs, run_tasks
 from wds_tools.rayengine import run_on_ray
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.totals import merge_stats
+from wds_tools.wording import counted
 
 _NAMED_FILES = 10
 _log = logging.getLogger("wds_tools")
@@ -254,7 +255,7 @@ def strict_error(skipped: Sequence[Skip]) -> SourceError:
 
 
 def _cannot(count: int) -> str:
-    return f"{count:,} {'file' if count == 1 else 'files'} cannot be packed"
+    return f"{counted(count, 'file')} cannot be packed"
 
 
 def _sorted(skipped: Iterable[Skip]) -> list[Skip]:

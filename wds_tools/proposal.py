@@ -10,7 +10,8 @@ from wds_tools.bench.report import Round, Spread, table
 from wds_tools.chart import Plot, Series, draw
 from wds_tools.feeding import slots_for
 from wds_tools.snippet import IMPORT, spell, spell_call, spell_fields
-from wds_tools.stats import bar, counted, human_bytes
+from wds_tools.stats import bar
+from wds_tools.wording import counted, human_bytes
 
 GOOD_ENOUGH = 0.95
 """Share of the best speed that a proposal must reach."""

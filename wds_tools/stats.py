@@ -15,6 +15,7 @@ from wds_tools.index import NO_LABEL, Index
 from wds_tools.options import CacheOptions
 from wds_tools.shardset import open_shards
 from wds_tools.totals import count_fields
+from wds_tools.wording import counted, human_bytes
 
 MAX_CLASSES = 20
 """Classes that `render` draws; the rest is counted."""
@@ -249,25 +250,3 @@ def bar(share: float, width: int = _BAR_WIDTH) -> str:
     """
     eighths = max(round(share * width * 8), share > 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-def human_bytes(size: float) -> str:
-    """Write a size for people, in decimal units as disks are sold.
-
-    >>> human_bytes(999), human_bytes(15_934), human_bytes(6_373_376), human_bytes(2.5e12)
-    ('999 B', '15.9 kB', '6.37 MB', '2.50 TB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.2f} TB"
-
-
-def counted(count: int, word: str, plural: str | None = None) -> str:
-    """Write a count with its noun.
-
-    >>> counted(1, "shard"), counted(2000, "class", "classes")
-    ('1 shard', '2,000 classes')
-    """
-    return f"{count:,} {word if count == 1 else plural or word + 's'}"

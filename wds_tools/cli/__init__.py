@@ -63,7 +63,16 @@ def cli(run: Run, debug: bool) -> None:
 for _command in (
     *(making.pack, making.append, making.reshard, making.index),
     *(moving.merge, moving.unpack),
-    *(looking.info, looking.verify, making.reseal, looking.sample, looking.plan, looking.tune, looking.bench),
+    *(
+        looking.info,
+        looking.verify,
+        making.reseal,
+        looking.sample,
+        looking.plan,
+        looking.tune,
+        looking.bench,
+        looking.doctor,
+    ),
 ):
     cli.add_command(_command)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from wds_tools.cli.words import PLACE, Run, amount, example, named, one_line
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
+    from wds_tools.doctor import Finding
+    from wds_tools.machine import Machine
     from wds_tools.verifier import VerifyReport
 
 
@@ -51,7 +54,7 @@ def verify(run: Run, dataset: str, as_json: bool) -> int:
 
 
 def _verify_text(report: VerifyReport) -> str:
-    from wds_tools.stats import counted
+    from wds_tools.wording import counted
 
     lines = [f"damage: {one_line(damage)}" for damage in report.damages]
     if report.damage_count > len(report.damages):
@@ -314,6 +317,40 @@ def bench(
         json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
     if plot:
         write_svg(plot, found.picture())
+
+
+@click.command(epilog=example("wds-tools doctor", "wds-tools doctor shards/photos"))
+@click.argument("dataset", required=False, type=PLACE)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def doctor(dataset: str | None, as_json: bool) -> int:
+    """Check this machine, and say what to do.
+
+    Checked are versions, security holes that are known, the fast path, cores, memory, limits, the GPU and the cache.
+    With DATASET, a quick look at that too: manifest, indexes, lengths of the shards. The exit code is 1 if there is a
+    problem; notes are no problem.
+    """
+    from wds_tools.doctor import examine, render
+    from wds_tools.machine import look
+
+    if sys.stderr.isatty():
+        click.echo("importing the packages ...", err=True)
+    machine = look()
+    findings = examine(machine)
+    if dataset is not None:
+        findings += _examine_dataset(dataset, machine)
+    click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else render(findings))
+    return int(any(one.status == "problem" for one in findings))
+
+
+def _examine_dataset(dataset: str, machine: Machine) -> list[Finding]:
+    from wds_tools.doctor import Finding
+    from wds_tools.machine import NATIVE
+
+    if machine.imports.broken.keys() - {"torch", NATIVE}:
+        return [Finding("dataset", "note", "not looked at: that takes packages that cannot be imported")]
+    from wds_tools.datacheck import examine_dataset
+
+    return examine_dataset(dataset, memory_bytes=machine.memory, cache=machine.cache)
 
 
 def _check_file(path: Path | None) -> None:

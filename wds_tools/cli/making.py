@@ -204,8 +204,8 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 def _pack_summary(report: PackReport) -> str:
     from wds_tools.packstate import SKIPPED_NAME
-    from wds_tools.stats import counted
     from wds_tools.storage import join
+    from wds_tools.wording import counted
 
     manifest, made = report.manifest, len(report.manifest.shards) - report.kept
     classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else "no labels"
@@ -374,7 +374,7 @@ def reseal(dataset: str) -> None:
     agree with all indexes and with the lengths of the shards. Nothing else is written.
     """
     from wds_tools.resealer import reseal as reseal_one
-    from wds_tools.stats import counted
+    from wds_tools.wording import counted
 
     report = reseal_one(dataset)
     made, classes = report.manifest, report.manifest.classes

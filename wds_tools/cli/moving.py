@@ -26,7 +26,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
     same, because labels are numbers in the shards. An interrupted merge goes on when it is run again.
     """
     from wds_tools.merger import merge as merge_datasets
-    from wds_tools.stats import counted
+    from wds_tools.wording import counted
 
     run.after_interrupt = "finished shards are kept, run the same command again to go on"
     report = merge_datasets(datasets, dst, copy=copy, fresh=fresh)
@@ -64,8 +64,8 @@ def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: Layout,
     (keys), in a folder for each shard if asked (shards). Every byte is verified. Files that are there with the same
     bytes are kept, so an interrupted run goes on when it is run again.
     """
-    from wds_tools.stats import counted, human_bytes
     from wds_tools.unpacker import unpack as unpack_dataset
+    from wds_tools.wording import counted, human_bytes
 
     run.after_interrupt = "the files so far are kept, run the same command again to go on"
     names = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]

@@ -36,7 +36,7 @@ def example(*lines: str) -> str:
 
 def amount(samples: int, shards: int, size: int, *, word: str = "sample") -> str:
     """Return how much a dataset is, in words."""
-    from wds_tools.stats import counted, human_bytes
+    from wds_tools.wording import counted, human_bytes
 
     return f"{counted(samples, word)} in {counted(shards, 'shard')}, {human_bytes(size)}"
 

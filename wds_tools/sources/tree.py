@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Input, Listing, Skip
 from wds_tools.sources.labels import shortened
+from wds_tools.wording import counted
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 NO_IMAGE = f"is not an image by its name; packed are {', '.join(EXTENSIONS)}"
@@ -69,7 +70,7 @@ def _number(root: str, names: list[str], classes: tuple[str, ...] | None) -> dic
 def _nothing(root: str, skipped: list[Skip]) -> str:
     if not skipped:
         return f"{root} is empty; expected class folders with images, or images ({', '.join(EXTENSIONS)})"
-    first, others = skipped[0], f"{len(skipped):,} other {'file' if len(skipped) == 1 else 'files'}"
+    first, others = skipped[0], counted(len(skipped), "other file")
     return (
         f"{root} holds no image that can be packed, but {others} ({first.path!r} {first.reason}); "
         f"expected <class>/**/*{{{','.join(EXTENSIONS)}}}"

@@ -1,0 +1,25 @@
+"""Counts and sizes as people read them."""
+
+from __future__ import annotations
+
+
+def human_bytes(size: float) -> str:
+    """Write a size for people, in decimal units as disks are sold.
+
+    >>> human_bytes(999), human_bytes(15_934), human_bytes(6_373_376), human_bytes(2.5e12)
+    ('999 B', '15.9 kB', '6.37 MB', '2.50 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.2f} TB"
+
+
+def counted(count: int, word: str, plural: str | None = None) -> str:
+    """Write a count with its noun.
+
+    >>> counted(1, "shard"), counted(2000, "class", "classes")
+    ('1 shard', '2,000 classes')
+    """
+    return f"{count:,} {word if count == 1 else plural or word + 's'}"
