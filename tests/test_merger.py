@@ -428,3 +428,55 @@ def test_the_source_says_what_was_merged_and_not_where_it_was(halves: tuple[Path
             for half in halves
         ],
     }
+
+
+# Keys that come twice
+
+
+def test_a_key_that_comes_in_two_inputs_is_named_in_a_warning_and_reshard_gives_new_ones(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("cat", "fig"):
+        wt.pack(photos / name, tmp_path / name, workers=1, images="keep")
+    report = merge([tmp_path / "cat", tmp_path / "fig"], tmp_path / "both")
+    repeated = report.repeated_key
+    assert repeated is not None
+    assert repeated.key == "000000000"
+    assert repeated.shards == (f"{tmp_path}/cat/shard-000000.tar", f"{tmp_path}/fig/shard-000000.tar")
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"key '000000000' comes in {tmp_path}/cat/shard-000000.tar and in")
+    assert "wds-tools reshard" in record.getMessage()
+    assert wt.verify(tmp_path / "both").ok
+    (note,) = wt.verify(tmp_path / "both").notes
+    assert note.startswith("key '000000000' comes in shard-000000.tar and in shard-000001.tar")
+    wt.reshard(tmp_path / "both", tmp_path / "new", workers=1)
+    assert wt.verify(tmp_path / "new").notes == []
+    with wt.make_loader(tmp_path / "new", batch_size=100, fields=("__key__",), num_workers=0) as loader:
+        assert len({key for batch in loader for key in batch.key}) == 100
+
+
+def test_keys_that_are_all_different_are_no_warning(
+    halves: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        with wt.ShardWriter(f"{tmp_path}/{name}/s-%d.tar", maxcount=3) as writer:
+            for number in range(7):
+                writer.write({"__key__": f"{name}{number}", "txt": b"x"})
+    assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c").repeated_key is None
+    assert not caplog.records
+    assert wt.verify(tmp_path / "c").notes == []
+
+
+def test_a_key_that_comes_twice_in_one_dataset_is_found_at_its_first_repetition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with wt.ShardWriter(f"{tmp_path}/s-%d.tar", maxcount=2) as writer:
+        for key in ("a", "b", "c", "d", "e", "c", "f", "a"):
+            writer.write({"__key__": key, "txt": b"x"})
+    (note,) = wt.verify(tmp_path).notes
+    assert note.startswith("key 'c' comes in s-1.tar and in s-2.tar")
+    for path in tmp_path.iterdir():
+        if path.suffix != ".tar":
+            path.unlink()
+    wt.index_shards(f"{tmp_path}/*.tar")
+    assert "key 'c' comes in s-1.tar and in s-2.tar" in caplog.text

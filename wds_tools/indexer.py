@@ -32,8 +32,10 @@ from wds_tools.errors import (
     WdsToolsError,
 )
 from wds_tools.index import NO_LABEL, Index, IndexBuilder, index_name
+from wds_tools.keys import find_repeated_key
 from wds_tools.manifest import MANIFEST_NAME, Manifest
 from wds_tools.sample import IMAGE_FIELDS, split_name
+from wds_tools.shardset import open_shards
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.tarfmt import Member
@@ -108,6 +110,8 @@ def index_shards(
         if manifest_path.name == MANIFEST_NAME:  # of several datasets in one folder, a card could be of one only
             commit_card(folder, card(made))
         commit_bytes(manifest_path, manifests.to_json(made).encode())
+        if (repeated := find_repeated_key(open_shards(manifest_path))) is not None:
+            _log.warning("%s", repeated)
     except BaseException as error:
         _remove(new)
         if isinstance(error, OSError) and not isinstance(error, WdsToolsError):

@@ -6,6 +6,7 @@ No shard is rewritten. Its index is, because it names its shard, and shards are 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from tqdm import tqdm
 from wds_tools import index as indexes
 from wds_tools.errors import ChecksumError, DestinationError, OptionError, WdsToolsError
 from wds_tools.index import index_name
+from wds_tools.keys import RepeatedKey, find_repeated_key
 from wds_tools.manifest import Manifest, ShardEntry
 from wds_tools.options import CacheOptions
 from wds_tools.packplan import shard_name
@@ -30,6 +32,7 @@ from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
 from wds_tools.totals import count_fields, image_stats
 
+_log = logging.getLogger("wds_tools")
 SOURCE_KIND = "merge"
 COPY_BYTES = 8 << 20  # held in memory while a shard is copied
 
@@ -54,6 +57,7 @@ class MergeReport:
         copied: Shards that were copied.
         kept: Shards that an earlier run had finished; all of them if there was nothing to do.
         seconds: Time that it took.
+        repeated_key: A key that comes more than once in the result; None if there is none, or nothing was to do.
     """
 
     manifest: Manifest
@@ -62,6 +66,7 @@ class MergeReport:
     copied: int
     kept: int
     seconds: float
+    repeated_key: RepeatedKey | None = None
 
 
 def merge(
@@ -76,6 +81,9 @@ def merge(
 
     Local shards become hard links: the same bytes under another name, which take no room and stay when the inputs are
     removed. Remote ones, and those of other file systems, are copied and compared with their checksums.
+
+    Keys stay what they are, because no shard is rewritten. If one comes in several inputs, as with inputs that `pack`
+    made, a warning names it: some readers refuse that. `reshard` gives each sample a key of its own.
 
     >>> wds_tools.merge(["shards/2024", "s3://bucket/2025"], "shards/both").manifest.samples  # doctest: +SKIP
     120000
@@ -114,6 +122,7 @@ def merge(
             destination.claim(source, fresh=fresh)
             job = _Job(join_sets(sets), destination, copy)
             try:
+                repeated = find_repeated_key(job.shards)
                 manifest = job.run(classes, _shuffled(sets), source, progress)
             except WdsToolsError:
                 if not job.linked + job.copied + job.kept:
@@ -126,7 +135,9 @@ def merge(
             f"cannot write to {dst}: {error.strerror or error}; finished shards are kept: mend that, then run the same "
             "command again, which goes on from there"
         ) from error
-    return MergeReport(manifest, dst, job.linked, job.copied, job.kept, time.monotonic() - started)
+    if repeated is not None:
+        _log.warning("%s", repeated)
+    return MergeReport(manifest, dst, job.linked, job.copied, job.kept, time.monotonic() - started, repeated)
 
 
 class _Job:

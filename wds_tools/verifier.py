@@ -22,6 +22,7 @@ from wds_tools import tarfmt
 from wds_tools.card import CARD_NAME
 from wds_tools.errors import ManifestError, ShardError, StoreError
 from wds_tools.index import ABSENT, Index
+from wds_tools.keys import find_repeated_key
 from wds_tools.manifest import MANIFEST_NAME, OLD_VERSION
 from wds_tools.options import CacheOptions
 from wds_tools.sample import split_name
@@ -136,6 +137,8 @@ def verify(
             if index is not None:
                 totals.add(index)
             bar.update(entry.bytes)
+    if report.ok and (repeated := find_repeated_key(shards)) is not None:
+        report.notes.append(str(repeated))
     if shards.has_manifest:  # of a pattern, others may lie beside
         report.strangers = _strangers(shards)
         if report.ok:
