@@ -16,6 +16,7 @@ USUAL_FIELDS = ("image", "label")
 _BATCH_SIZE = 256
 _SIDE = 224
 _CAPTION = "txt"
+_SIXTEEN_BITS = ";16"  # how the modes of pictures end that come only as stored fields
 _HELD_OUT = ("val", "test", "dev")  # how the names of splits for evaluation begin
 
 
@@ -69,7 +70,7 @@ def first_call(dataset: str, manifest: Manifest, *, side: int, split: str = "", 
         manifest: Of the dataset.
         side: From `usual_side`, for all splits.
         split: Name of the split that the dataset is.
-        indexes: Of its shards, if others made them: a field that is there need not be a class number or an image.
+        indexes: Of its shards: they tell whether fields are class numbers, and images of 8 bits a channel.
     """
     names = _usable_fields(manifest, indexes)
     held_out = split.startswith(_HELD_OUT)
@@ -86,15 +87,17 @@ def first_call(dataset: str, manifest: Manifest, *, side: int, split: str = "", 
 def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, ...]:
     """Return fields that every sample has, as far as the manifest and the indexes tell."""
     everywhere = [name for name, count in manifest.fields.items() if count == manifest.samples]
-    images = sum(manifest.fields.get(name, 0) for name in IMAGE_FIELDS) >= manifest.samples
-    labels = "cls" in everywhere
+    known = sum(manifest.fields.get(name, 0) for name in IMAGE_FIELDS) >= manifest.samples
+    labels, deep = "cls" in everywhere, False
     for index in indexes:
-        images = images and bool((index.width > 0).all())
+        known = known and bool((index.width > 0).all())
         labels = labels and bool((index.label != NO_LABEL).all())
-    if images:
+        deep = deep or any(mode.endswith(_SIXTEEN_BITS) for mode in index.mode)
+    if known and not deep:
         caption = [_CAPTION] if _CAPTION in everywhere else []
         return USUAL_FIELDS if labels else ("image", *caption)
-    others = [name for name in everywhere if name not in ("cls", *IMAGE_FIELDS)]
+    unusable = ("cls",) if known else ("cls", *IMAGE_FIELDS)
+    others = [name for name in everywhere if name not in unusable]
     return (*others, *(["label"] if labels else [])) or ("__key__",)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from wds_tools.cli.words import PLACE, Run, amount, example, next_steps
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
+    from wds_tools.index import Index
     from wds_tools.packer import PackReport
 
 
@@ -188,10 +189,21 @@ def _next_steps(reports: Mapping[str, PackReport]) -> str:
     side = usual_side(report.manifest for report in reports.values())
     return next_steps(
         {
-            str(report.dst): first_call(str(report.dst), report.manifest, side=side, split=split)
+            str(report.dst): first_call(
+                str(report.dst), report.manifest, side=side, split=split, indexes=_indexes(report.dst)
+            )
             for split, report in reports.items()
         }
     )
+
+
+def _indexes(dataset: Path | str) -> Iterator[Index]:
+    """Yield the indexes of a local dataset; those at a URL would have to be fetched."""
+    from wds_tools.shardset import open_shards
+
+    if isinstance(dataset, Path):
+        shards = open_shards(dataset)
+        yield from map(shards.index, range(len(shards.places)))
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -348,7 +360,6 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fie
     """
     from wds_tools.indexer import index_shards
     from wds_tools.manifest import MANIFEST_NAME
-    from wds_tools.shardset import open_shards
     from wds_tools.snippet import first_call, usual_side
     from wds_tools.storage.patterns import expand_pattern
 
@@ -356,8 +367,7 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fie
     made = index_shards(patterns, manifest=manifest, dots_in_fields=dots_in_fields)
     folder = Path(expand_pattern(patterns[0])[0]).parent
     dataset = str(folder if manifest is None else folder / manifest)
-    shards = open_shards(dataset)
-    call = first_call(dataset, made, side=usual_side([made]), indexes=map(shards.index, range(len(made.shards))))
+    call = first_call(dataset, made, side=usual_side([made]), indexes=_indexes(Path(dataset)))
     click.echo(
         f"indexed {amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
         f"into {folder / (manifest or MANIFEST_NAME)}\n{next_steps({dataset: call})}"
