@@ -110,6 +110,19 @@ def test_a_function_of_one_argument_gets_the_images_alone(packed, function):
         assert torch.equal(same, labels)
 
 
+@pytest.mark.parametrize("argument", ["transform", "batch_transform"])
+def test_a_function_that_is_false_or_has_no_length_is_used(packed, argument):
+    class Halves(torch.nn.Module):
+        def forward(self, images):
+            return images // 2
+
+        def __bool__(self):
+            return False
+
+    for function in (Halves(), torch.compile(Halves(), backend="eager")):
+        assert torch.equal(batches(packed, **{argument: function})[0].image, batches(packed)[0].image // 2)
+
+
 class Both(torch.nn.Module):
     def forward(self, label, image):
         return label + 1, image.float()

@@ -31,7 +31,7 @@ def about_workers(num_workers: int | str | None) -> None:
 def about_sizes(opened: Opened, request: Request) -> None:
     """Warn if images will come as a list, because their sizes differ and nothing makes them equal."""
     recipe, images = opened.recipe, opened.shards.manifest.images
-    if "image" not in recipe.fields or recipe.transform or (recipe.view and recipe.view.shape):
+    if "image" not in recipe.fields or recipe.transform is not None or (recipe.view and recipe.view.shape):
         return
     if request.where is not None or request.batch_size == 1:
         return

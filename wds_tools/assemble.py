@@ -72,7 +72,7 @@ class Recipe:
     @property
     def layout(self) -> Layout | None:
         """How images lie in a batch, where that is known before the first one is made."""
-        if self.view is None or self.view.shape is None or "image" not in self.fields or self.transform:
+        if self.view is None or self.view.shape is None or "image" not in self.fields or self.transform is not None:
             return None
         return Layout((3, *self.view.shape), torch.uint8)
 

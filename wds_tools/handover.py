@@ -71,7 +71,7 @@ class Handover:
             values: One for each field.
             place: Epoch of the batch, and position of its first sample in the canonical sequence.
         """
-        if self._batch_transform:
+        if self._batch_transform is not None:
             with seeded(key_of("batch_transform", self._seed, *place)):
                 values = self._transformed(self._batch_transform, values)
         return values[0] if self._is_bare else make_record(self._fields, values)
