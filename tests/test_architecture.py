@@ -15,12 +15,12 @@ storage card shardset keys
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality bad_samples where choose arguments native reader render assemble
-ring worker pool ranks opened advice epochs witness device job dataset feeding pipeline handover bridge loader
+collate ring worker pool ranks opened advice epochs witness device job dataset feeding pipeline handover bridge loader
 verifier resealer stored tree unpacker stats chart forecast picture sheet bench
 proposal tune machine doctor datacheck cli""".split()  # noqa: SIM905 - read as a book
 LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
-MAY_IMPORT_TORCH = """advice arguments render assemble ring worker ranks opened dataset device job pipeline handover
-bridge loader sheet bench""".split()  # noqa: SIM905
+MAY_IMPORT_TORCH = """advice arguments render assemble collate ring worker ranks opened dataset device job pipeline
+handover bridge loader sheet bench""".split()  # noqa: SIM905
 MAX_LINES = 450
 FILES = sorted(PACKAGE.rglob("*.py"))
 

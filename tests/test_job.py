@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import wds_tools as wt
 from wds_tools.feeding import PART, parts_of
-from wds_tools.job import joined, stacked, tasks_of
+from wds_tools.job import tasks_of
 from wds_tools.planner import Step
 from wds_tools.proof import Tally
 
@@ -33,34 +33,6 @@ def test_parts_hold_each_sample_once_in_order_and_are_not_small(samples, workers
     assert [task.start for task in tasks] == [0, *np.cumsum([len(task.ids) for task in tasks]).tolist()[:-1]]
     assert {(task.slot, task.epoch) for task in tasks} == {(3, 5)}
     assert parts == 1 or min(len(task.ids) for task in tasks) >= PART
-
-
-def test_fields_of_parts_join_to_what_they_were():
-    numbers, words = np.array([1, 2]), ["a", "b"]
-    got = joined([[None, numbers, words, numbers], [None, np.array([2.5]), ["c"], ["x"]]])
-    assert got[0] is None
-    assert got[1].tolist() == [1.0, 2.0, 2.5]
-    assert got[2] == ["a", "b", "c"]
-    assert got[3] == [1, 2, "x"]
-    assert all(type(value) is int for value in got[3][:2])
-
-
-def test_parts_of_arrays_of_one_kind_join_to_one_and_others_to_a_list():
-    small, large, floats = np.zeros((2, 3, 4), np.uint8), np.zeros((2, 5, 4), np.uint8), np.zeros((2, 3, 4))
-    halves = torch.zeros(2, 3, 4, dtype=torch.bfloat16)
-    assert joined([[small], [small]])[0].shape == (4, 3, 4)
-    assert joined([[halves], [halves]])[0].shape == (4, 3, 4)
-    for other in (large, floats, halves, list(large), [small[0], large[0]]):
-        items = joined([[small], [other]])[0]
-        assert [item.shape for item in items] == [(3, 4)] * 2 + [tuple(one.shape) for one in other]
-        assert items[0].dtype == np.uint8
-
-
-def test_values_of_one_shape_and_dtype_are_stacked_and_others_are_left_alone():
-    same = [torch.full((2, 3), value, dtype=torch.bfloat16) for value in (1, 2)]
-    assert torch.equal(stacked(same), torch.stack(same))
-    for left_alone in ([same[0], same[0].float()], [same[0], same[0][:1]], ["a", "b"], [[1], [2]], [None, None], []):
-        assert stacked(left_alone) is left_alone
 
 
 def whose(image):

@@ -129,7 +129,7 @@ class Assembler:
             out: [n, *layout.shape], where images go; without it they come back as a list.
 
         Returns:
-            One value per field: ``image`` a list of n tensors, or None when written to ``out``; numbers an array
+            One value per field: ``image`` a list of n tensors, or None when written to ``out``; ``label`` an array
             [n]; other fields lists of n values.
         """
         rows = self.reader.rows(ids)
@@ -304,7 +304,7 @@ def _labels(rows: Rows) -> NDArray[np.int64]:
 
 
 def _field(rows: Rows, name: str) -> Any:
-    """Decode another field: an array if its values are numbers, else a list."""
+    """Decode another field."""
     data = rows.field(name)
     suffix = name.rpartition(".")[2]
     if suffix in IMAGE_FIELDS and suffix not in CODECS:
@@ -313,7 +313,7 @@ def _field(rows: Rows, name: str) -> Any:
     for i, piece in enumerate(data):
         shard, key = rows.where(i)
         values.append(decode_field(name, bytes(piece), shard=shard, key=key))
-    return np.array(values) if all(isinstance(value, int | float) for value in values) else values
+    return values
 
 
 def _stored_image(rows: Rows, i: int, data: memoryview) -> Pixels | DeepPixels:

@@ -18,8 +18,8 @@ from wds_tools.arguments import DATASET_HINTS, checked
 from wds_tools.assemble import Assembler, Transform, samples_of
 from wds_tools.bad_samples import ErrorLog, ErrorPolicy, OnError, fill_in, is_about_data
 from wds_tools.choose import Subset, Weights
+from wds_tools.collate import joined
 from wds_tools.errors import OptionError, WdsToolsError
-from wds_tools.job import joined
 from wds_tools.mixture import Mixture
 from wds_tools.opened import Request, check_plan, open_dataset
 from wds_tools.planner import AnyOrder, Cursor, EpochPlan, Tail, World

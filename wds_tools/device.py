@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from wds_tools.collate import map_tensors
 from wds_tools.errors import DeviceError
 from wds_tools.ring import Ring
 
@@ -93,17 +94,12 @@ class CudaCopier:
 
 
 def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-        return [tensor.to(device, non_blocking=True) for tensor in value]
-    return value
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
 
 
 def _tensors(values: list[Any]) -> list[torch.Tensor]:
-    flat = []
-    for value in values:
-        flat += [t for t in (value if isinstance(value, list) else [value]) if isinstance(t, torch.Tensor)]
+    flat: list[torch.Tensor] = []
+    map_tensors(flat.append, values)
     return flat
 
 

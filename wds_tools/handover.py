@@ -6,12 +6,11 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import torch
 
 from wds_tools.assemble import seeded
+from wds_tools.collate import as_tensors, packed
 from wds_tools.errors import OptionError
-from wds_tools.job import as_tensors, stacked
 from wds_tools.planner import Tail
 from wds_tools.prng import key_of
 from wds_tools.sample import make_record, record_type
@@ -80,7 +79,7 @@ class Handover:
         """Return the batch of these samples, as a ``collate_fn`` does."""
         columns = [samples] if self._is_bare else [list(column) for column in zip(*samples, strict=True)]
         place = samples.place if isinstance(samples, PlacedSamples) else (0, 0)
-        return self.batch([_as_batch(column) for column in columns], place)
+        return self.batch([as_tensors(packed(column)) for column in columns], place)
 
     def _transformed(self, function: BatchTransform, values: list[Any]) -> list[Any]:
         if not self._takes_all:
@@ -142,10 +141,3 @@ def _mixes_labels(transform: Any) -> bool:
         return True
     parts = getattr(transform, "transforms", None) if kinds else None
     return isinstance(parts, list | tuple) and any(map(_mixes_labels, parts))
-
-
-def _as_batch(values: list[Any]) -> Any:
-    """Return the values of a field as a batch has them: numbers, and tensors of one shape, as a tensor."""
-    if all(isinstance(value, int | float) for value in values):
-        return torch.from_numpy(np.array(values))
-    return as_tensors(stacked(values))

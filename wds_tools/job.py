@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wds_tools.assemble import Assembler, Layout, Recipe
 from wds_tools.bad_samples import is_about_data
+from wds_tools.collate import packed
 from wds_tools.errors import LoaderError, WdsToolsError
 from wds_tools.planner import Step
 from wds_tools.ring import Ring
@@ -68,46 +69,6 @@ def tasks_of(step: Step, *, slot: int | None, layout: Layout | None, epoch: int,
     ]
 
 
-def joined(parts: list[list[Any]]) -> list[Any]:
-    """Put the fields of a batch together from those of its parts."""
-    return parts[0] if len(parts) == 1 else [_joined(values) for values in zip(*parts, strict=True)]
-
-
-def _joined(values: tuple[Any, ...]) -> Any:
-    if values[0] is None:  # in its slot
-        return None
-    if all(isinstance(value, np.ndarray) for value in values):
-        numbers = values[0].ndim == 1  # of any types: 1 and 2.5 are both numbers
-        if len({value.ndim if numbers else (value.shape[1:], value.dtype) for value in values}) == 1:
-            return np.concatenate(values)
-    if all(isinstance(value, torch.Tensor) for value in values) and len({_kind(value[0]) for value in values}) == 1:
-        return torch.cat(values)
-    return [item for value in values for item in _items(value)]
-
-
-def _items(value: Any) -> list[Any]:
-    """Return the values of the samples, of which a part of the batch may have made one array."""
-    return value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)
-
-
-def stacked(values: Any) -> Any:
-    """Return arrays, or tensors, of one shape and dtype as one, and everything else as it is.
-
-    >>> stacked([np.zeros((2, 3)), np.zeros((2, 3))]).shape, len(stacked([np.zeros((2, 3)), np.zeros((5, 3))]))
-    ((2, 2, 3), 2)
-    """
-    if not isinstance(values, list) or not values or len({_kind(value) for value in values}) > 1:
-        return values
-    if isinstance(values[0], np.ndarray):
-        return np.stack(values)
-    return torch.stack(values) if isinstance(values[0], torch.Tensor) else values
-
-
-def _kind(value: Any) -> Any:
-    """Return what must be equal in values that are stacked."""
-    return (type(value), value.shape, value.dtype) if isinstance(value, np.ndarray | torch.Tensor) else type(value)
-
-
 class Job:
     """What a worker does with a task; it opens the dataset when the first one comes."""
 
@@ -132,36 +93,19 @@ class Job:
             self._ring.open(task.layout)
             out = self._ring.images(task.slot)[task.start : task.start + len(task.ids)]
         try:
-            return _packed(assembler.batch(**about, out=out))
+            return [packed(value) for value in assembler.batch(**about, out=out)]
         except WdsToolsError as error:
             if not self._recipe.replaces or not is_about_data(error):
                 raise
         each = assembler.pieces(**about, out=out)
-        return Pieces([piece if isinstance(piece, WdsToolsError) else _packed(piece) for piece in each])
+        return Pieces(
+            [piece if isinstance(piece, WdsToolsError) else [packed(value) for value in piece] for piece in each]
+        )
 
     def _ready(self) -> Assembler:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
         return self._assembler
-
-
-def _packed(values: list[Any]) -> list[Any]:
-    """Return the values of the fields as they are sent to the training process."""
-    return [stacked(_as_arrays(value)) for value in values]
-
-
-def _as_arrays(value: Any) -> Any:
-    """Turn tensors into arrays: torch would send each through a file descriptor of its own, which run out."""
-    if isinstance(value, list):
-        return [_as_arrays(item) for item in value]
-    return value.numpy() if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16 else value
-
-
-def as_tensors(value: Any) -> Any:
-    """Undo `_as_arrays`."""
-    if isinstance(value, list):
-        return [as_tensors(item) for item in value]
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 class Inline:

@@ -282,7 +282,8 @@ def make_loader(
             pictures come as [channels, height, width], uint16 where they have 16 bits a channel, else uint8. One name
             that is not in a list, ``fields="image"``, gives its values alone, without a tuple around them.
         transform: Your function on a uint8 tensor [3, height, width] of one sample, run in the worker; or an
-            Albumentations transform. Its random numbers are seeded by the sample's place in the epoch.
+            Albumentations transform. Its random numbers are seeded by the sample's place in the epoch. If it returns
+            a tuple, list or dictionary of tensors, such as two crops, ``image`` is one of batches.
         batch_transform: Your function of the image tensor, run on the device: normalise there. A function that
             requires two or more arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the whole batch: all
             values in the order of ``fields``, and return as many. It runs in this process. ``random``, NumPy's and

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from wds_tools.assemble import Layout, Recipe
 from wds_tools.bad_samples import ErrorLog, fill_in
+from wds_tools.collate import as_tensors, joined
 from wds_tools.device import CudaCopier, move
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
 from wds_tools.feeding import LENT_SLOTS, Feeding
-from wds_tools.job import Inline, Job, LayoutTask, Pieces, Task, as_tensors, joined, tasks_of
+from wds_tools.job import Inline, Job, LayoutTask, Pieces, Task, tasks_of
 from wds_tools.planner import EpochPlan, Step
 from wds_tools.pool import WorkerPool
 from wds_tools.ring import Ring
