@@ -165,5 +165,28 @@ def test_a_second_argument_without_a_name_is_told_to_have_one(packed, reader):
 def test_hints_and_rules_are_for_arguments_that_are_missing_and_there(reader):
     hints = LOADER_HINTS if reader is wt.make_loader else DATASET_HINTS
     assert not set(hints) & set(inspect.signature(reader).parameters)
-    everywhere = {name for one in BOTH for name in inspect.signature(one).parameters}
+    everywhere = {"epoch", *(name for one in BOTH for name in inspect.signature(one).parameters)}
     assert set(RULES) <= everywhere
+
+
+def epochs_of(packed):
+    """Return what sets the epoch of a loader, a dataset and a sampler, with what reads that epoch."""
+    options = {"fields": "__key__", "shuffle": True}
+    loader = wt.make_loader(packed, batch_size=30, num_workers=0, **options)
+    dataset = wt.StreamingDataset(packed, batch_size=30, **options)
+    return [(loader, loader), (dataset, DataLoader(dataset, batch_size=30)), (loader.sampler, loader)]
+
+
+def test_an_epoch_of_numpy_is_that_epoch(packed):
+    for sets, reads in epochs_of(packed):
+        sets.set_epoch(3)
+        expected = list(reads)
+        sets.set_epoch(np.int64(3))
+        assert list(reads) == expected
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, True, "1", None, torch.tensor(1)])
+def test_an_epoch_that_is_not_a_number_of_one_is_refused(packed, epoch):
+    for sets, _ in epochs_of(packed):
+        with pytest.raises(OptionError, match=rf"epoch={re.escape(repr(epoch))}; allowed are whole numbers"):
+            sets.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""The arguments of `make_loader` and `StreamingDataset`: a wrong name or type is reported at the call.
+"""The arguments of `make_loader`, `StreamingDataset` and `set_epoch`: a wrong name or type is reported at the call.
 
 `checked` compares a call with the signature of the function and with the table of rules below. People come from
 torch's DataLoader, so its names get an answer of their own.
@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def checked(hints: Mapping[str, str]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def checked(hints: Mapping[str, str] = MappingProxyType({})) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Check the names and types of a function's arguments before it runs; its signature stays what it is.
 
     Args:
@@ -38,13 +39,14 @@ def checked(hints: Mapping[str, str]) -> Callable[[Callable[_P, _R]], Callable[_
         parameters = inspect.signature(function).parameters
         title = function.__qualname__.removesuffix(".__init__")
         by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+        by_name = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            if len(args) > len(by_position):
+            if by_name and len(args) > len(by_position):
                 raise TypeError(
                     f"{title}() takes only the {by_position[-1]} by position; name the other arguments, "
-                    f"such as batch_size={_short(args[len(by_position)])}"
+                    f"such as {by_name[0]}={_short(args[len(by_position)])}"
                 )
             for name in kwargs:
                 if name not in parameters:
@@ -142,6 +144,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
             "one of your own, goes to transform="
         ),
     ),
+    "epoch": (_whole(0), "whole numbers of 0 and more"),
     "seed": (_whole(0), "whole numbers from 0 to 2**63 - 1"),
     "num_workers": (_or_none(_is_num_workers), "whole numbers of 0 and more, 'auto' and None"),
     "device": (

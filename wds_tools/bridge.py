@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, DistributedSampler, Sampler
 
+from wds_tools.arguments import checked
 from wds_tools.assemble import Assembler, Recipe, samples_of
 from wds_tools.bad_samples import ErrorLog, ErrorPolicy
 from wds_tools.dataset import values_of
@@ -119,6 +120,7 @@ class RankSampler(DistributedSampler[Place]):
             ):
                 yield Place(plan.cursor.epoch, position, sample, valid)
 
+    @checked()
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration, of the loader too, epoch ``epoch``; a position that was just loaded is kept."""
         self._epochs.follow(epoch)

@@ -158,6 +158,7 @@ class StreamingDataset(IterableDataset[Any]):
         """Return this rank's samples in an epoch."""
         return len(self._plan(0)) * self.batch_size
 
+    @checked()
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wds_tools import planner
-from wds_tools.errors import LoaderError, OptionError, ResumeError
+from wds_tools.errors import LoaderError, ResumeError
 from wds_tools.opened import Opened, check_plan
 from wds_tools.planner import Course, Cursor, EpochPlan, Tail
 
@@ -88,8 +88,6 @@ class Epochs:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``; a position inside that epoch, as after a resume, is kept."""
-        if epoch < 0:
-            raise OptionError(f"epoch={epoch}; allowed are 0 and more")
         if self._start is None or self._start.epoch != epoch:
             self._start = self._cursor = Cursor(epoch)
             self._is_counted = True

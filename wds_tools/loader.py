@@ -157,6 +157,7 @@ class Loader:
         """
         return self._witness.proof(timeout_seconds=timeout_seconds)
 
+    @checked()
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``; a position inside that epoch, as after a resume, is kept."""
         self._epochs.set_epoch(epoch)
