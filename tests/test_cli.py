@@ -131,7 +131,7 @@ def test_every_command_has_help_with_an_example_in_a_line(call: Call) -> None:
     for name in cli.commands:
         result = call(name, "--help")
         assert result.code == 0
-        assert re.search(rf"^  Example:\n    wds-tools {name} ", result.out, re.MULTILINE), name
+        assert re.search(rf"^  Example:\n    wds-tools {name}\b", result.out, re.MULTILINE), name
 
 
 def test_commands_are_listed_in_the_order_of_the_work_and_not_cut(call: Call) -> None:
@@ -480,6 +480,22 @@ def test_what_is_in_the_wrong_place_is_named_with_what_to_give_instead(
     assert_one_line_error(call("index", packed), 2, f"{packed} is a folder; name the shards in it, such as '{packed}/*")
     assert_one_line_error(call("reshard", few, tmp_path / "out"), 1, f"{few} holds no tar files: check the path")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["pack", "{few}", ""], ["pack", "", "x"], ["unpack", "{few}", ""], ["info", ""]])
+def test_an_empty_path_is_not_the_current_folder(
+    call: Call, few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = tree(tmp_path)
+    assert_one_line_error(call(*(word.format(few=few) for word in words)), 2, "it is empty; for the current folder")
+    assert tree(tmp_path) == before
+
+
+def test_reshard_writes_to_a_url_and_append_says_that_it_does_not(call: Call, packed: Path, few: Path) -> None:
+    assert call("reshard", packed, "memory://resharded/new", "--images", "keep").code == 0
+    assert call("info", "memory://resharded/new").code == 0
+    assert_one_line_error(call("append", few, "memory://resharded/new"), 2, "is a URL, and only local datasets")
 
 
 def test_reshard_with_a_size_resizes(call: Call, packed: Path, tmp_path: Path) -> None:

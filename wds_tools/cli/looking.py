@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wds_tools.cli.words import PLACE, Run, amount, example, named, one_line
+from wds_tools.cli.words import FILE, PLACE, Run, amount, example, named, one_line
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _verify_text(report: VerifyReport) -> str:
 
 @click.command(epilog=example("wds-tools sample shards/photos --out grid.png --view train"))
 @click.argument("dataset", type=PLACE)
-@click.option("--out", type=click.Path(path_type=Path), default="sample.png", show_default=True, help="File to write.")
+@click.option("--out", type=FILE, default="sample.png", show_default=True, help="File to write.")
 @click.option(
     "--view",
     type=click.Choice(["train", "eval", "whole"]),
@@ -127,7 +127,7 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
 )
 @click.option("--step-seconds", type=float, help="How long a training step takes: tells the read rate needed.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw the shuffle, too.")
+@click.option("--plot", type=FILE, metavar="FILE.svg", help="Draw the shuffle, too.")
 def plan(
     dataset: str,
     batch_size: int,
@@ -192,8 +192,8 @@ def plan(
 @click.option("--device", help="Where batches go, such as cuda; memory, if not given.")
 @click.option("--rounds", default=3, show_default=True, help="How often each number is measured, in turn.")
 @click.option("--seconds", default=3.0, show_default=True, help="Least duration of a measurement.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures to FILE.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw them.")
+@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the figures to FILE.")
+@click.option("--plot", type=FILE, metavar="FILE.svg", help="Draw them.")
 def tune(
     dataset: str,
     view: str,
@@ -262,8 +262,8 @@ def tune(
 @click.option(
     "--stages", is_flag=True, help="Measure our own path too: read, verify, slice, decode, resize, write, ..."
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the figures to FILE.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw them.")
+@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the figures to FILE.")
+@click.option("--plot", type=FILE, metavar="FILE.svg", help="Draw them.")
 def bench(
     dataset: str,
     view: str,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from wds_tools.cli.words import PLACE, Run, amount, example, next_steps
+from wds_tools.cli.words import FILE, PLACE, Run, amount, example, next_steps
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _from = click.option(
         "wds-tools pack photos/ s3://bucket/photos",
     )
 )
-@click.argument("src", type=click.Path(path_type=Path))
+@click.argument("src", type=FILE)
 @click.argument("dst", type=PLACE)
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard, such as 4MB or 256MiB.")
 @_seed
@@ -71,7 +71,7 @@ _from = click.option(
     metavar="SHARES",
     help="Pack several datasets: train=0.9,val=0.1, or `folders` if SRC holds train/, val/.",
 )
-@click.option("--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names by number, one per line.")
+@click.option("--classes", type=FILE, metavar="FILE", help="Class names by number, one per line.")
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
 @_images
@@ -80,7 +80,7 @@ _from = click.option(
 @click.option("--verify-pixels", is_flag=True, help="Prove by decoding that crop-ready changes no pixel.")
 @click.option(
     "--spool",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FILE,
     metavar="DIR",
     help="Local folder for shards that are not uploaded yet.",
 )
@@ -238,8 +238,8 @@ def _pack_summary(report: PackReport) -> str:
 
 
 @click.command(epilog=example("wds-tools append more-photos/ shards/photos"))
-@click.argument("src", type=click.Path(path_type=Path))
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("src", type=FILE)
+@click.argument("dst", type=PLACE)
 @click.option("--shard-bytes", help="Largest new shard. By default as in the dataset.")
 @_seed
 @_workers
@@ -257,7 +257,7 @@ def _pack_summary(report: PackReport) -> str:
 def append(
     run: Run,
     src: Path,
-    dst: Path,
+    dst: str,
     shard_bytes: str | None,
     seed: int,
     workers: int | None,
@@ -297,8 +297,8 @@ def append(
 
 
 @click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
-@click.argument("dataset", type=click.Path(path_type=Path))
-@click.argument("dst", type=click.Path(path_type=Path))
+@click.argument("dataset", type=FILE)
+@click.argument("dst", type=PLACE)
 @click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard, such as 4MB or 256MiB.")
 @click.option("--shuffle", is_flag=True, help="Put the samples in random order. By default they keep theirs.")
 @_seed
@@ -315,7 +315,7 @@ def append(
 def reshard(
     run: Run,
     dataset: Path,
-    dst: Path,
+    dst: str,
     shard_bytes: str,
     shuffle: bool,
     seed: int,

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
 
-PLACE = click.Path()
-"""A folder, a file, a URL or a pattern, as text; with it, Tab completes the names of files."""
+
+class Place(click.Path):
+    """A folder, a file, a URL or a pattern; with this type, Tab completes the names of files."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse nothing at all: as a path it would be the current folder, and is more likely an unset variable."""
+        if not os.fspath(value):
+            self.fail("it is empty; for the current folder give a dot.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PLACE = Place()
+FILE = Place(path_type=Path)
+"""The same as a `Path`, where no URL is allowed."""
 
 MAX_NAMED = 5  # files or shards that a summary names before it counts
 
