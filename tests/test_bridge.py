@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, ResumeError
+from wds_tools.errors import ResumeError
 
 VIEW = wt.RandomResizedCrop(24, flip=True)
 
@@ -151,7 +151,8 @@ def test_libraries_find_a_distributed_sampler_and_leave_it_alone(make):
     assert len(loader.sampler) == 180 == len(list(loader.sampler))
 
 
-def test_a_sampler_is_refused_where_the_loader_copies_to_a_device(make):
+def test_a_dataloader_of_a_loader_for_a_device_makes_batches_in_memory_and_says_so(make):
     loader = make(device="meta")
-    with pytest.raises(OptionError, match=r"batches of this loader go to meta"):
-        next(iter(loader.batch_sampler))
+    with pytest.warns(UserWarning, match=r"cannot put batches on meta: they come in memory"):
+        batches = list(as_dataloader(loader))
+    assert same(batches, list(make()))

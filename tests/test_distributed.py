@@ -156,3 +156,8 @@ def test_a_rank_that_leaves_early_does_not_make_the_others_hang(packed):
     assert {rank["ok"] for rank in ranks} == {True}  # both took all ten steps, and broke behind the last
     ranks = run_ranks(dataset=packed, world=2, batch=20, lockstep=False, stop=9, options={"tail": "mask"})
     assert {rank["proof"] for rank in ranks} == {"epoch 0: 180 samples so far, the epoch is not over"}
+
+
+def test_a_rank_may_be_many_epochs_ahead(packed):
+    ranks = run_ranks(dataset=packed, world=2, batch=20, kind="ahead", epochs=5)
+    assert [rank.get("error") or rank["proof"] for rank in ranks] == ["epoch 4: 400 samples, each once"] * 2

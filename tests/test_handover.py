@@ -139,6 +139,16 @@ def test_a_function_of_all_values_gets_them_in_the_order_of_the_fields(packed, f
         assert torch.equal(changed.image, batch.image.float())
 
 
+def test_a_function_of_all_values_may_make_a_dictionary_of_them(packed):
+    def as_inputs(image, label):
+        return {"pixel_values": image / 255, "labels": label}
+
+    for batch, inputs in zip(batches(packed), batches(packed, batch_transform=as_inputs), strict=True):
+        assert list(inputs) == ["pixel_values", "labels"]
+        assert torch.equal(inputs["pixel_values"], batch.image / 255)
+        assert torch.equal(inputs["labels"], batch.label)
+
+
 @pytest.mark.parametrize(
     ("fields", "function", "words"),
     [

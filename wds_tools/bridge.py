@@ -7,6 +7,7 @@ they put in one of their own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from wds_tools.assemble import Assembler, Recipe, samples_of
 from wds_tools.bad_samples import ErrorLog, ErrorPolicy
 from wds_tools.dataset import values_of
 from wds_tools.epochs import Epochs
-from wds_tools.errors import OptionError
 from wds_tools.handover import PlacedSamples
 from wds_tools.opened import Opened
 
@@ -108,9 +108,11 @@ class RankSampler(DistributedSampler[Place]):
 
     def __iter__(self) -> Iterator[Place]:
         if self._device.type != "cpu":
-            raise OptionError(
-                f"batches of this loader go to {self._device}, where a torch DataLoader made from its sampler cannot "
-                "put them: resume with loader.load_state_dict() instead of skipping batches, or leave device= out"
+            warnings.warn(
+                "a torch DataLoader made from a loader, as Accelerate's skip_first_batches does, cannot put batches "
+                f"on {self._device}: they come in memory, where batch_transform= runs too. With "
+                "loader.load_state_dict() instead of skipping batches, the loader itself goes on where it stood",
+                stacklevel=2,
             )
         plan = self._epochs.begin(is_counted=False)
         for number in range(len(plan)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -72,7 +72,10 @@ class Handover:
         """
         if self._batch_transform is not None:
             with seeded(key_of("batch_transform", self._seed, *place)):
-                values = self._transformed(self._batch_transform, values)
+                made = self._transformed(self._batch_transform, values)
+            if isinstance(made, Mapping):
+                return made
+            values = made
         return values[0] if self._is_bare else make_record(self._fields, values)
 
     def collate(self, samples: list[Any]) -> Any:
@@ -81,18 +84,21 @@ class Handover:
         place = samples.place if isinstance(samples, PlacedSamples) else (0, 0)
         return self.batch([as_tensors(packed(column)) for column in columns], place)
 
-    def _transformed(self, function: BatchTransform, values: list[Any]) -> list[Any]:
+    def _transformed(self, function: BatchTransform, values: list[Any]) -> list[Any] | Mapping[str, Any]:
+        """Return the values that are left, or the batch itself if the function has made a dictionary."""
         if not self._takes_all:
             place = self._fields.index("image")
             return [*values[:place], function(values[place]), *values[place + 1 :]]
         result = function(*values)
+        if isinstance(result, Mapping):
+            return result
         if len(values) == 1:
             return [result]
         if not isinstance(result, tuple | list) or len(result) != len(values):
             got = f"{len(result)} values" if isinstance(result, tuple | list) else f"one {type(result).__name__}"
             raise OptionError(
                 f"batch_transform= returned {got}; a function of the whole batch must return one value for each of "
-                f"{', '.join(self._fields)}"
+                f"{', '.join(self._fields)}, or a dictionary"
             )
         return list(result)
 

@@ -287,9 +287,10 @@ def make_loader(
             a tuple, list or dictionary of tensors, such as two crops, ``image`` is one of batches.
         batch_transform: Your function of the image tensor, run on the device: normalise there. A function that
             requires two or more arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the whole batch: all
-            values in the order of ``fields``, and return as many. It runs in this process. ``random``, NumPy's and
-            torch's CPU generator are seeded for each batch by its place in the epoch, and put back afterwards; numbers
-            drawn on another device come from the generator of that device.
+            values in the order of ``fields``, and return as many, or a dictionary, such as the Trainer of Hugging Face
+            takes. It runs in this process. ``random``, NumPy's and torch's CPU generator are seeded for each batch by
+            its place in the epoch, and put back afterwards; numbers drawn on another device come from the generator of
+            that device.
         tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
             pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation). A batch is then a
             named tuple even if ``fields`` is one name.

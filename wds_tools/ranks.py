@@ -129,6 +129,7 @@ def default_lanes(world: World) -> int:
     return math.gcd(world.world_size, max(1, processes // local)) if local else 1
 
 
+_KEPT_REPORTS = 1000  # of one process: without collectives, it may be many epochs ahead of another one
 _boards: Counter[str] = Counter()  # of this process, by topic: the ranks create theirs in the same order
 
 
@@ -152,7 +153,7 @@ class Board:
         mine = f"{key}/{dist.get_rank()}"
         store.set(mine, report.to_text())
         self._posted.append(mine)
-        if len(self._posted) > 2:  # nobody asks for what is two epochs old
+        if len(self._posted) > _KEPT_REPORTS:
             store.delete_key(self._posted.pop(0))
         return bool(store.add(f"{key}/count", 1) == len(ranks.members))
 

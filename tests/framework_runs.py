@@ -1,0 +1,305 @@
+"""A program of the tests: one training framework, on the processes that torchrun starts; what each sees goes to a file.
+
+    torchrun --nproc-per-node 2 framework_runs.py NAME FOLDER
+
+The folder has the datasets ``shards/photos`` and ``shards/few``. Rank r writes FOLDER/r.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+RANK = os.environ.get("RANK", "0")
+OPTIONS = {"batch_size": 4, "shuffle": True, "num_workers": 1, "fields": ("image", "label", "__key__")}
+
+
+def program(heading):
+    """Return the program under a heading of docs/frameworks.md."""
+    text = (ROOT / "docs" / "frameworks.md").read_text()
+    return re.search(rf"^## {heading}\n.*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)[1]
+
+
+def run_program(heading):
+    """Run the program under a heading of docs/frameworks.md as it stands; return what it defines."""
+    names = {"__name__": "__main__"}
+    exec(compile(program(heading), "docs/frameworks.md", "exec"), names)
+    return names
+
+
+def make(**options):
+    import wds_tools as wt
+
+    return wt.make_loader("shards/few", view=wt.RandomResizedCrop(32, flip=True), **{**OPTIONS, **options})
+
+
+def linear(classes=8):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, classes))
+
+
+def lightning():
+    """The example goes on from checkpoints of a whole run, and other ways to give Lightning our loaders."""
+    import warnings
+
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.utilities import CombinedLoader
+    from torch.utils.data import DataLoader
+
+    import wds_tools as wt
+
+    class Recorder(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, self.keys = linear(), []
+
+        def training_step(self, batch, _):
+            batches = batch if isinstance(batch, dict) else {"only": batch}
+            self.keys.append([self.current_epoch, {name: list(one.key) for name, one in batches.items()}])
+            return sum(
+                torch.nn.functional.cross_entropy(self.model(one.image / 255), one.label) for one in batches.values()
+            )
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fit(loaders, *, callbacks=None, checkpoint=None):
+        module = Recorder()
+        options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, callbacks=callbacks, **options
+        )
+        trainer.fit(module, loaders, ckpt_path=checkpoint)
+        return module.keys
+
+    for checkpoint in ("step=3", "epoch=0", "last"):
+        sys.argv[1:] = ["--data", "shards/few", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32"]
+        sys.argv += ["--out", f"from-{checkpoint}", "--metrics", f"{checkpoint}-{RANK}.jsonl"]
+        sys.argv += ["--resume", f"straight/{checkpoint}.ckpt"]
+        runpy.run_path(str(ROOT / "examples" / "07_lightning.py"), run_name="__main__")
+
+    def combined():  # the shorter loader is gone through twice in each epoch, and a half
+        return CombinedLoader({"long": make(), "short": make(subset=16, tail="pad")}, "max_size_cycle")
+
+    every_step = ModelCheckpoint("combined", filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    whole = fit(combined(), callbacks=[every_step])
+    resumed = {step: fit(combined(), checkpoint=f"combined/step={step}.ckpt") for step in (4, 5, 7)}
+
+    warnings.filterwarnings("ignore", "Your `IterableDataset` has `__len__` defined")
+    options = {name: value for name, value in OPTIONS.items() if name != "num_workers"}
+    dataset = wt.StreamingDataset("shards/few", view=wt.RandomResizedCrop(32), **options)
+    streamed = fit(DataLoader(dataset, batch_size=4, num_workers=1))
+    return {"whole": whole, "resumed": resumed, "streamed": streamed}
+
+
+def trainer():
+    """The program of the documentation; then a run of the Trainer, and its second part once more from checkpoints."""
+    from transformers import Trainer, TrainingArguments
+
+    class Recorder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.keys = linear(), []
+
+        def forward(self, pixel_values, labels, keys):
+            self.keys.append(list(keys))
+            logits = self.model(pixel_values)
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    class ImageTrainer(Trainer):
+        def get_train_dataloader(self):
+            return make(
+                batch_transform=lambda image, label, key: {
+                    "pixel_values": image / 255,
+                    "labels": label,
+                    "keys": key,
+                }
+            )
+
+    def fit(checkpoint=None, **options):
+        arguments = TrainingArguments(
+            "trainer", num_train_epochs=2, save_steps=3, report_to=[], use_cpu=True, disable_tqdm=True, **options
+        )
+        module = Recorder()
+        ImageTrainer(module, arguments).train(resume_from_checkpoint=checkpoint)
+        return {"keys": module.keys, "weights": module.model[2].weight.flatten().tolist()[:5]}
+
+    names = run_program("Trainer of Hugging Face")
+    documented = names["trainer"].callback_handler
+    return {
+        "proofs": [str(documented.train_dataloader.epoch_proof()), str(documented.eval_dataloader.epoch_proof())],
+        "straight": fit(),
+        "mid": fit("trainer/checkpoint-3"),
+        "second epoch": fit("trainer/checkpoint-6"),
+        "end": fit("trainer/checkpoint-10"),
+    }
+
+
+def accelerate():
+    """The program of the documentation; skipping batches; states; a DataLoader that Accelerate would split again."""
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+    from torch.utils.data import DataLoader
+
+    import wds_tools as wt
+
+    accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))
+    loader = make()
+    same = accelerator.prepare(loader) is loader
+    epochs = [[batch.key for batch in loader] for _ in range(2)]
+    loader.set_epoch(0)
+    skipped = [batch.key for batch in skip_first_batches(loader, 2)]
+    after = [batch.key for batch in loader]
+
+    accelerator.register_for_checkpointing(loader)
+    loader.set_epoch(1)
+    for number, _ in enumerate(loader):
+        if number == 1:
+            break
+    accelerator.save_state("state")
+    accelerator.wait_for_everyone()
+    loader.set_epoch(0)
+    accelerator.load_state("state")
+    loaded = [batch.key for batch in loader]
+
+    def streamed(**options):
+        options = {"batch_size": 4, "fields": "__key__", "shuffle": True, **options}
+        return accelerator.prepare(DataLoader(wt.StreamingDataset("shards/few", **options), batch_size=4))
+
+    try:
+        list(streamed())
+    except wt.OptionError as error:
+        refused = str(error)
+    divided = [key for keys in streamed(rank=0, world_size=1) for key in keys]
+    processes = accelerator.num_processes
+    run_program("Accelerate")
+    return {
+        "processes": processes,
+        "same": same,
+        "epochs": epochs,
+        "skipped": skipped,
+        "after": after,
+        "loaded": loaded,
+        "refused": refused,
+        "divided": divided,
+    }
+
+
+def timm():
+    """The program of the documentation, and what timm's train.py does with a loader."""
+    import torch.distributed as dist
+    from timm.data.loader import PrefetchLoader
+
+    dist.init_process_group("gloo")
+    proof = str(run_program("timm")["loader"].epoch_proof())
+    loader = make(fields=("image", "label"))
+    plain, batches = [list(loader) for _ in range(2)], PrefetchLoader(loader, device=torch.device("cpu"))
+    equal = []
+    for epoch in (1, 0):
+        batches.sampler.set_epoch(epoch)
+        mean, std = batches.mean, batches.std
+        equal += [
+            torch.allclose(images, (expected.float() - mean) / std, atol=1e-5) and torch.equal(labels, expected_labels)
+            for (images, labels), (expected, expected_labels) in zip(batches, plain[epoch], strict=True)
+        ]
+    facts = {"steps": len(batches), "samples": len(batches.dataset), "mixup": batches.mixup_enabled}
+    dist.destroy_process_group()
+    return {"proof": proof, "equal": equal, **facts}
+
+
+def ray():
+    """The program of the documentation, a run that goes on from a checkpoint, and `prepare_data_loader`."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+    import ray as ray_core
+
+    data, out = str(Path("shards/few").resolve()), str(Path("ray").resolve())
+    ray_core.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    source = program("Ray Train").replace("print(loader.epoch_proof())", "PROOF = str(loader.epoch_proof())")
+    assert "PROOF" in source
+
+    def train(_):
+        import ray.train
+        from ray.train.torch import prepare_data_loader
+        from torch.utils.data import DataLoader
+
+        import wds_tools as wt
+
+        options = {"batch_size": 4, "shuffle": True, "fields": ("label", "__key__")}
+        loader = wt.make_loader(data, num_workers=1, **options)
+        plain = [[list(batch.key) for batch in loader] for _ in range(2)]
+        prepared = prepare_data_loader(loader)
+        seen = []
+        for epoch in (1, 0):
+            prepared.sampler.set_epoch(epoch)
+            seen.append([list(keys) for _, keys in prepared])
+        streamed = prepare_data_loader(DataLoader(wt.StreamingDataset(data, **options), batch_size=4))
+        facts = {
+            "plain": plain,
+            "prepared": seen[::-1],
+            "steps": len(prepared),
+            "streamed": [list(keys) for _, keys in streamed],
+            "proof": str(loader.epoch_proof()),
+        }
+        rank = ray.train.get_context().get_world_rank()
+        Path(out, f"{rank}.json").write_text(json.dumps(facts))
+
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    Path(out).mkdir()
+    names = {"__name__": "documentation"}
+    exec(compile(source, "docs/frameworks.md", "exec"), names)
+    workers = ScalingConfig(num_workers=2)
+    storage = names["ray"].train.RunConfig(storage_path=out)
+    photos = {"data": str(Path("shards/photos").resolve())}
+    documented = TorchTrainer(
+        names["train"], train_loop_config=photos, scaling_config=workers, run_config=storage
+    ).fit()
+    TorchTrainer(train, train_loop_config={}, scaling_config=workers, run_config=storage).fit()
+    facts = {
+        "loss": documented.metrics["loss"],
+        "ranks": [json.loads(Path(out, f"{r}.json").read_text()) for r in (0, 1)],
+    }
+    ray_core.shutdown()
+    return facts
+
+
+def spawned():
+    """torch.multiprocessing.spawn, with a loader that is created before the process group."""
+    import torch.multiprocessing
+
+    torch.multiprocessing.spawn(of_spawn, args=(str(Path.cwd()),), nprocs=2)
+    return {}
+
+
+def of_spawn(rank, folder):
+    import torch.distributed as dist
+
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    loader = make()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+    facts = {"steps": [list(batch.key) for batch in loader], "proof": str(loader.epoch_proof())}
+    Path(f"{rank}.json").write_text(json.dumps(facts))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main():
+    name, folder = sys.argv[1:]
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    seen = globals()[name]()
+    if seen:
+        Path(f"{RANK}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()
