@@ -27,10 +27,13 @@ def program(heading):
     return re.search(rf"^## {heading}\n.*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)[1]
 
 
-def run_program(heading):
-    """Run the program under a heading of docs/frameworks.md as it stands; return what it defines."""
-    names = {"__name__": "__main__"}
-    exec(compile(program(heading), "docs/frameworks.md", "exec"), names)
+def run_program(heading, **replaced):
+    """Run the program under a heading of docs/frameworks.md, with some options replaced; return what it defines."""
+    code, names = program(heading), {"__name__": "__main__"}
+    for name, value in replaced.items():
+        code, count = re.subn(rf"\b{name}=[^,)]*", f"{name}={value}", code)
+        assert count == 1, name
+    exec(compile(code, "docs/frameworks.md", "exec"), names)
     return names
 
 
@@ -46,7 +49,7 @@ def linear(classes=8):
 
 
 def lightning():
-    """The example goes on from checkpoints of a whole run, and other ways to give Lightning our loaders."""
+    """The program of the documentation; the example from checkpoints of a whole run; other ways to use our loaders."""
     import warnings
 
     import lightning
@@ -87,7 +90,7 @@ def lightning():
         runpy.run_path(str(ROOT / "examples" / "07_lightning.py"), run_name="__main__")
 
     def combined():  # the shorter loader is gone through twice in each epoch, and a half
-        return CombinedLoader({"long": make(), "short": make(subset=16, tail="pad")}, "max_size_cycle")
+        return CombinedLoader({"long": make(), "short": make(subset=range(16))}, "max_size_cycle")
 
     every_step = ModelCheckpoint("combined", filename="{step}", every_n_train_steps=1, save_top_k=-1)
     whole = fit(combined(), callbacks=[every_step])
@@ -97,7 +100,8 @@ def lightning():
     options = {name: value for name, value in OPTIONS.items() if name != "num_workers"}
     dataset = wt.StreamingDataset("shards/few", view=wt.RandomResizedCrop(32), **options)
     streamed = fit(DataLoader(dataset, batch_size=4, num_workers=1))
-    return {"whole": whole, "resumed": resumed, "streamed": streamed}
+    documented = run_program("Lightning", devices=2)["trainer"].train_dataloader
+    return {"whole": whole, "resumed": resumed, "streamed": streamed, "proof": str(documented.epoch_proof())}
 
 
 def trainer():
@@ -215,32 +219,34 @@ def timm():
 
 
 def ray():
-    """The program of the documentation, a run that goes on from a checkpoint, and `prepare_data_loader`."""
+    """The training function of the documentation, and then loaders and `prepare_data_loader`, in the same workers."""
     os.environ["PYTHONPATH"] = str(ROOT)
     import ray as ray_core
 
-    data, out = str(Path("shards/few").resolve()), str(Path("ray").resolve())
-    ray_core.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
-    source = program("Ray Train").replace("print(loader.epoch_proof())", "PROOF = str(loader.epoch_proof())")
-    assert "PROOF" in source
+    source = program("Ray Train").replace("print(loader.epoch_proof())", "return loader.epoch_proof()")
 
-    def train(_):
+    def train(config):
         import ray.train
         from ray.train.torch import prepare_data_loader
         from torch.utils.data import DataLoader
 
         import wds_tools as wt
 
+        names = {"__name__": "documentation"}
+        exec(compile(source, "docs/frameworks.md", "exec"), names)
+        documented = str(names["train"]({"data": config["photos"]}))
+
         options = {"batch_size": 4, "shuffle": True, "fields": ("label", "__key__")}
-        loader = wt.make_loader(data, num_workers=1, **options)
+        loader = wt.make_loader(config["few"], num_workers=1, **options)
         plain = [[list(batch.key) for batch in loader] for _ in range(2)]
         prepared = prepare_data_loader(loader)
         seen = []
         for epoch in (1, 0):
             prepared.sampler.set_epoch(epoch)
             seen.append([list(keys) for _, keys in prepared])
-        streamed = prepare_data_loader(DataLoader(wt.StreamingDataset(data, **options), batch_size=4))
+        streamed = prepare_data_loader(DataLoader(wt.StreamingDataset(config["few"], **options), batch_size=4))
         facts = {
+            "documented": documented,
             "plain": plain,
             "prepared": seen[::-1],
             "steps": len(prepared),
@@ -248,27 +254,21 @@ def ray():
             "proof": str(loader.epoch_proof()),
         }
         rank = ray.train.get_context().get_world_rank()
-        Path(out, f"{rank}.json").write_text(json.dumps(facts))
+        Path(config["out"], f"{rank}.json").write_text(json.dumps(facts))
 
-    from ray.train import ScalingConfig
+    from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    Path(out).mkdir()
-    names = {"__name__": "documentation"}
-    exec(compile(source, "docs/frameworks.md", "exec"), names)
-    workers = ScalingConfig(num_workers=2)
-    storage = names["ray"].train.RunConfig(storage_path=out)
-    photos = {"data": str(Path("shards/photos").resolve())}
-    documented = TorchTrainer(
-        names["train"], train_loop_config=photos, scaling_config=workers, run_config=storage
+    ray_core.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    config = {"photos": str(Path("shards/photos").resolve()), "few": str(Path("shards/few").resolve())}
+    folder = str(Path.cwd())
+    TorchTrainer(
+        train,
+        train_loop_config={**config, "out": folder},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=folder),
     ).fit()
-    TorchTrainer(train, train_loop_config={}, scaling_config=workers, run_config=storage).fit()
-    facts = {
-        "loss": documented.metrics["loss"],
-        "ranks": [json.loads(Path(out, f"{r}.json").read_text()) for r in (0, 1)],
-    }
     ray_core.shutdown()
-    return facts
 
 
 def spawned():
@@ -276,7 +276,6 @@ def spawned():
     import torch.multiprocessing
 
     torch.multiprocessing.spawn(of_spawn, args=(str(Path.cwd()),), nprocs=2)
-    return {}
 
 
 def of_spawn(rank, folder):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # each test starts two processes that import torch and a framework
+pytestmark = pytest.mark.timeout(600)  # each test starts two processes that import torch and a framework
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -105,10 +105,9 @@ def test_timm_trains_on_a_loader_and_wraps_it(facts: Callable[..., list[Facts]])
 
 
 def test_ray_train_takes_a_loader_as_it_is_or_prepared(facts: Callable[..., list[Facts]]) -> None:
-    ((told),) = facts("ray")
-    assert told["loss"] > 0
-    ranks = told["ranks"]
+    ranks = facts("ray")
     for rank in ranks:
+        assert rank["documented"] == "epoch 1: 384 samples, each once"
         assert rank["prepared"] == rank["plain"]
         assert rank["steps"] == 5
         assert rank["proof"] == "epoch 0: 40 samples, each once"
@@ -154,15 +153,10 @@ def test_lightning_resumes_at_the_very_next_batch(folder: Path, facts: Callable[
         assert resumed == {place: line for place, line in steps.items() if place[0] >= first}
 
     for rank in ranks:
+        assert rank["proof"] == "epoch 1: 384 samples, each once"
         assert len(rank["whole"]) == 10
         assert len({tuple(keys["short"]) for _, keys in rank["whole"]}) > 4
         for step, keys in rank["resumed"].items():
             assert keys == rank["whole"][int(step) :]
     for epoch in (0, 1):
         assert each_once(keys["only"] for rank in ranks for number, keys in rank["streamed"] if number == epoch)
-
-
-def test_the_program_for_lightning_in_the_documentation_runs(folder: Path) -> None:
-    code = "import framework_runs; framework_runs.run_program('Lightning')"
-    run(folder, "-c", f"import sys; sys.path.append({str(PROGRAM.parent)!r}); {code}")
-    assert list((folder / "build" / "lightning").rglob("*.ckpt"))
