@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)  # each test starts two processes that import torch and a framework
+# Each test starts two processes that import torch and a framework.
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
