@@ -10,8 +10,8 @@ import pytest
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
-READING_ORDER = """errors wording sample options prng tarfmt jpeg codecs decode index dots manifest totals views snippet
-storage card shardset keys
+READING_ORDER = """errors wording sample options prng tarfmt jpeg codecs decode pages index dots manifest totals views
+snippet storage card shardset keys
 sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
 selection proof order mixture planner quality bad_samples where choose arguments native reader render assemble

@@ -28,8 +28,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         shards=tuple(
             ShardEntry(
                 name=f"ü {number}.tar",
-                samples=draw(counts),
-                bytes=draw(counts),
+                samples=(samples := draw(st.integers(0, 2**38))),
+                bytes=512 * samples + draw(counts),
                 xxh3=draw(checksums),
                 index=f"ü {number}.parquet",
                 index_bytes=draw(counts),

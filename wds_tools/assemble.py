@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wds_tools import native
 from wds_tools.bad_samples import is_about_data
-from wds_tools.codecs import CODECS, decode_field
+from wds_tools.codecs import CODECS, MAX_PIXELS, decode_field
 from wds_tools.decode import DeepPixels, Pixels, decode_rgb, decode_stored
 from wds_tools.errors import (
     DecodeError,
@@ -207,7 +207,17 @@ class Assembler:
                 key=key,
             )
         u = uniform(key_of("view", self.recipe.seed, epoch), positions, view.draws)
-        return view.regions(width, height, u)
+        regions = view.regions(width, height, u)
+        huge = np.flatnonzero(regions.size.prod(axis=1) > MAX_PIXELS)
+        if len(huge):
+            made_height, made_width = regions.size[huge[0]].tolist()
+            reason = (
+                f"{view} would make an image of {width[huge[0]]}x{height[huge[0]]} one of {made_width}x{made_height}; "
+                f"allowed are {MAX_PIXELS:,} pixels: leave such images out (where='width <= 100 * height and "
+                "height <= 100 * width'), or take CenterCrop(size, resize=...) or Resize((height, width))"
+            )
+            raise _placed(DecodeError(reason), rows, int(huge[0]))
+        return regions
 
     def _transformed(
         self, image: torch.Tensor, rows: Rows, i: int, epoch: int, position: int, out: torch.Tensor | None
@@ -268,7 +278,7 @@ def _pictures(rows: Rows, regions: Regions | None, pixels: Pixels | None) -> lis
         except DecodeError as error:
             raise _placed(error, rows, i) from error
         if regions is None:
-            pictures[i] = np.ascontiguousarray(cut.transpose(2, 0, 1))
+            pictures[i] = cut.transpose(2, 0, 1).copy()
         else:
             pictures[i] = render(cut, regions, i, boxes[i], pictures[i])
     return pictures

@@ -54,8 +54,9 @@ class Choice:
         if not self:
             return None
         entries = shards.manifest.shards[:first_shards]
-        ids = np.arange(sum(entry.samples for entry in entries), dtype=np.int64)
-        if self.where is not None:
+        if self.where is None:
+            ids = _all_ids(sum(entry.samples for entry in entries))
+        else:
             ids = _matching(shards, len(entries), self.where)
         if self.subset is not None and len(ids):
             ids = _subset(ids, self.subset, total=shards.manifest.samples, seed=self.seed)
@@ -119,7 +120,7 @@ def train_test_split(
     """
     shards = open_shards(dataset, cache=CacheOptions.of(None, None))
     selection = Choice(where=where).select(shards)
-    ids = selection.chosen if selection else np.arange(shards.manifest.samples)
+    ids = selection.chosen if selection else _all_ids(shards.manifest.samples)
     count = round(test_size * len(ids)) if isinstance(test_size, float) else test_size
     if not 0 < count < len(ids):
         raise OptionError(
@@ -127,6 +128,16 @@ def train_test_split(
         )
     label = labels_of(shards)[ids] if stratify else None
     return split_by_class(ids, label, count, seed=seed)
+
+
+def _all_ids(samples: int) -> NDArray[np.int64]:
+    try:
+        return np.arange(samples, dtype=np.int64)
+    except MemoryError as error:
+        raise OptionError(
+            f"subset= and class_weights= take 8 bytes for each of {samples:,} samples, more than there is memory: "
+            "leave them out, or choose by where="
+        ) from error
 
 
 def _indexes(shards: ShardSet, first_shards: int | None) -> Iterator[Index]:

@@ -28,7 +28,11 @@ from wds_tools.errors import DecodeError, SampleError
 MAX_PIXELS = 100_000_000
 """Images with more pixels are refused before memory is allocated; ImageNet's largest have about 70 million."""
 
-_MAX_NPY_HEADER = 1 << 20
+MAX_SIDE = 1 << 20
+"""Longer sides are refused too: decoders need memory for each row, and cannot hold a row of that length."""
+
+_MOST_CHUNKS = 4096
+_MAX_NPY_HEADER = 10_000  # numpy's own limit: it gives the header to Python's parser
 
 PILLOW_FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -94,15 +98,25 @@ def probe(data: bytes | memoryview) -> ImageInfo:
         info = _PROBES[kind](data)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DecodeError(str(error)) from error
-    if info.width * info.height > MAX_PIXELS:
-        raise DecodeError(
-            f"is {info.width}x{info.height} = {info.width * info.height:,} pixels; allowed are {MAX_PIXELS:,}"
-        )
+    check_size(info.width, info.height)
     return info
+
+
+def check_size(width: int, height: int) -> None:
+    """Refuse a picture that is too large, before memory is allocated for it.
+
+    Raises:
+        DecodeError: It is.
+    """
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise DecodeError(
+            f"is {width}x{height} = {width * height:,} pixels; allowed are {MAX_PIXELS:,}, and {MAX_SIDE:,} a side"
+        )
 
 
 def _probe_jpeg(data: bytes | memoryview) -> ImageInfo:
     header = jpeg.parse_header(data)
+    jpeg.check_effort(data, MAX_PIXELS)
     mode = {1: "L", 3: "RGB", 4: "CMYK"}.get(header.components)
     if mode is None or header.bits != 8:
         raise ValueError(f"is a JPEG of {header.components} components at {header.bits} bits; allowed: 1, 3, 4 at 8")
@@ -153,8 +167,8 @@ _PROBES: dict[str, Callable[[bytes | memoryview], ImageInfo]] = {
 def _png_exif(data: bytes | memoryview) -> bytes:
     """Walk a PNG's chunks to the end, check each, and return its EXIF: Pillow would decode the pixels to find that."""
     exif = b""
-    position = 8
-    while True:
+    position, others = 8, 0
+    while others <= _MOST_CHUNKS:
         stop = position + 12 + int.from_bytes(data[position : position + 4], "big")
         kind = bytes(data[position + 4 : position + 8])
         if stop > len(data):
@@ -166,6 +180,8 @@ def _png_exif(data: bytes | memoryview) -> bytes:
         if kind == b"eXIf":
             exif = bytes(data[position + 8 : stop - 4])
         position = stop
+        others += kind not in (b"IDAT", b"fdAT", b"fcTL")  # pixels, in as many chunks as it takes
+    raise ValueError(f"PNG has more than {_MOST_CHUNKS:,} chunks beside those of pixels: save it again")
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -209,7 +225,8 @@ def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtyp
     if start > _MAX_NPY_HEADER:
         raise ValueError(f"npy header of {start:,} bytes; allowed are {_MAX_NPY_HEADER:,}")
     shape, fortran, dtype = _npy_header(bytes(data[:start]))
-    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(data) - start:
+    fits = min(shape, default=0) >= 0 and math.prod(shape) * dtype.itemsize == len(data) - start
+    if dtype.hasobject or not dtype.itemsize or not fits:
         raise ValueError(f"shape {shape} of {dtype} does not fit the {len(data) - start:,} bytes that follow")
     return shape, fortran, dtype, start
 

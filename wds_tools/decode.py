@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools import jpeg
-from wds_tools.codecs import MAX_PIXELS, PILLOW_FORMATS, sixteen_bit_mode, stored_pixels
+from wds_tools.codecs import MAX_PIXELS, PILLOW_FORMATS, check_size, sixteen_bit_mode, stored_pixels
 from wds_tools.errors import DecodeError
 from wds_tools.jpeg import Box, Frame
 
@@ -57,6 +57,7 @@ def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int, box:
             f"fields=({kind!r}, 'label'), or convert it to 8 bits before packing"
         )
     is_jpeg = kind in ("jpg", "jpeg")
+    _check_effort(data)
     if is_jpeg and box is not None and (part := _decode_part(data, mode, orientation, box)) is not None:
         return part
     pixels = _decode_jpeg(data) if is_jpeg and mode in ("RGB", "L") else None
@@ -206,7 +207,7 @@ def turned_box(box: Box, orientation: int, size: tuple[int, int]) -> Box:
 def _pillow(data: memoryview | bytearray, *, rgb: bool) -> Pixels:
     with _opened(data) as image:
         if rgb:
-            return np.asarray(image.convert("RGB"))
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))  # which would make a copy
         stored = np.asarray(image.convert("L") if image.mode == "1" else image)
         return stored if stored.ndim == 3 else stored[:, :, None]
 
@@ -222,12 +223,19 @@ def _read(data: memoryview, raw_mode: str | None) -> NDArray[Any]:
 @contextmanager
 def _opened(data: memoryview | bytearray) -> Iterator[Any]:
     """Open an image with Pillow, and report all that it finds wrong in the same way."""
+    _check_effort(data)
     try:
         with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise DecodeError(f"image is {image.width}x{image.height}; allowed are {MAX_PIXELS:,} pixels")
+            check_size(image.width, image.height)
             yield image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        if isinstance(error, DecodeError):
-            raise
-        raise DecodeError(f"image cannot be decoded: {error}") from error
+    except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
+        raise DecodeError(f"image cannot be decoded: {str(error) or 'not enough memory'}") from error
+
+
+def _check_effort(data: memoryview | bytearray) -> None:
+    """Refuse a JPEG that takes far more memory or time than its size and the length of its file explain."""
+    if bytes(data[:2]) == b"\xff\xd8":
+        try:
+            jpeg.check_effort(memoryview(data), MAX_PIXELS)
+        except ValueError as error:
+            raise DecodeError(f"image cannot be decoded: {error}") from error

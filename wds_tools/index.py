@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from wds_tools.codecs import ImageInfo
 from wds_tools.errors import ManifestError
+from wds_tools.pages import memory_of
 from wds_tools.sample import IMAGE_FIELDS
+from wds_tools.tarfmt import BLOCK
 
 FORMAT_VERSION = 1
 NO_LABEL = np.iinfo(np.int64).min
@@ -25,6 +27,10 @@ ABSENT = -1
 """Offset of a field that a sample does not have."""
 
 _METADATA_KEY = b"wds_tools"
+_TEXTS = ["key", "mode"]
+_WORDS = pa.dictionary(pa.int32(), pa.string())
+_LEAST_MEMORY = 64 << 20  # that any index may take
+_MEMORY_OF_BYTE = 512  # and for each byte of its file; usual are 20
 _JPEG_COLUMNS = {
     "restart": np.int32,
     "mcu_width": np.int8,
@@ -196,16 +202,22 @@ def _write(table: Any, about: dict[str, Any]) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def from_bytes(data: bytes, *, name: str) -> Index:
+def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
     """Read an index and check that every field lies inside its shard.
 
+    Args:
+        data: The file.
+        name: Where it is from, for error messages.
+        samples: How many it should have, where a manifest says so: another number is found before they are read.
+
     Raises:
-        ManifestError: Not an index, of another version, or with places outside the shard.
+        ManifestError: Not an index, of another version, of another number of samples, or with places outside the
+            shard.
     """
     try:
-        # Not pq.read_table(): that starts threads, which a fork would lose, and takes four times as long
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-        about = json.loads(table.schema.metadata[_METADATA_KEY])
+        _check_memory(data)
+        file = pq.ParquetFile(pa.BufferReader(data))
+        about = json.loads(file.schema_arrow.metadata[_METADATA_KEY])
         version = about["version"]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ManifestError(
@@ -217,15 +229,47 @@ def from_bytes(data: bytes, *, name: str) -> Index:
             "make it again with `wds-tools index`"
         )
     try:
-        index = _from_table(table, about)
+        _check_rows(file.metadata.num_rows, about, samples)
+        known = _columns_of(file, about)
+        # Not pq.read_table(): that starts threads, which a fork would lose, and takes four times as long
+        file = pq.ParquetFile(pa.BufferReader(data), metadata=file.metadata, read_dictionary=_TEXTS)
+        index = _from_table(file.read(columns=known, use_threads=False), about)
         _check_values(index)
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(
             f"{name} breaks the format of an index ({type(error).__name__} {_one_line(error)}): "
             "make it again with `wds-tools index`"
         ) from error
     _check_places(index, name)
     return index
+
+
+def _check_memory(data: bytes) -> None:
+    """Refuse an index that takes far more memory than its file explains, before it is read."""
+    memory, allowed = memory_of(data), _LEAST_MEMORY + _MEMORY_OF_BYTE * len(data)
+    if memory > allowed:
+        raise ValueError(f"its {len(data):,} bytes would become {memory:,} in memory; allowed are {allowed:,}")
+
+
+def _check_rows(rows: int, about: dict[str, Any], samples: int | None) -> None:
+    """Refuse more samples than the shard or the manifest explain."""
+    shard_bytes, fields = about["shard_bytes"], about["fields"]
+    if type(shard_bytes) is not int or not 0 <= shard_bytes < 2**63:
+        raise ValueError(f"shard_bytes is {shard_bytes!r}")
+    if samples is not None and rows != samples:
+        raise ValueError(f"it has {rows:,} samples, and the manifest says {samples:,}")
+    if rows > shard_bytes // BLOCK:
+        raise ValueError(f"it has {rows:,} samples, and its shard {shard_bytes:,} bytes: each takes {BLOCK} at least")
+    if len(set(fields)) < len(fields):
+        raise ValueError("a field is named twice")
+
+
+def _columns_of(file: Any, about: dict[str, Any]) -> list[str]:
+    """Return the columns to read: others may be there, of any size."""
+    known = [f"{field}.{part}" for field in about["fields"] for part in ("offset", "size", "xxh3")]
+    known += [*_TEXTS, "label", "width", "height", "orientation", *_JPEG_COLUMNS]
+    there = set(file.schema_arrow.names)
+    return [name for name in known if name in there]
 
 
 def rename(data: bytes, *, name: str, shard: str) -> bytes:
@@ -265,7 +309,12 @@ def _from_table(table: Any, about: dict[str, Any]) -> Index:
     def texts(column: str) -> list[str]:
         if table.column(column).null_count:
             raise ValueError(f"column {column!r} has rows without a value")
-        return table.column(column).cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+        made: list[str] = []
+        for chunk in table.column(column).cast(_WORDS).chunks:  # rows of the same text share it
+            chunk.validate(full=True)  # Arrow takes the numbers of words from the file as they are
+            words = chunk.dictionary.to_pylist()
+            made += [words[number] for number in chunk.indices.to_pylist()]
+        return made
 
     return Index(
         shard=about["shard"],
@@ -292,8 +341,6 @@ def _from_table(table: Any, about: dict[str, Any]) -> Index:
 def _check_values(index: Index) -> None:
     if not isinstance(index.shard, str) or not isinstance(index.shard_xxh3, str):
         raise TypeError(f"the shard is {index.shard!r} with checksum {index.shard_xxh3!r}")
-    if type(index.shard_bytes) is not int or not 0 <= index.shard_bytes < 2**63:
-        raise ValueError(f"shard_bytes is {index.shard_bytes!r}")
     if np.any(index.width < 0) or np.any(index.height < 0):
         raise ValueError("an image has a negative size")
     if np.any(index.orientation < 1) or np.any(index.orientation > 8):

@@ -6,7 +6,9 @@ Technical Note 5116 (APP14).
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,7 +21,15 @@ _FRAMES = frozenset([*range(0xC0, 0xD0)]) - {0xC4, 0xC8, 0xCC}  # SOFn, without 
 _ORIENTATION_TAG = 0x0112
 _END = b"\xff\xd9"
 _HEAD = struct.Struct(">BBH")  # of a segment: FF, marker, length
+_LENGTH = struct.Struct(">H")
 _WITHOUT_LENGTH = _STANDALONE | {0xD9, 0xFF}
+_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # without RSTn and TEM, which stand alone, and FF 00, a coded FF
+_PROGRESSIVE = frozenset([0xC2, 0xC6, 0xCA, 0xCE])
+_ARITHMETIC = frozenset([0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF])
+_MOST_SEGMENTS = 4096  # a colour profile has 255 at most, other data a few
+_MOST_TAGS = 512  # of an Exif folder; cameras write about 20
+_MOST_PASSES = 16
+"""Scans that a picture of the largest size may have; a smaller one may have more. Encoders make about 10."""
 
 
 class JpegHeader(NamedTuple):
@@ -66,14 +76,14 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
     mcu = (0, 0)
     orientation: int | None = None
     has_restart = False
-    while True:
+    for _ in range(_MOST_SEGMENTS):
         marker, start, stop = _segment(data, position)
         has_restart |= marker == 0xDD
         if marker in _FRAMES:
             if stop - start < 6:
                 raise ValueError("JPEG frame header is cut")
             bits, height, width, components = struct.unpack_from(">BHHB", data, start)
-            frame = width, height, components, bits, marker in (0xC2, 0xC6, 0xCA, 0xCE)
+            frame = width, height, components, bits, marker in _PROGRESSIVE
             mcu = _mcu(data[start:stop], components)
         elif marker == 0xE1 and orientation is None:
             orientation = exif_orientation(data[start:stop])
@@ -82,11 +92,56 @@ def parse_header(data: bytes | memoryview) -> JpegHeader:
         elif marker == 0xD9:
             raise ValueError("JPEG ends without a scan: it holds no picture")
         position = stop
+    else:
+        raise ValueError(f"JPEG has more than {_MOST_SEGMENTS:,} segments: save it again")
     if frame is None or frame[0] == 0 or frame[1] == 0:
         raise ValueError("JPEG has no frame header with a width and a height before its first scan")
     if not _has_end(data, stop):
         raise ValueError("JPEG is cut: no end-of-image marker behind the first scan")
     return JpegHeader(*frame, orientation or 1, *mcu, has_restart)
+
+
+def check_effort(data: bytes | memoryview, most_pixels: int) -> None:
+    """Refuse a JPEG that takes far more memory or time than its size and the length of its file explain.
+
+    A decoder passes over the whole picture for each scan. And in a Huffman-coded file each block of 64 pixels takes at
+    least a bit: where there are fewer, the file is cut, which a decoder would only find out after making room for all.
+
+    Raises:
+        ValueError: It has more than ``most_pixels``, too many scans for its size, or too few bytes.
+    """
+    width = height = components = scans = frame_marker = 0
+    for number, (marker, start, stop) in enumerate(_segments(data)):
+        if number >= _MOST_SEGMENTS:
+            raise ValueError(f"JPEG has more than {_MOST_SEGMENTS:,} segments: save it again")
+        if marker in _FRAMES and not frame_marker and stop - start >= 6:
+            frame_marker = marker
+            _, height, width, components = struct.unpack_from(">BHHB", data, start)
+        elif marker == 0xDA and start < stop:
+            scans += 1
+            if frame_marker not in _PROGRESSIVE and data[start] == components:
+                break  # all is in one scan: decoders stop behind it
+    pixels = width * height
+    if pixels > most_pixels:
+        raise ValueError(f"is {width}x{height} = {pixels:,} pixels; allowed are {most_pixels:,}")
+    if scans * pixels > _MOST_PASSES * most_pixels:
+        raise ValueError(
+            f"JPEG has {scans:,} scans, and each is a pass over its {width}x{height} pixels; allowed are "
+            f"{_MOST_PASSES * most_pixels // pixels:,} at this size: save it again"
+        )
+    if frame_marker not in _ARITHMETIC and 8 * len(data) < -(-width // 8) * -(-height // 8):
+        raise ValueError(f"JPEG is cut: {len(data):,} bytes cannot hold {width}x{height} pixels")
+
+
+def _segments(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
+    """Yield (marker, start, stop of its payload) of all segments as decoders find them: other bytes are skipped."""
+    position, end = 2, len(data) - 1
+    while (found := _MARKER.search(data, position)) and (position := found.end()) < end:
+        marker, (length,) = data[position - 1], _LENGTH.unpack_from(data, position)
+        if marker == 0xD9 or length < 2 or position + length > len(data):
+            return
+        yield marker, position + 2, position + length
+        position += length
 
 
 def _has_end(data: bytes | memoryview, start: int) -> bool:
@@ -106,8 +161,11 @@ def _segment(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
 
 def _odd_segment(data: bytes | memoryview, position: int) -> tuple[int, int, int]:
     """Do as `_segment` for what is rare: fill bytes, markers without a length, damage."""
+    start = position
     while position + 1 < len(data) and data[position] == 0xFF and data[position + 1] == 0xFF:
-        position += 1  # fill bytes
+        position += 1
+        if position - start > _MOST_SEGMENTS:
+            raise ValueError(f"JPEG has more than {_MOST_SEGMENTS:,} fill bytes at byte {start}")
     if position + 2 > len(data) or data[position] != 0xFF:
         raise ValueError(f"JPEG header is damaged at byte {position}: a marker was expected")
     marker = data[position + 1]
@@ -133,7 +191,7 @@ def exif_orientation(payload: bytes | memoryview) -> int | None:
     if ifd + 2 > len(tiff):
         return None
     (entries,) = struct.unpack_from(order + "H", tiff, ifd)
-    for entry in range(ifd + 2, min(ifd + 2 + 12 * entries, len(tiff) - 11), 12):
+    for entry in range(ifd + 2, min(ifd + 2 + 12 * min(entries, _MOST_TAGS), len(tiff) - 11), 12):
         tag, kind, _count, value = struct.unpack_from(order + "HHIH", tiff, entry)
         if tag == _ORIENTATION_TAG and kind == 3 and 1 <= value <= 8:
             return int(value)

@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import ManifestError
+from wds_tools.tarfmt import BLOCK
 
 FORMAT = "wds_tools manifest"
 FORMAT_VERSION = 2
@@ -23,6 +24,9 @@ OLD_VERSION = 1
 """Without a checksum; still read."""
 
 MANIFEST_NAME = "manifest.json"
+MAX_SAMPLES = 1 << 40
+"""More in a dataset cannot be planned: the order of an epoch takes a few bytes for each million samples."""
+
 _CHECKSUM = re.compile("[0-9a-f]{32}")
 _SEAL = "xxh3"  # the last word of a manifest: the checksum of all bytes before its digits
 _SEAL_END = '"\n}\n'  # the bytes after its digits
@@ -230,6 +234,10 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
     shards = tuple(ShardEntry(**entry) for entry in raw["shards"])
     for shard in shards:
         _check_entry(shard)
+    if not _is_count(sum(shard.bytes for shard in shards)):
+        raise ValueError("all shards together have more than 2**63 - 1 bytes")
+    if (samples := sum(shard.samples for shard in shards)) > MAX_SAMPLES:
+        raise ValueError(f"all shards together have {samples:,} samples; allowed are {MAX_SAMPLES:,}")
     names = [name for shard in shards for name in (shard.name, shard.index)]
     if len(set(names)) < len(names):
         raise ValueError(f"{Counter(names).most_common(1)[0][0]!r} is named twice")
@@ -253,6 +261,10 @@ def _check_entry(shard: ShardEntry) -> None:
     for count in (shard.samples, shard.bytes, shard.index_bytes):
         if not _is_count(count):
             raise ValueError(f"shard {shard.name!r} has a count of {count!r}; allowed are 0 to 2**63 - 1")
+    if shard.samples > shard.bytes // BLOCK:
+        raise ValueError(
+            f"shard {shard.name!r} has {shard.samples:,} samples in {shard.bytes:,} bytes; each takes {BLOCK} at least"
+        )
     for checksum in (shard.xxh3, shard.index_xxh3):
         if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
             raise ValueError(f"shard {shard.name!r} has checksum {checksum!r}; allowed are 32 hexadecimal digits")

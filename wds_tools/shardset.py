@@ -118,11 +118,11 @@ class ShardSet:
                 "it was damaged or replaced; copy it, or make it again with `wds-tools index`",
                 shard=entry.name,
             )
-        index = from_bytes(data, name=where)
-        if (index.shard_bytes, len(index)) != (entry.bytes, entry.samples):
+        index = from_bytes(data, name=where, samples=entry.samples)
+        if index.shard_bytes != entry.bytes:
             raise ManifestError(
-                f"the index {where} is for a shard of {index.shard_bytes:,} bytes and {len(index):,} samples; "
-                f"the manifest says {entry.bytes:,} and {entry.samples:,}: make it again with `wds-tools index`",
+                f"the index {where} is for a shard of {index.shard_bytes:,} bytes; the manifest says "
+                f"{entry.bytes:,}: make it again with `wds-tools index`",
                 shard=entry.name,
             )
         return index

@@ -143,6 +143,8 @@ def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int
         sides = list(size) if isinstance(size, (tuple, list)) else [size]
     if len(sides) not in (1, 2) or not all(isinstance(side, int) and 1 <= side <= _MOST_SIDE for side in sides):
         raise OptionError(f"resize={size!r}; allowed are pixels of the shorter side, or WIDTHxHEIGHT such as '128x128'")
+    if len(sides) == 2 and sides[0] * sides[1] > codecs.MAX_PIXELS:
+        raise OptionError(f"resize={size!r}; allowed are {codecs.MAX_PIXELS:,} pixels at most")
     return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
@@ -208,8 +210,10 @@ def _from_pixels(pixels: Pixels, policy: Policy) -> Encoded:
     size = policy.size_of(*pixels.shape[:2])
     if pixels.shape[:2] != size:
         # torchvision's filter for antialiasing, so that Resize at this point is Resize in training
-        resized = Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR)
-        pixels = np.asarray(resized)
+        image = Image.fromarray(pixels)
+        if image.height * size[1] > codecs.MAX_PIXELS:  # Pillow resizes rows first, all of them
+            image = image.resize((image.width, size[0]), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
     if policy.images == "raw":
         if pixels.ndim == 2:
             pixels = np.repeat(pixels[:, :, None], 3, axis=2)
@@ -224,6 +228,11 @@ def _encoded(data: bytes) -> Encoded:
 
 def _jpeg(pixels: Pixels, quality: int) -> bytes:
     """Encode a JPEG that is crop-ready from the start."""
+    if max(pixels.shape[:2]) > _MOST_SIDE:
+        raise DecodeError(
+            f"would be a JPEG of {pixels.shape[1]}x{pixels.shape[0]}; allowed are {_MOST_SIDE:,} pixels a side: pack "
+            "with images='keep', or with resize= as WIDTHxHEIGHT"
+        )
     out = io.BytesIO()
     blocks = piece_mcus(pixels.shape[1], 8 if pixels.ndim == 2 else 16)
     Image.fromarray(pixels).save(

@@ -18,6 +18,7 @@
 #error "another libjpeg scales components in other ways, and would write more rows than there is room for"
 #endif
 
+#define MOST_PASSES 16 /* as in jpeg.py */
 #define MAX_LINES (4 * DCTSIZE) /* rows of one component in a row of MCUs: sampling factors are 4 at most */
 
 #if JPEG_LIB_VERSION >= 70
@@ -241,6 +242,22 @@ static int check(const Decoder *decoder, const Region *region)
     return (size_t)region->top + (size_t)region->height > jpeg->image_height ? -1 : 0;
 }
 
+/* Returns whether the picture takes no more memory and time than its size and the length of its file explain; what that
+   means is told in Python, in jpeg.check_effort(). Scans are counted with what only looks like one. */
+static int is_worth_the_effort(Decoder *decoder, const Picture *picture)
+{
+    struct jpeg_decompress_struct *jpeg = &decoder->jpeg;
+    const uint8_t *at = picture->data, *end = picture->data + picture->size;
+    size_t width = jpeg->image_width, height = jpeg->image_height, scans = 0;
+    if (!jpeg->arith_code && 8 * picture->size < ((width + 7) / 8) * ((height + 7) / 8))
+        return 0;
+    if (!jpeg_has_multiple_scans(jpeg))
+        return 1;
+    for (; (at = memchr(at, 0xFF, (size_t)(end - at))) && at + 1 < end; at++)
+        scans += at[1] == 0xDA;
+    return scans * width * height <= MOST_PASSES * decoder->max_pixels;
+}
+
 /* Decodes the rows down to the region's end into the decoder's planes. */
 static void decode_rows(Decoder *decoder, const Region *region, const size_t *stride)
 {
@@ -309,7 +326,7 @@ int decode_picture(Decoder *decoder, const Picture *picture, int spare, Planes *
     jpeg_create_decompress(jpeg); /* anew: it keeps tables, and the next picture may have none of its own */
     jpeg_mem_src(jpeg, picture->data, picture->size);
     jpeg_read_header(jpeg, TRUE);
-    if (check(decoder, &picture->needed))
+    if (check(decoder, &picture->needed) || !is_worth_the_effort(decoder, picture))
         give_up((j_common_ptr)jpeg);
     jpeg->raw_data_out = TRUE;
     jpeg->scale_num = 1;
