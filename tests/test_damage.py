@@ -87,18 +87,42 @@ def _try(dataset: Path, file: str, kind: str, numbers: range) -> Counter[tuple[s
     return outcomes
 
 
+def _try_without_manifest(dataset: Path, kind: str, numbers: range) -> Counter[str]:
+    """Damage an index that only itself vouches for; return how often loading ended how."""
+    path, pattern = dataset / "shard-000001.parquet", f"{dataset}/shard-{{000000..000001}}.tar"
+    manifest = dataset / "manifest.json"
+    whole, seal, outcomes = path.read_bytes(), manifest.read_bytes(), Counter[str]()
+    manifest.unlink()
+    try:
+        expected = _load(pattern)
+        for number in numbers:
+            path.write_bytes(_damaged(whole, kind, number))
+            outcomes[loaded := _outcome(lambda: _load(pattern) == expected)] += 1
+            assert loaded in ("right", "refused"), f"index alone, {kind}, case {number}: {loaded}"
+    finally:
+        path.write_bytes(whole)
+        manifest.write_bytes(seal)
+    return outcomes
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("file", FILES)
 def test_damage_is_never_silent(dataset: Path, file: str, kind: str) -> None:
     outcomes = _try(dataset, file, kind, range(QUICK))
-    assert outcomes["refused", "right"] > QUICK / 4  # most are refused by the loader, and all are found by verify
+    assert outcomes["refused", "right"] > QUICK / 4  # the loader refuses most; verify finds all
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_to_an_index_is_never_silent_where_there_is_no_manifest(dataset: Path, kind: str) -> None:
+    assert _try_without_manifest(dataset, kind, range(QUICK))["refused"] > QUICK / 4
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", [*FILES, "index alone"])
 def test_ten_thousand_damages_of_each_kind_to_each_file_are_never_silent(dataset: Path, file: str, kind: str) -> None:
-    outcomes = _try(dataset, file, kind, range(LONG))
+    alone = file == "index alone"
+    outcomes = _try_without_manifest(dataset, kind, range(LONG)) if alone else _try(dataset, file, kind, range(LONG))
     print(f"{file}, {kind}: (loaded, verified) {dict(outcomes)}")  # noqa: T201 - the counts, with `pytest -s`
     assert outcomes.total() == LONG

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,18 @@ from hypothesis import strategies as st
 
 from wds_tools.codecs import ImageInfo
 from wds_tools.errors import ManifestError
-from wds_tools.index import ABSENT, NO_LABEL, Index, IndexBuilder, from_bytes, image_field, index_name, to_bytes
+from wds_tools.index import (
+    ABSENT,
+    NO_LABEL,
+    Index,
+    IndexBuilder,
+    content_checksum,
+    from_bytes,
+    image_field,
+    index_name,
+    rename,
+    to_bytes,
+)
 
 QUICK = settings(deadline=None, max_examples=100)
 SHARD_BYTES = 2**62
@@ -69,7 +81,9 @@ def small() -> Index:
 def rewritten(change: dict[str, Any] | None = None, **about: Any) -> bytes:
     """Write the small index with other columns (None: without them) and other statements about it."""
     table = pq.read_table(pa.BufferReader(to_bytes(small())))
-    told = {**json.loads(table.schema.metadata[b"wds_tools"]), **about}
+    told = json.loads(table.schema.metadata[b"wds_tools"])
+    del told["xxh3"]  # as in indexes of before there was one
+    told |= about
     columns = {name: table.column(name) for name in table.column_names} | (change or {})
     table = pa.table({name: column for name, column in columns.items() if column is not None})
     sink = pa.BufferOutputStream()
@@ -118,6 +132,7 @@ def test_the_columns_have_the_types_that_the_format_names() -> None:
         "shard_bytes": SHARD_BYTES,
         "shard_xxh3": "ab" * 16,
         "fields": ["jpg", "cls", "json"],
+        "xxh3": content_checksum(small()),
     }
 
 
@@ -278,3 +293,53 @@ def test_a_damaged_index_raises_nothing_but_a_manifest_error() -> None:
         else:
             assert all(np.all(part.offset + part.size <= index.shard_bytes) for part in index.fields.values())
     assert refused > 1000
+
+
+# --- its own checksum ---
+
+
+def test_an_index_without_a_checksum_is_read() -> None:
+    assert_same(from_bytes(rewritten(), name="s.parquet"), small())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"label": pa.array([2, None, 0])},
+        {"label": pa.array([3, 3, 0])},
+        {"key": pa.array(["a", "b", "d"])},
+        {"width": pa.array([1, 0, 0], pa.int32())},
+        {"orientation": pa.array([2, 1, 1], pa.int8())},
+        {"mode": pa.array(["L", "", ""])},
+        {"jpg.xxh3": pa.array([1, 5, None], pa.uint64())},
+        {"jpg.size": pa.array([99, 0, None])},
+        {"mcu_width": None},
+    ],
+)
+def test_content_that_is_not_that_of_the_checksum_is_refused(change: dict[str, Any]) -> None:
+    checksum = content_checksum(small())
+    assert_same(from_bytes(rewritten(xxh3=checksum), name="s.parquet"), small())
+    with pytest.raises(ManifestError, match=r"its checksum is .* it was damaged"):
+        from_bytes(rewritten(change, xxh3=checksum), name="s.parquet")
+
+
+def test_what_is_said_of_the_shard_belongs_to_the_checksum() -> None:
+    checksum = content_checksum(small())
+    for about in ({"shard": "t.tar"}, {"shard_xxh3": "0" * 32}, {"shard_bytes": 10**6}, {"xxh3": None}):
+        with pytest.raises(ManifestError, match="it was damaged"):
+            from_bytes(rewritten(**({"xxh3": checksum} | about)), name="s.parquet")
+
+
+def test_a_renamed_index_has_the_checksum_of_its_new_name() -> None:
+    renamed = rename(to_bytes(small()), name="s.parquet", shard="t.tar")
+    assert_same(from_bytes(renamed, name="t.parquet"), replace(small(), shard="t.tar"))
+    old = rename(rewritten(later=1), name="s.parquet", shard="t.tar")  # of an index without one
+    assert json.loads(pq.read_schema(pa.BufferReader(old)).metadata[b"wds_tools"])["xxh3"]
+
+
+def test_values_of_a_field_that_a_sample_lacks_do_not_matter() -> None:
+    columns = small().fields["cls"]
+    assert columns.offset[1] == ABSENT
+    odd = replace(columns, size=columns.size + (columns.offset == ABSENT))
+    index = replace(small(), fields=small().fields | {"cls": odd})
+    assert_same(from_bytes(to_bytes(index), name="s.parquet"), small())

@@ -7,12 +7,13 @@ In memory each column is a numpy array, because the loader takes rows by the tho
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.codecs import ImageInfo
@@ -27,6 +28,7 @@ ABSENT = -1
 """Offset of a field that a sample does not have."""
 
 _METADATA_KEY = b"wds_tools"
+_CHECKSUM = "xxh3"  # in the metadata: the manifest has one of the whole file, but not everyone reads a manifest
 _TEXTS = ["key", "mode"]
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _LEAST_MEMORY = 64 << 20  # that any index may take
@@ -36,6 +38,7 @@ _JPEG_COLUMNS = {
     "mcu_width": np.int8,
     "mcu_height": np.int8,
 }  # absent in indexes of before there was `transcode`
+_NUMBERS = {"width": np.int32, "height": np.int32, "orientation": np.int8, **_JPEG_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +181,23 @@ def to_bytes(index: Index) -> bytes:
         "shard_bytes": index.shard_bytes,
         "shard_xxh3": index.shard_xxh3,
         "fields": list(index.fields),
+        _CHECKSUM: content_checksum(index),
     }
     return _write(pa.table(columns), about)
+
+
+def content_checksum(index: Index) -> str:
+    """Return the XXH3-128 of what an index says, which does not depend on how Parquet stores it."""
+    words = [index.shard, str(index.shard_bytes), index.shard_xxh3, *index.fields, *index.keys, *index.mode]
+    digest = xxhash.xxh3_128("".join(f"{word}\n" for word in words).encode())
+    for part in index.fields.values():
+        there = part.offset != ABSENT
+        for column, dtype in ((part.offset, "<i8"), (part.size * there, "<i8"), (part.xxh3 * there, "<u8")):
+            digest.update(column.astype(dtype).tobytes())
+    digest.update(index.label.astype("<i8").tobytes())
+    for name, its_type in _NUMBERS.items():
+        digest.update(getattr(index, name).astype(np.dtype(its_type).newbyteorder("<")).tobytes())
+    return digest.hexdigest()
 
 
 # Not pa.array(): it imports pandas where that is installed, 0.2 s in every process that packs.
@@ -235,6 +253,9 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
         file = pq.ParquetFile(pa.BufferReader(data), metadata=file.metadata, read_dictionary=_TEXTS)
         index = _from_table(file.read(columns=known, use_threads=False), about)
         _check_values(index)
+        checksum = content_checksum(index)
+        if about.get(_CHECKSUM, checksum) != checksum:  # indexes of before there was one have none
+            raise ValueError(f"its checksum is {checksum}, it says {about[_CHECKSUM]!r}: it was damaged")
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(
             f"{name} breaks the format of an index ({type(error).__name__} {_one_line(error)}): "
@@ -283,10 +304,10 @@ def rename(data: bytes, *, name: str, shard: str) -> bytes:
     Raises:
         ManifestError: Not an index.
     """
-    from_bytes(data, name=name)
+    index = from_bytes(data, name=name)
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     about = json.loads(table.schema.metadata[_METADATA_KEY])
-    return _write(table, {**about, "shard": shard})
+    return _write(table, {**about, "shard": shard, _CHECKSUM: content_checksum(replace(index, shard=shard))})
 
 
 def _one_line(error: BaseException) -> str:
