@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,11 +23,12 @@ import numpy as np
 import torch
 
 import wds_tools as wt
-from wds_tools import loader as loader_module
+from wds_tools import pipeline as pipeline_module
 from wds_tools.assemble import Recipe
 from wds_tools.bench.report import Round, Spread, table
 from wds_tools.bench.timing import time_batches
-from wds_tools.job import Job, Task, joined
+from wds_tools.collate import joined
+from wds_tools.job import Job, Task
 from wds_tools.ring import Ring
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
@@ -51,7 +53,7 @@ class ThreadedJob:
             self.pool = ThreadPoolExecutor(len(self.jobs), initializer=torch.set_num_threads, initargs=(1,))
         edges = np.linspace(0, len(task.ids), len(self.jobs) + 1).astype(int).tolist()
         parts = [
-            Task(task.slot, task.start + start, task.epoch, task.positions[start:stop], task.ids[start:stop])
+            replace(task, start=task.start + start, positions=task.positions[start:stop], ids=task.ids[start:stop])
             for start, stop in pairwise(edges)
         ]
         return joined(list(self.pool.map(Job.run, self.jobs, parts)))
@@ -59,7 +61,7 @@ class ThreadedJob:
 
 @contextmanager
 def loading(data: str, batch_size: int, workers: int, threads: int, seed: int) -> Iterator[Any]:
-    loader_module.Job = Job if threads == 1 else partial(ThreadedJob, threads=threads)
+    pipeline_module.Job = Job if threads == 1 else partial(ThreadedJob, threads=threads)
     with wt.make_loader(data, batch_size=batch_size, view=VIEW, shuffle=True, seed=seed, num_workers=workers) as loader:
         yield loader
 
