@@ -104,7 +104,7 @@ class Imports:
 
 
 def packages(distribution: str = "wds-tools") -> list[Package]:
-    """Return what a distribution asks for, without the extra for its tests; nothing if it is not installed itself."""
+    """Return what a distribution asks for, without the extras for its tests; nothing if it is not installed itself."""
     try:
         wanted = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
@@ -112,7 +112,7 @@ def packages(distribution: str = "wds-tools") -> list[Package]:
     return [
         Package(name, _installed(name), least, extra)
         for name, least, extra in map(parse_requirement, wanted)
-        if extra != "test"
+        if not extra.startswith("test")
     ]
 
 
