@@ -94,7 +94,7 @@ def test_a_plain_dataloader_stacks_them(with_depth: Path, num_workers: int) -> N
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_they_are_copied_to_a_device(with_depth: Path) -> None:
     with wt.make_loader(with_depth, batch_size=4, fields=("depth.png", "__key__"), device="cuda") as loader:
         depths, keys = next(iter(loader))
