@@ -308,7 +308,7 @@ def test_control_characters_in_keys_do_not_reach_the_terminal(make, tmp_path, ca
     assert "\x1b" not in caplog.text
 
 
-# Samples that cannot be read.
+# Unreadable samples.
 
 
 @pytest.fixture(scope="module")
@@ -340,7 +340,7 @@ def test_an_undecodable_picture_is_an_error_by_default(make, damaged):
         list(make(damaged, shuffle=True))
 
 
-def test_samples_that_cannot_be_read_are_replaced_logged_and_listed(make, damaged, caplog):
+def test_unreadable_samples_are_replaced_logged_and_listed(make, damaged, caplog):
     loader = make(damaged, **REPLACE)
     for epoch in range(2):
         batches = epoch_of(loader)
@@ -352,7 +352,7 @@ def test_samples_that_cannot_be_read_are_replaced_logged_and_listed(make, damage
         assert {bad.epoch for bad in loader.errors} == {epoch}
         assert all("DecodeError" in bad.reason for bad in loader.errors)
         proof = loader.epoch_proof()
-        assert str(proof) == f"epoch {epoch}: 57 samples, each once; 3 could not be read and were replaced"
+        assert str(proof) == f"epoch {epoch}: 57 samples, each once; 3 unreadable and replaced"
         assert proof.ok
         assert proof.delivered + proof.replaced == proof.expected
     assert sum("sample replaced" in record.message for record in caplog.records) == 6
@@ -392,7 +392,7 @@ def test_more_than_the_budget_is_an_error(make, damaged, max_errors, allowed):
     if allowed == 3:
         assert len(list(loader)) == 10
         return
-    with pytest.raises(SampleError, match=rf"{allowed + 1} samples could not be read.*allows {allowed}") as caught:
+    with pytest.raises(SampleError, match=rf"{allowed + 1} unreadable samples.*allows {allowed}") as caught:
         list(loader)
     assert caught.value.key in BAD
     assert isinstance(caught.value.__cause__, wt.DecodeError)

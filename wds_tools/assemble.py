@@ -53,7 +53,7 @@ class Recipe:
         fields: What a sample is made of.
         view: What part of the picture, at what size; None keeps the whole picture.
         transform: The user's function on a uint8 tensor [3, height, width], or an Albumentations transform.
-        replaces: Samples that cannot be read are told one by one, so that others can take their place.
+        replaces: Whether unreadable samples are to be replaced. They are then reported one by one.
     """
 
     shards: ShardSet
@@ -149,7 +149,7 @@ class Assembler:
     def pieces(
         self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: torch.Tensor | None
     ) -> list[list[Any] | WdsToolsError]:
-        """Make each sample by itself: return its values, as of a batch of one, or why it cannot be read."""
+        """Make each sample by itself: return its values, as of a batch of one, or its error."""
         made: list[list[Any] | WdsToolsError] = []
         for i in range(len(ids)):
             one = slice(i, i + 1)

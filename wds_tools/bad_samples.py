@@ -1,4 +1,4 @@
-"""Samples that cannot be read: each is an error, or another sample takes its place, within a budget.
+"""Unreadable samples: raise an error, or take another sample instead, within a budget.
 
 A substitute is a function of the seed, the epoch and the position alone. So the steps, the order and a resumed run stay
 what they are, on any number of ranks and workers.
@@ -33,7 +33,7 @@ def is_about_data(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPolicy:
-    """What happens when a sample cannot be read.
+    """What happens to an unreadable sample.
 
     Attributes:
         on_error: ``"raise"``, or ``"replace"`` it by another sample.
@@ -67,7 +67,7 @@ class ErrorPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedSample:
-    """A sample that could not be read.
+    """An unreadable sample that was replaced.
 
     Attributes:
         epoch: Number of the epoch.
@@ -109,7 +109,7 @@ class ErrorLog:
         """
         if len(self.samples) >= self._budget:
             raise SampleError(
-                f"{len(self.samples) + 1} samples could not be read in epoch {epoch}, and max_errors="
+                f"{len(self.samples) + 1} unreadable samples in epoch {epoch}, and max_errors="
                 f"{self.policy.max_errors} allows {self._budget}: {error.args[0]}; check the dataset with "
                 "`wds-tools verify`, or allow more",
                 shard=error.shard,
@@ -129,10 +129,10 @@ def fill_in(
     epoch: int,
     positions: NDArray[np.int64],
 ) -> list[int]:
-    """Put substitutes in the place of samples that cannot be read; return their rows.
+    """Replace unreadable samples; return their rows.
 
     Args:
-        pieces: The values of each sample, or why it cannot be read; changed in place.
+        pieces: The values of each sample, or its error; changed in place.
         make: Makes the sample for a row from an id.
         errors: Where they are noted.
         order: Of the epoch.
@@ -140,7 +140,7 @@ def fill_in(
         positions: int64 [n], place of each sample in the epoch.
 
     Raises:
-        SampleError: There are more than the policy allows, or the substitutes cannot be read either.
+        SampleError: There are more than the policy allows, or their substitutes are unreadable too.
     """
     rows = [row for row, piece in enumerate(pieces) if isinstance(piece, WdsToolsError)]
     for row in rows:

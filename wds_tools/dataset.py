@@ -53,7 +53,7 @@ class StreamingDataset(IterableDataset[Any]):
             webdataset's pipelines take, as in ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger
             ``batch_size`` then deals out longer runs, which is faster.
         tail: Samples that do not fill a batch on every rank: ``drop`` them, or ``pad`` with others.
-        on_error: ``"raise"`` an error when a sample cannot be read, or ``"replace"`` the sample, as for `make_loader`.
+        on_error: What happens to an unreadable sample: ``"raise"`` or ``"replace"``, as for `make_loader`.
             Replaced samples are logged by the worker.
         max_errors: How many may be replaced in an epoch by each DataLoader worker, or which fraction.
         where: Only samples for which this holds, as for `make_loader`.
@@ -240,11 +240,11 @@ def values_of(
     positions: NDArray[np.int64],
     ids: NDArray[np.int64],
 ) -> list[Any]:
-    """Return the values of each field of some samples, with substitutes for samples that cannot be read.
+    """Return the values of each field of some samples, with substitutes for unreadable ones.
 
     Args:
         assembler: Makes the samples.
-        errors: Where those that cannot be read are noted.
+        errors: Where unreadable ones are noted.
         order: Of the epoch.
         epoch: Its number.
         positions: int64 [n], places in the order.

@@ -48,7 +48,7 @@ class Made:
     Attributes:
         step: What it consists of.
         values: One for each field, on the device.
-        replaced: bool [batch], samples that could not be read; others are in their place.
+        replaced: bool [batch], True where another sample took the place of an unreadable one.
     """
 
     step: Step
@@ -73,7 +73,7 @@ class Pipeline:
         recipe: What makes a batch out of ids.
         feeding: How many workers, parts and slots.
         options: Batch size, device, processes.
-        errors: What to do about samples that cannot be read.
+        errors: What to do about unreadable samples.
 
     Raises:
         LoaderError: This process may not start workers.
@@ -234,7 +234,7 @@ class Pipeline:
         self._sent.append(_Sent(tasks, [self.pool.submit(task) for task in tasks], step, slot))
 
     def _repaired(self, result: Pieces, task: Task, plan: EpochPlan, replaced: NDArray[np.bool_]) -> list[Any]:
-        """Put substitutes in the place of samples that cannot be read, and mark them."""
+        """Replace unreadable samples, and mark them."""
 
         def make(row: int, sample: int) -> list[Any] | WdsToolsError:
             one = slice(row, row + 1)

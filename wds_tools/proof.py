@@ -118,7 +118,7 @@ class EpochProof:
 
     @property
     def replaced(self) -> Tally:
-        """What could not be read, and was replaced by other samples (``on_error="replace"``)."""
+        """Unreadable samples that were replaced (``on_error="replace"``)."""
         return sum((report.replaced for report in self._known), Tally())
 
     @property
@@ -149,7 +149,7 @@ class EpochProof:
             return f"{start} samples of {self._trouble()}"
         often = "each once" if self.once else "each as often as asked for"
         groups = f" by each of {self.copies} groups of {self._known[0].world_size} rank(s)" if self.copies > 1 else ""
-        replaced = f"; {self.replaced.samples:,} could not be read and were replaced" if self.replaced.samples else ""
+        replaced = f"; {self.replaced.samples:,} unreadable and replaced" if self.replaced.samples else ""
         return f"{start} samples, {often}{groups}{replaced}"
 
     def _trouble(self) -> str:
