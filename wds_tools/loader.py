@@ -294,7 +294,7 @@ def make_loader(
         tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
             pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation). A batch is then a
             named tuple even if ``fields`` is one name.
-        on_error: What happens to an unreadable sample (damaged, or undecodable): ``"raise"`` its error, or ``"replace"``
+        on_error: What happens to an unreadable sample: ``"raise"`` its error, or ``"replace"``
             it with another sample of the epoch, log a warning, and list it in ``loader.errors``.
             The substitute depends on the seed and the position alone. Errors in your own functions are always raised.
         max_errors: How many samples may be replaced in an epoch on each rank, as a number (int) or as a fraction of
