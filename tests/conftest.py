@@ -70,6 +70,16 @@ def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 
 
 @pytest.fixture
+def six_photos(photos: Path, tmp_path: Path) -> Path:
+    """Return a folder of two classes and six photographs."""
+    for name in ("cat", "fig"):
+        (tmp_path / "six_photos" / name).mkdir(parents=True)
+        for path in sorted((photos / name).iterdir())[:3]:
+            shutil.copy(path, tmp_path / "six_photos" / name)
+    return tmp_path / "six_photos"
+
+
+@pytest.fixture
 def packed_copy(packed: Path, tmp_path: Path) -> Path:
     """Return a copy of `packed` that a test may damage."""
     return Path(shutil.copytree(packed, tmp_path / "copy"))

@@ -79,16 +79,6 @@ def flip(path: Path, offset: int) -> None:
 
 
 @pytest.fixture
-def few(photos: Path, tmp_path: Path) -> Path:
-    """Return a folder of two classes and six photographs."""
-    for name in ("cat", "fig"):
-        (tmp_path / "few" / name).mkdir(parents=True)
-        for path in sorted((photos / name).iterdir())[:3]:
-            shutil.copy(path, tmp_path / "few" / name)
-    return tmp_path / "few"
-
-
-@pytest.fixture
 def foreign(tmp_path: Path) -> Path:
     """Return a shard that somebody else made."""
     path = tmp_path / "foreign" / "train-000000.tar"
@@ -180,8 +170,8 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(call: Call, words: list[st
 # --- pack ---
 
 
-def test_pack_ends_with_a_summary_and_what_to_do_next(few: Path, tmp_path: Path) -> None:
-    result = process("pack", few, "out", "--workers", "1", "--images", "keep", cwd=tmp_path)
+def test_pack_ends_with_a_summary_and_what_to_do_next(six_photos: Path, tmp_path: Path) -> None:
+    result = process("pack", six_photos, "out", "--workers", "1", "--images", "keep", cwd=tmp_path)
     assert (result.code, result.err) == (0, "")  # no bar where there is no terminal
     assert re.match(
         r"packed 6 images in 1 shard, [\d.]+ kB, 2 classes, into out in [\d.]+ s \([\d,]+ images/s\)\n", result.out
@@ -192,47 +182,49 @@ def test_pack_ends_with_a_summary_and_what_to_do_next(few: Path, tmp_path: Path)
     assert "\nloader = wds_tools.make_loader(\n    'out',\n    batch_size=4,\n" in result.out
 
 
-def test_pack_again_says_that_it_is_done(call: Call, few: Path, tmp_path: Path) -> None:
-    call("pack", few, tmp_path / "out", "--workers", "1")
+def test_pack_again_says_that_it_is_done(call: Call, six_photos: Path, tmp_path: Path) -> None:
+    call("pack", six_photos, tmp_path / "out", "--workers", "1")
     before = tree(tmp_path / "out")
-    result = call("pack", few, tmp_path / "out", "--workers", "1")
+    result = call("pack", six_photos, tmp_path / "out", "--workers", "1")
     assert result.code == 0
     assert result.out.startswith(f"{tmp_path / 'out'} was packed already: 6 images in 1 shard, ")
     assert tree(tmp_path / "out") == before
 
 
-def test_pack_points_to_the_list_of_skipped_files(call: Call, few: Path, tmp_path: Path) -> None:
-    (few / "cat" / "broken.jpg").write_bytes(b"no picture")
-    result = call("pack", few, tmp_path / "out", "--workers", "1")
+def test_pack_points_to_the_list_of_skipped_files(call: Call, six_photos: Path, tmp_path: Path) -> None:
+    (six_photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    result = call("pack", six_photos, tmp_path / "out", "--workers", "1")
     assert f"skipped 1 file: {tmp_path / 'out' / 'skipped.jsonl'} says which and why" in result.out
     assert json.loads((tmp_path / "out" / "skipped.jsonl").read_text())["path"] == "cat/broken.jpg"
 
 
-def test_pack_of_a_flat_folder_has_no_labels(call: Call, few: Path, tmp_path: Path) -> None:
-    assert ", no labels, into" in call("pack", few / "cat", tmp_path / "out", "--workers", "1").out
+def test_pack_of_a_flat_folder_has_no_labels(call: Call, six_photos: Path, tmp_path: Path) -> None:
+    assert ", no labels, into" in call("pack", six_photos / "cat", tmp_path / "out", "--workers", "1").out
 
 
-def test_every_option_of_pack_reaches_the_packer(call: Call, few: Path, tmp_path: Path) -> None:
+def test_every_option_of_pack_reaches_the_packer(call: Call, six_photos: Path, tmp_path: Path) -> None:
     (tmp_path / "names").write_text("fig\ncat\n")
     words = ["--shard-bytes", "40kB", "--seed", "5", "--workers", "1", "--classes", tmp_path / "names", "--strict"]
-    assert call("pack", few, tmp_path / "out", *words).code == 0
+    assert call("pack", six_photos, tmp_path / "out", *words).code == 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["classes"] == ["fig", "cat"]
     assert (manifest["source"]["seed"], manifest["source"]["shard_bytes"]) == (5, 40_000)
-    assert call("pack", few, tmp_path / "out", "--workers", "1").code == 1
-    assert call("pack", few, tmp_path / "out", "--workers", "1", "--fresh").code == 0
-    (few / "cat" / "broken.jpg").write_bytes(b"no picture")
-    assert_one_line_error(call("pack", few, tmp_path / "new", "--workers", "1", "--strict"), 1, "'cat/broken.jpg'")
+    assert call("pack", six_photos, tmp_path / "out", "--workers", "1").code == 1
+    assert call("pack", six_photos, tmp_path / "out", "--workers", "1", "--fresh").code == 0
+    (six_photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    assert_one_line_error(
+        call("pack", six_photos, tmp_path / "new", "--workers", "1", "--strict"), 1, "'cat/broken.jpg'"
+    )
 
 
-def test_the_image_options_of_pack_reach_the_packer(call: Call, few: Path, tmp_path: Path) -> None:
+def test_the_image_options_of_pack_reach_the_packer(call: Call, six_photos: Path, tmp_path: Path) -> None:
     for words, source in (
         (["--images", "keep"], "keep"),
         (["--images", "raw", "--resize", "32x24"], "raw 32x24"),
         (["--resize", "24", "--quality", "70"], "resize 24 quality 70"),
     ):
         dst = tmp_path / source
-        assert call("pack", few, dst, "--workers", "1", *words).code == 0
+        assert call("pack", six_photos, dst, "--workers", "1", *words).code == 0
         assert json.loads((dst / "manifest.json").read_text())["source"]["images"].startswith(source)
     for words, said in (
         (["--images", "keep", "--verify-pixels"], "verify_pixels with images='keep'"),
@@ -240,7 +232,7 @@ def test_the_image_options_of_pack_reach_the_packer(call: Call, few: Path, tmp_p
         (["--images", "resize"], "needs a size: give --resize 256"),
         (["--images", "keep", "--resize", "64"], "a size goes with 'resize' and 'raw' only"),
     ):
-        assert_one_line_error(call("pack", few, tmp_path / "none", *words), 2, said)
+        assert_one_line_error(call("pack", six_photos, tmp_path / "none", *words), 2, said)
         assert not (tmp_path / "none").exists()
 
 
@@ -249,17 +241,19 @@ def without_programs(*words: str | Path) -> Result:
     return process(*words, env={**os.environ, "PATH": os.devnull})
 
 
-def test_that_jpegtran_is_missing_is_said_once_and_only_when_packing_starts(few: Path, tmp_path: Path) -> None:
-    said = without_programs("pack", few, tmp_path / "split", "--split", "train=0.5,val=0.5").err
+def test_that_jpegtran_is_missing_is_said_once_and_only_when_packing_starts(six_photos: Path, tmp_path: Path) -> None:
+    said = without_programs("pack", six_photos, tmp_path / "split", "--split", "train=0.5,val=0.5").err
     assert re.fullmatch(r"warning: jpegtran is not installed, so JPEGs are kept as they are: .*\n", said)
-    assert without_programs("pack", few, tmp_path / "split", "--split", "train=0.5,val=0.5").err == ""  # nothing to do
+    assert (
+        without_programs("pack", six_photos, tmp_path / "split", "--split", "train=0.5,val=0.5").err == ""
+    )  # nothing to do
     assert_one_line_error(without_programs("pack", tmp_path / "nowhere", tmp_path / "out"), 1, "nowhere")
-    assert_one_line_error(without_programs("pack", few, tmp_path / "split" / "val"), 1, "holds another dataset")
-    assert without_programs("pack", few, tmp_path / "kept", "--images", "keep").err == ""
+    assert_one_line_error(without_programs("pack", six_photos, tmp_path / "split" / "val"), 1, "holds another dataset")
+    assert without_programs("pack", six_photos, tmp_path / "kept", "--images", "keep").err == ""
 
 
-def test_without_jpegtran_the_warning_fits_what_becomes_of_the_images(few: Path, tmp_path: Path) -> None:
-    result = without_programs("pack", few, tmp_path / "out", "--resize", "64x48")
+def test_without_jpegtran_the_warning_fits_what_becomes_of_the_images(six_photos: Path, tmp_path: Path) -> None:
+    result = without_programs("pack", six_photos, tmp_path / "out", "--resize", "64x48")
     assert result.code == 0
     assert "so JPEGs that need no resizing are kept as they are" in result.err
     images = json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]
@@ -268,9 +262,9 @@ def test_without_jpegtran_the_warning_fits_what_becomes_of_the_images(few: Path,
 
 @pytest.mark.parametrize("name", ["csv", "table", "TSV", "jsonl"])
 def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
-    call: Call, few: Path, tmp_path: Path, name: str
+    call: Call, six_photos: Path, tmp_path: Path, name: str
 ) -> None:
-    paths = [str(path.relative_to(tmp_path)) for path in sorted(few.glob("*/*"))]
+    paths = [str(path.relative_to(tmp_path)) for path in sorted(six_photos.glob("*/*"))]
     rows = [json.dumps({"path": path}) for path in paths] if name == "jsonl" else ["path", *paths]
     (tmp_path / "list.txt").write_text("\n".join(rows) + "\n")
     result = call("pack", tmp_path / "list.txt", tmp_path / "out", "--from", name)
@@ -281,17 +275,17 @@ def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
 @pytest.mark.parametrize(
     ("src", "words", "code", "said"),
     [
-        ("few", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, "),
-        ("few", ["--from", "csv"], 1, "few is a folder, and table is read from a file: give the file"),
+        ("six_photos", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, "),
+        ("six_photos", ["--from", "csv"], 1, "six_photos is a folder, and table is read from a file: give the file"),
         ("none.csv", [], 1, "none.csv cannot be read: no such file or folder; check the path"),
         ("s3://bucket/photos", [], 1, "looks like a URL, and what is packed is on this machine"),
         ("none-*.parquet", [], 2, "matches no file; check the path, and quote it in the shell"),
     ],
 )
 def test_a_source_that_cannot_be_is_one_line(
-    call: Call, few: Path, tmp_path: Path, src: str, words: list[str], code: int, said: str
+    call: Call, six_photos: Path, tmp_path: Path, src: str, words: list[str], code: int, said: str
 ) -> None:
-    path = src if "://" in src else few.parent / src
+    path = src if "://" in src else six_photos.parent / src
     assert_one_line_error(call("pack", path, tmp_path / "out", *words), code, said)
     assert not (tmp_path / "out").exists()
 
@@ -344,25 +338,29 @@ def test_a_source_without_images_is_one_line_and_leaves_nothing(
     ],
 )
 def test_a_wrong_option_of_pack_is_one_line_and_leaves_nothing(
-    call: Call, few: Path, tmp_path: Path, words: list[str], said: str
+    call: Call, six_photos: Path, tmp_path: Path, words: list[str], said: str
 ) -> None:
     before = tree(tmp_path)
-    assert_one_line_error(call("pack", few, tmp_path / "out", *words), 2, said)
+    assert_one_line_error(call("pack", six_photos, tmp_path / "out", *words), 2, said)
     assert tree(tmp_path) == before
 
 
-def test_a_destination_that_holds_another_dataset_is_left_alone(call: Call, few: Path, packed_copy: Path) -> None:
+def test_a_destination_that_holds_another_dataset_is_left_alone(
+    call: Call, six_photos: Path, packed_copy: Path
+) -> None:
     before = tree(packed_copy)
-    result = call("pack", few, packed_copy, "--workers", "1")
+    result = call("pack", six_photos, packed_copy, "--workers", "1")
     assert_one_line_error(result, 1, str(packed_copy), "holds another dataset", "choose another folder", "--fresh")
     assert tree(packed_copy) == before
 
 
-def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(call: Call, few: Path, tmp_path: Path) -> None:
+def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(
+    call: Call, six_photos: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     before = tree(tmp_path)
-    assert_one_line_error(call("pack", few, tmp_path / "file", "--workers", "1"), 1, str(tmp_path / "file"))
-    assert_one_line_error(call("pack", few, few / "out", "--workers", "1"), 1, "lies inside the source")
+    assert_one_line_error(call("pack", six_photos, tmp_path / "file", "--workers", "1"), 1, str(tmp_path / "file"))
+    assert_one_line_error(call("pack", six_photos, six_photos / "out", "--workers", "1"), 1, "lies inside the source")
     assert tree(tmp_path) == before
 
 
@@ -472,30 +470,36 @@ def test_a_damaged_shard_is_one_line_and_makes_no_dataset(
 
 
 def test_what_is_in_the_wrong_place_is_named_with_what_to_give_instead(
-    call: Call, few: Path, packed: Path, tmp_path: Path
+    call: Call, six_photos: Path, packed: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("no dataset")
     assert_one_line_error(call("info", tmp_path / "notes.txt"), 2, "notes.txt is a file; give the folder")
     assert_one_line_error(call("verify", packed / "shard-000000.parquet"), 2, "is a file; give the folder")
     assert_one_line_error(call("index", packed), 2, f"{packed} is a folder; name the shards in it, such as '{packed}/*")
-    assert_one_line_error(call("reshard", few, tmp_path / "out"), 1, f"{few} holds no tar files: check the path")
+    assert_one_line_error(
+        call("reshard", six_photos, tmp_path / "out"), 1, f"{six_photos} holds no tar files: check the path"
+    )
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [["pack", "{few}", ""], ["pack", "", "x"], ["unpack", "{few}", ""], ["info", ""]])
+@pytest.mark.parametrize(
+    "words", [["pack", "{six_photos}", ""], ["pack", "", "x"], ["unpack", "{six_photos}", ""], ["info", ""]]
+)
 def test_an_empty_path_is_not_the_current_folder(
-    call: Call, few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    call: Call, six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = tree(tmp_path)
-    assert_one_line_error(call(*(word.format(few=few) for word in words)), 2, "it is empty; for the current folder")
+    assert_one_line_error(
+        call(*(word.format(six_photos=six_photos) for word in words)), 2, "it is empty; for the current folder"
+    )
     assert tree(tmp_path) == before
 
 
-def test_reshard_writes_to_a_url_and_append_says_that_it_does_not(call: Call, packed: Path, few: Path) -> None:
+def test_reshard_writes_to_a_url_and_append_says_that_it_does_not(call: Call, packed: Path, six_photos: Path) -> None:
     assert call("reshard", packed, "memory://resharded/new", "--images", "keep").code == 0
     assert call("info", "memory://resharded/new").code == 0
-    assert_one_line_error(call("append", few, "memory://resharded/new"), 2, "is a URL, and only local datasets")
+    assert_one_line_error(call("append", six_photos, "memory://resharded/new"), 2, "is a URL, and only local datasets")
 
 
 def test_reshard_with_a_size_resizes(call: Call, packed: Path, tmp_path: Path) -> None:
@@ -632,9 +636,9 @@ def test_verify_writes_json(call: Call, packed_copy: Path) -> None:
 # --- merge and unpack ---
 
 
-def test_merge_joins_datasets_and_says_how(call: Call, few: Path, tmp_path: Path) -> None:
+def test_merge_joins_datasets_and_says_how(call: Call, six_photos: Path, tmp_path: Path) -> None:
     for number in range(2):
-        call("pack", few, tmp_path / str(number), "--workers", "1", "--seed", str(number))
+        call("pack", six_photos, tmp_path / str(number), "--workers", "1", "--seed", str(number))
     result = call("merge", tmp_path / "0", tmp_path / "1", "-o", tmp_path / "both")
     assert result.code == 0
     assert re.match(rf"merged 2 datasets into {tmp_path}/both: 12 samples in 2 shards, .* \(2 linked\)\n", result.out)
@@ -660,13 +664,13 @@ def test_a_merge_that_cannot_be_is_one_line(call: Call, words: list[str], said: 
     assert_one_line_error(call("merge", *words), 2, said)
 
 
-def test_unpack_gives_the_folder_back_and_says_what_it_did(call: Call, few: Path, tmp_path: Path) -> None:
-    call("pack", few, tmp_path / "packed", "--workers", "1", "--images", "keep")
+def test_unpack_gives_the_folder_back_and_says_what_it_did(call: Call, six_photos: Path, tmp_path: Path) -> None:
+    call("pack", six_photos, tmp_path / "packed", "--workers", "1", "--images", "keep")
     result = call("unpack", tmp_path / "packed", tmp_path / "out")
     assert (result.code, result.err) == (0, "")
     assert re.match(rf"unpacked 6 samples into {tmp_path}/out: 6 files, [\d.]+ kB, in [\d.]+ s\n", result.out)
     files = {name.removeprefix(str(tmp_path / "out")): data for name, data in tree(tmp_path / "out").items()}
-    assert files == {name.removeprefix(str(few)): data for name, data in tree(few).items()}
+    assert files == {name.removeprefix(str(six_photos)): data for name, data in tree(six_photos).items()}
     assert "; 6 were there already" in call("unpack", tmp_path / "packed", tmp_path / "out").out
     next((tmp_path / "out").glob("*/*")).write_bytes(b"mine")
     assert_one_line_error(call("unpack", tmp_path / "packed", tmp_path / "out"), 1, "--overwrite", "key 00000000")

@@ -55,16 +55,6 @@ def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]
         loader.close()
 
 
-@pytest.fixture
-def few(photos: Path, tmp_path: Path) -> Path:
-    """Return a folder of two classes and six photographs."""
-    for name in ("cat", "fig"):
-        (tmp_path / "few" / name).mkdir(parents=True)
-        for path in sorted((photos / name).iterdir())[:3]:
-            shutil.copy(path, tmp_path / "few" / name)
-    return tmp_path / "few"
-
-
 def write_shard(path: Path, members: dict[str, bytes]) -> Path:
     """Write a shard as others would."""
     path.parent.mkdir(exist_ok=True)
@@ -82,33 +72,33 @@ def picture(side: int = 40) -> bytes:
     return out.getvalue()
 
 
-def test_of_six_pictures(make: Callable[..., Batches], few: Path, tmp_path: Path) -> None:
-    images, labels = make("pack", few, tmp_path / "out")["loader"]
+def test_of_six_pictures(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    images, labels = make("pack", six_photos, tmp_path / "out")["loader"]
     assert (images.shape, labels.shape) == ((4, 3, 224, 224), (4,))
 
 
-def test_of_one_picture(make: Callable[..., Batches], few: Path, tmp_path: Path) -> None:
-    for path in [*few.glob("cat/*"), *list(few.glob("fig/*"))[1:]]:
+def test_of_one_picture(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    for path in [*six_photos.glob("cat/*"), *list(six_photos.glob("fig/*"))[1:]]:
         path.unlink()
-    images, labels = make("pack", few, tmp_path / "out")["loader"]
+    images, labels = make("pack", six_photos, tmp_path / "out")["loader"]
     assert (images.shape, labels.tolist()) == ((1, 3, 224, 224), [0])
 
 
-def test_of_pictures_without_labels(make: Callable[..., Batches], few: Path, tmp_path: Path) -> None:
-    images = make("pack", few / "cat", tmp_path / "out")["loader"]
+def test_of_pictures_without_labels(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    images = make("pack", six_photos / "cat", tmp_path / "out")["loader"]
     assert images.shape == (2, 3, 224, 224)
 
 
-def test_of_pictures_with_captions(make: Callable[..., Batches], few: Path, tmp_path: Path) -> None:
-    rows = [f"{path.relative_to(tmp_path)},a picture of {path.parent.name}" for path in sorted(few.glob("*/*"))]
+def test_of_pictures_with_captions(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    rows = [f"{path.relative_to(tmp_path)},a picture of {path.parent.name}" for path in sorted(six_photos.glob("*/*"))]
     (tmp_path / "table.csv").write_text("\n".join(["path,caption", *rows]) + "\n")
     batch = make("pack", tmp_path / "table.csv", tmp_path / "out")["loader"]
     assert batch.image.shape == (4, 3, 224, 224)
     assert all(text.startswith("a picture of ") for text in batch.txt)
 
 
-def test_of_small_pictures(make: Callable[..., Batches], few: Path, tmp_path: Path) -> None:
-    images, _ = make("pack", few, tmp_path / "out", "--resize", "40x40")["loader"]
+def test_of_small_pictures(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    images, _ = make("pack", six_photos, tmp_path / "out", "--resize", "40x40")["loader"]
     assert images.shape == (4, 3, 40, 40)
 
 
@@ -121,46 +111,48 @@ def test_of_pictures_with_sixteen_bits(make: Callable[..., Batches], tmp_path: P
     assert [picture.numpy().max() for picture in batch.png] == [40_000, 40_000]
 
 
-def test_of_splits_that_get_pictures_of_one_size(make: Callable[..., Batches], few: Path, tmp_path: Path) -> None:
-    batches = make("pack", few, tmp_path / "out", "--split", "train=0.5,val=0.5")
+def test_of_splits_that_get_pictures_of_one_size(
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path
+) -> None:
+    batches = make("pack", six_photos, tmp_path / "out", "--split", "train=0.5,val=0.5")
     assert list(batches) == ["train_loader", "val_loader"]
     assert batches["train_loader"].image.shape[1:] == batches["val_loader"].image.shape[1:] == (3, 224, 224)
     assert batches["val_loader"]._fields == ("image", "label", "valid")
 
 
-def test_of_splits_in_folders_with_any_name(make: Callable[..., Batches], few: Path, tmp_path: Path) -> None:
-    batches = make("pack", few, tmp_path / "out", "--split", "1=0.5,a-b=0.5")
+def test_of_splits_in_folders_with_any_name(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    batches = make("pack", six_photos, tmp_path / "out", "--split", "1=0.5,a-b=0.5")
     assert list(batches) == ["loader", "a_b_loader"]
 
 
 @pytest.mark.parametrize(
     "name", ["my shards", "it's", 'say "so"', "back\\slash", "ünïcode", "[x]", "{0..9}", "a.tar", "b.json"]
 )
-def test_of_a_folder_with_any_name(make: Callable[..., Batches], few: Path, tmp_path: Path, name: str) -> None:
-    images, _ = make("pack", few, tmp_path / name)["loader"]
+def test_of_a_folder_with_any_name(make: Callable[..., Batches], six_photos: Path, tmp_path: Path, name: str) -> None:
+    images, _ = make("pack", six_photos, tmp_path / name)["loader"]
     assert images.shape == (4, 3, 224, 224)
 
 
 def test_of_a_relative_folder(
-    make: Callable[..., Batches], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(make("pack", "few", "out")["loader"].label) == 4
+    assert len(make("pack", "six_photos", "out")["loader"].label) == 4
     shard = write_shard(tmp_path / "a-0.tar", {"1.jpg": picture(), "1.cls": b"0"})
     assert len(make("index", shard.name)["loader"].label) == 1
 
 
-def test_of_a_url(make: Callable[..., Batches], few: Path, request: pytest.FixtureRequest) -> None:
-    images, _ = make("pack", few, f"memory://{request.node.name}/folder")["loader"]
+def test_of_a_url(make: Callable[..., Batches], six_photos: Path, request: pytest.FixtureRequest) -> None:
+    images, _ = make("pack", six_photos, f"memory://{request.node.name}/folder")["loader"]
     assert images.shape == (4, 3, 224, 224)
 
 
 def test_of_a_dataset_that_has_grown_or_was_written_anew(
-    make: Callable[..., Batches], few: Path, tmp_path: Path
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path
 ) -> None:
-    make("pack", few, tmp_path / "out")
-    shutil.rmtree(few / "fig")
-    assert len(make("append", few, tmp_path / "out", "--seed", "1")["loader"].label) == 8
+    make("pack", six_photos, tmp_path / "out")
+    shutil.rmtree(six_photos / "fig")
+    assert len(make("append", six_photos, tmp_path / "out", "--seed", "1")["loader"].label) == 8
     assert len(make("reshard", tmp_path / "out", tmp_path / "new")["loader"].label) == 8
 
 
