@@ -176,8 +176,10 @@ static int read_scan(Header *header, const uint8_t *at, size_t size)
 
 static void read_application(Header *header, int marker, const uint8_t *at, size_t size)
 {
-    if (marker == APP0 && size >= 14 && !memcmp(at, "JFIF", 5))
+    if (marker == APP0 && size >= 14 && !memcmp(at, "JFIF", 5)) {
         header->has_jfif = 1;
+        memcpy(header->density, at + 5, sizeof header->density);
+    }
     if (marker == APP14 && size >= 12 && !memcmp(at, "Adobe", 5))
         header->adobe_transform = at[11];
 }

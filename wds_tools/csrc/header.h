@@ -46,6 +46,7 @@ typedef struct {
     int mcus_across, mcus_down;    /* of the frame, all components interleaved */
     int restart;                   /* MCUs between restart markers, 0 without */
     int has_jfif, adobe_transform; /* -1: no Adobe segment */
+    uint8_t density[7];            /* of the JFIF segment: version, unit, density */
     uint16_t quantization[4][BLOCK];
     uint8_t has_quantization[4];
     HuffmanSpec dc[4], ac[4];

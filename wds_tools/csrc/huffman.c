@@ -6,7 +6,7 @@ static int is_made_of(const HuffmanTable *table, const HuffmanSpec *spec, enum m
     return table->made >= made && !memcmp(&table->spec, spec, sizeof *spec);
 }
 
-static int make_codes(HuffmanTable *table, const HuffmanSpec *spec)
+static int make_spec_codes(HuffmanTable *table, const HuffmanSpec *spec)
 {
     int32_t code = 0;
     int first = 0;
@@ -33,7 +33,7 @@ static int make_codes(HuffmanTable *table, const HuffmanSpec *spec)
 
 int make_table(HuffmanTable *table, const HuffmanSpec *spec)
 {
-    return is_made_of(table, spec, CODES) ? 0 : make_codes(table, spec);
+    return is_made_of(table, spec, CODES) ? 0 : make_spec_codes(table, spec);
 }
 
 int find_long_code(const HuffmanTable *table, BitReader *reader)
@@ -70,7 +70,7 @@ int make_ac_table(HuffmanTable *table, const HuffmanSpec *spec)
 {
     if (is_made_of(table, spec, CODES_AND_NUMBERS))
         return 0;
-    if (make_codes(table, spec))
+    if (make_spec_codes(table, spec))
         return -1;
     uint32_t *to = table->direct;
     const uint8_t *symbol = spec->symbols;

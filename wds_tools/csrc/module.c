@@ -9,6 +9,7 @@
 #include "batch.h"
 #include "kernels.h"
 #include "picture.h"
+#include "transcode.h"
 
 /* Buffers of a list of bytes-like objects. */
 typedef struct {
@@ -193,6 +194,34 @@ static PyObject *decode_jpeg(PyObject *module, PyObject *arguments)
     return planes;
 }
 
+static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer data;
+    Py_ssize_t max_pixels;
+    int restart, longest;
+    size_t size;
+    if (!PyArg_ParseTuple(arguments, "y*iin", &data, &restart, &longest, &max_pixels))
+        return NULL;
+    PyObject *file = NULL;
+    Transcoder *transcoder = NULL;
+    if (restart < 1 || restart > 0xFFFF || longest < 9 || longest > 16 || max_pixels < 1)
+        PyErr_SetString(PyExc_ValueError, "restart is not 1 to 65535, longest not 9 to 16, or max_pixels not positive");
+    else if (!(transcoder = transcoder_new()))
+        PyErr_NoMemory();
+    else {
+        const uint8_t *made;
+        Py_BEGIN_ALLOW_THREADS
+        made = transcode(transcoder, data.buf, (size_t)data.len, restart, longest, (size_t)max_pixels, &size);
+        Py_END_ALLOW_THREADS
+        file = made ? PyBytes_FromStringAndSize((const char *)made, (Py_ssize_t)size) : Py_NewRef(Py_None);
+    }
+    if (transcoder)
+        transcoder_free(transcoder);
+    PyBuffer_Release(&data);
+    return file;
+}
+
 static PyObject *simd(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -209,6 +238,8 @@ static PyMethodDef methods[] = {
      "render_jpegs(files, places, out, height, width, max_pixels, timings) -> bytes, 1 for each that was made"},
     {"decode_jpeg", decode_jpeg, METH_VARARGS,
      "decode_jpeg(file, (left, top, width, height), spare) -> [(width, samples)] of each plane, or None"},
+    {"transcode_jpeg", transcode_jpeg, METH_VARARGS,
+     "transcode_jpeg(file, restart, longest, max_pixels) -> the file with restart markers, or None"},
     {"simd", simd, METH_VARARGS, "simd(is_wanted=True) -> the SIMD that is used: avx2, neon or none"},
     {"place_pixels", place_pixels, METH_VARARGS, "place_pixels(files, offset, out, height, width)"},
     {NULL, NULL, 0, NULL},
