@@ -7,6 +7,7 @@ python oracle.py MODULE.so FOLDER_OF_PHOTOS FIRST_CASE CASES
 from __future__ import annotations
 
 import ctypes
+import io
 import random
 import sys
 from collections import Counter
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 from turbo import Coding, Plane, Script, decode, encode, library
@@ -170,7 +172,12 @@ def cut(start: int, size: int, whole: int, scale: tuple[int, int]) -> slice:
 
 
 def compare(
-    module: Any, data: bytes, region: tuple[int, int, int, int], smaller: int, planes: list[Plane], size: tuple[int, int]
+    module: Any,
+    data: bytes,
+    region: tuple[int, int, int, int],
+    smaller: int,
+    planes: list[Plane],
+    size: tuple[int, int],
 ) -> None:
     """Compare our planes of a region with those of libjpeg-turbo."""
     made = module.decode_jpeg(data, region, smaller)
@@ -178,9 +185,7 @@ def compare(
     assert len(made) == len(planes)
     left, top, width, height = region
     for number, ((columns, samples), plane) in enumerate(zip(made, planes, strict=True)):
-        expected = plane.samples[
-            cut(top, height, size[0], plane.down), cut(left, width, size[1], plane.across)
-        ]
+        expected = plane.samples[cut(top, height, size[0], plane.down), cut(left, width, size[1], plane.across)]
         assert columns == expected.shape[1]
         assert samples == expected.tobytes(), f"component {number}"
 
@@ -197,11 +202,39 @@ def kind_of(coding: Coding) -> str:
     return f"{scans} {coding.space}"
 
 
+def by_pillow(data: bytes) -> bytes:
+    with Image.open(io.BytesIO(data)) as image:
+        return image.tobytes()
+
+
+def by_simplejpeg(data: bytes) -> bytes | None:
+    try:
+        return simplejpeg.decode_jpeg(data, "RGB").tobytes()
+    except ValueError:  # it knows usual samplings only
+        return None
+
+
+def try_transcoder(turbo: ctypes.CDLL, module: Any, data: bytes, rng: random.Random) -> None:
+    """Check that a transcoded picture has the same samples as before, also for those that decode it later."""
+    restart = rng.choice((1, 2, 3, 8, rng.randint(1, 300), 65_535))
+    made = module.transcode_jpeg(data, restart, rng.randint(9, 16), 1 << 20)
+    assert made is not None, "not transcoded"
+    for before, after in zip(decode(turbo, data, 1), decode(turbo, made, 1), strict=True):
+        assert np.array_equal(before.samples, after.samples), "transcoded to something else"
+    assert by_pillow(data) == by_pillow(made)
+    assert by_simplejpeg(data) == by_simplejpeg(made)
+
+
 def try_case(turbo: ctypes.CDLL, module: Any, photos: Sequence[Array], number: int) -> str:
     """Compare one picture, whole and in parts, at all scales, with and without SIMD; return what kind it was."""
     pixels, coding, rng = draw(photos, number)
     height, width = size = pixels.shape[:2]
     data = encode(turbo, pixels, coding)
+    try:
+        try_transcoder(turbo, module, data, rng)
+    except AssertionError as error:
+        error.add_note(f"case {number}, {size=}, {coding}")
+        raise
     if not is_ours(coding):
         assert module.decode_jpeg(data, (0, 0, width, height), 1) is None, f"case {number} is taken: {coding}"
         return kind_of(coding)
@@ -227,6 +260,18 @@ def load(path: str) -> Any:
     module = module_from_spec(spec)
     loader.exec_module(module)
     return module
+
+
+def write_seeds(folder: Path, photos: Sequence[Array], count: int) -> None:
+    """Write small JPEGs of every coding, with the bytes behind them that csrc/fuzz_target.c takes."""
+    turbo, number, written = library(), 0, 0
+    while written < count:
+        pixels, coding, rng = draw(photos, number)
+        data = encode(turbo, pixels, coding)
+        if len(data) < 2500:
+            (folder / f"{written:04}").write_bytes(data + rng.randbytes(8))
+            written += 1
+        number += 1
 
 
 def main() -> None:

@@ -11,6 +11,7 @@
 #include "fuzz.h"
 #include "kernels.h"
 #include "picture.h"
+#include "transcode.h"
 
 /* Bounds the memory and the time of a run. */
 #ifndef MAX_PIXELS
@@ -108,7 +109,7 @@ static void try_planes(const uint8_t *data, size_t size, const Header *header, c
     use_simd(simd);
     int failed = decode(decoder, data, size, &all, spare, &whole);
     uint8_t *samples = failed ? NULL : copy_of(&whole);
-    if (wish->task & 2 || !failed)
+    if (wish->task & 4 || !failed)
         for (int other = 0; other < 2; other++) {
             use_simd(simd ^ other ^ 1);
             int part_failed = decode(decoder, data, size, &region, spare, &part);
@@ -144,6 +145,35 @@ static void try_batch(const uint8_t *data, size_t size, const Header *header, co
     free(out);
 }
 
+/* Transcodes a picture, and decodes the result and the file that it was made of. */
+static void try_transcoder(const uint8_t *data, size_t size, const Header *header, const Wish *wish)
+{
+    Region all = {0, 0, header->width, header->height};
+    int restart = 1 + ((wish->left << 8 | wish->top) % 0xFFFF >> (wish->width & 15));
+    int longest = 9 + wish->height % 8, spare = 1 << (wish->spare & 3);
+    size_t written;
+    Planes before, after;
+    Transcoder *transcoder = transcoder_new();
+    Decoder *decoder = decoder_new(), *other = decoder_new();
+    check(transcoder && decoder && other, "there is no memory");
+    use_simd(wish->spare >> 2 & 1);
+    const uint8_t *made = transcode(transcoder, data, size, restart, longest, MAX_PIXELS, &written);
+    if (made) {
+        int failed = decode(decoder, data, size, &all, spare, &before);
+        check(
+            failed == decode(other, made, written, &all, spare, &after),
+            "one of a file and what it was transcoded to is decoded, and the other is not");
+        if (!failed) {
+            uint8_t *samples = copy_of(&before);
+            check_region(&before, samples, &after, &all);
+            free(samples);
+        }
+    }
+    decoder_free(other);
+    decoder_free(decoder);
+    transcoder_free(transcoder);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     Wish wish;
@@ -152,17 +182,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     size -= WISH_BYTES;
     memcpy(&wish, data + size, WISH_BYTES);
-    uint8_t *file = malloc(size + !size); /* what is read behind it is found */
+    uint8_t *file = malloc(size + !size); /* of exactly this size, so that what is read behind it is found */
     check(file != NULL, "there is no memory");
     memcpy(file, data, size);
     header_start(&header, file, size);
-    if (next_scan(&header) == A_SCAN) {
-        if (wish.task & 1)
+    if (next_scan(&header) == A_SCAN)
+        switch (wish.task & 3) {
+        case 0:
             try_batch(file, size, &header, &wish);
-        else
+            break;
+        case 1:
+            try_transcoder(file, size, &header, &wish);
+            break;
+        default:
             try_planes(file, size, &header, &wish);
-        /* The transcoder has its place here: try_transcoder(file, size, &header, &wish). */
-    }
+        }
     free(file);
     return 0;
 }
