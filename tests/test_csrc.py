@@ -6,21 +6,21 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
+import tempfile
 import tomllib
 from pathlib import Path
 
-import mutants
+import oracle
 import pytest
 from natively import NOT_BUILT
-from PIL import Image
 
 from wds_tools import native
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "wds_tools" / "csrc"
 SOURCES = sorted(CSRC.glob("*.c"))
+FUZZER = Path(__file__).parent / "csrc"
 COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
 HEADERS = "#include <Python.h>\n"
 
@@ -66,41 +66,49 @@ def test_the_sources_compile_without_a_warning(can_compile: bool, tmp_path: Path
         assert done.returncode == 0, done.stderr
 
 
-def sanitized(folder: Path) -> tuple[Path, str]:
-    """Build the module with sanitizers; return it, and the libraries that must be loaded first."""
-    if compiled("--version") is None or "Free Software" not in subprocess.getoutput(f"{COMPILER} --version"):
-        pytest.skip("GCC builds with its sanitizers here")
-    checks = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
-    done = compiled(*checks, *SOURCES, "-o", folder / "_native.so", *LIBRARIES)
+@pytest.fixture(scope="module")
+def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the fuzzer of csrc/fuzz_loop.c: what it tries is checked by sanitizers, and says which ways it takes."""
+    if compiled("--version") is None:
+        pytest.skip(NOT_BUILT)
+    folder = tmp_path_factory.mktemp("fuzzer")
+    includes = [f"-I{CSRC}", f"-I{FUZZER}", "-g"]
+    checks = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+    parts = [(source, [*checks, "-fsanitize-coverage=trace-pc"]) for source in SOURCES if source.stem != "module"]
+    parts += [(FUZZER / "fuzz_target.c", checks), (FUZZER / "fuzz_loop.c", ["-O2"])]
+    for source, options in parts:
+        done = compiled("-Werror", *includes, *options, "-c", source, "-o", folder / f"{source.stem}.o")
+        assert done is not None
+        assert done.returncode == 0, done.stderr
+    done = compiled(*checks, *folder.glob("*.o"), "-lm", "-o", folder / "fuzzer")
     assert done is not None
-    if done.returncode:
-        pytest.skip(f"the sanitizers cannot be linked: {done.stderr[-200:]}")
-    libraries = [subprocess.getoutput(f"{COMPILER} -print-file-name={name}.so") for name in ("libasan", "libubsan")]
-    return folder / "_native.so", " ".join(libraries)
+    assert done.returncode == 0, done.stderr
+    return folder / "fuzzer"
 
 
-def write_seeds(folder: Path, photos: Path) -> None:
-    """Write small JPEGs of many codings."""
-    folder.mkdir()
-    photo = Image.open(sorted((photos / "coffee").glob("*.jpg"))[0])
-    codings = [{}, {"progressive": True}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 1}, {"subsampling": 0}]
-    for size in ((200, 150), (64, 48), (17, 9), (1, 1), (8, 300)):
-        for mode in ("L", "RGB", "CMYK"):
-            for number, options in enumerate(codings):
-                path = folder / f"{size[0]}-{mode}-{number}.jpg"
-                photo.resize(size).convert(mode).save(path, **options)
+@pytest.fixture(scope="module")
+def seeds(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Write small JPEGs of every coding."""
+    folder = tmp_path_factory.mktemp("seeds")
+    oracle.write_seeds(folder, oracle.read_photos(photos), 200)
+    return sorted(folder.iterdir())
+
+
+def fuzz(fuzzer: Path, seeds: list[Path], runs: int, number: int) -> None:
+    """Try seeds and inputs that are made of them; a finding is kept, and said where."""
+    finding = Path(tempfile.gettempdir()) / f"finding-{number}"
+    command = [fuzzer, finding, str(runs), str(number), *seeds]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"the input is {finding}:\n{done.stderr[:6000]}"
+    assert done.stdout.startswith(f"{runs} runs, ")
+
+
+def test_the_sanitizers_have_nothing_to_say_about_twenty_thousand_inputs(fuzzer: Path, seeds: list[Path]) -> None:
+    fuzz(fuzzer, seeds, 20_000, 0)
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(1800)
-def test_three_hundred_thousand_batches_of_mutants_give_the_sanitizers_nothing_to_say(tmp_path, photos) -> None:
-    module, libraries = sanitized(tmp_path)
-    write_seeds(tmp_path / "seeds", photos)
-    options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
-    environment = {**os.environ, **options, "LD_PRELOAD": libraries, "PYTHONMALLOC": "malloc"}
-    for first in range(0, 300_000, 20_000):
-        command = [sys.executable, "-S", mutants.__file__, str(module), str(tmp_path / "seeds"), str(first), "20000"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"from case {first} on: {done.stderr[:6000]}"
-        made, _, total, *_ = done.stdout.split()
-        assert int(made) > int(total) / 20
+@pytest.mark.timeout(4 * 3600)
+def test_the_sanitizers_have_nothing_to_say_about_ten_million_inputs(fuzzer: Path, seeds: list[Path]) -> None:
+    for number in range(1, 11):
+        fuzz(fuzzer, seeds, 1_000_000, number)
