@@ -37,7 +37,7 @@ int plan_mcu(Mcu *mcu, Tables *tables, const Header *header)
 /* Makes at least `count` bits known. */
 static inline void need(BitReader *reader, int count)
 {
-    if (reader->count < count)
+    if ((int)(reader->count & 63) < count)
         refill(reader);
 }
 

@@ -31,7 +31,7 @@ struct Transcoder {
 Transcoder *transcoder_new(void)
 {
     Transcoder *transcoder = calloc(1, sizeof *transcoder);
-    for (int k = 0; transcoder && k < BLOCK + END_OF_BLOCK; k++)
+    for (int k = 0; transcoder && k < (int)sizeof transcoder->order.at; k++)
         transcoder->order.at[k] = (uint8_t)(k < BLOCK ? k : BLOCK - 1); /* as in the file */
     return transcoder;
 }
