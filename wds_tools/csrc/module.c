@@ -207,7 +207,7 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
     Transcoder *transcoder = NULL;
     if (restart < 1 || restart > 0xFFFF || longest < 9 || longest > 16 || max_pixels < 1)
         PyErr_SetString(PyExc_ValueError, "restart is not 1 to 65535, longest not 9 to 16, or max_pixels not positive");
-    else if (!(transcoder = transcoder_new()))
+    else if (!(transcoder = take_transcoder()))
         PyErr_NoMemory();
     else {
         const uint8_t *made;
@@ -217,7 +217,7 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
         file = made ? PyBytes_FromStringAndSize((const char *)made, (Py_ssize_t)size) : Py_NewRef(Py_None);
     }
     if (transcoder)
-        transcoder_free(transcoder);
+        give_back_transcoder(transcoder);
     PyBuffer_Release(&data);
     return file;
 }
