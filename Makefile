@@ -5,12 +5,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
-COMPILED := $(wildcard wds_tools/csrc/*)
+COMPILED := $(wildcard wds_tools/csrc/*.* wds_tools/csrc/abi3/*)
 # Test processes at a time; more only helps with more cores, as many tests start workers themselves.
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format torture lowest bench clean
+.PHONY: help demo test lint format torture lowest bench wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -44,6 +44,11 @@ lowest: ## run the test suite with the lowest versions of what wds_tools require
 bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
 	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB --images keep
 	@$(BIN)/wds-tools bench shards/bench $(ARGS)
+
+wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
+	@$(PYTHON) -m venv build/wheels
+	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.16,<0.18' auditwheel abi3audit
+	@build/wheels/bin/python tests/wheels.py dist
 
 clean: ## remove what demo, bench and test have made, but not .venv
 	rm -rf build dist shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis

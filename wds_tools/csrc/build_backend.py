@@ -235,13 +235,15 @@ class BuildExt(build_ext):
             CompileError: It cannot be; setuptools goes on without it.
         """
         options = [*ext.extra_compile_args, *(f"-l{name}" for name in ext.libraries)]
-        output = Path(self.get_ext_fullpath(ext.name))
+        output, tag = Path(self.get_ext_fullpath(ext.name)), self._platform_tag()
         output.parent.mkdir(parents=True, exist_ok=True)
+        output.unlink(missing_ok=True)  # setuptools would take one of an earlier build
         try:
             if not is_wanted():
                 raise CompileError("WDS_TOOLS_COMPILE=0")
-            print(compile_module(ext.sources, output, options, self._platform_tag()), end="", file=sys.stderr)  # noqa: T201
+            print(compile_module(ext.sources, output, options, tag), end="", file=sys.stderr)  # noqa: T201
         except CompileError as error:
+            ext.optional = tag not in TARGETS  # a wheel for others is no use without
             print(f"wds_tools is installed without its compiled path: {error}", file=sys.stderr)  # noqa: T201
             if self.editable_mode:  # one of older sources would be worse than none
                 for old in Path(*ext.name.split(".")[:-1]).glob(ext.name.rpartition(".")[2] + ".*so"):
