@@ -10,7 +10,7 @@ COMPILED := $(wildcard wds_tools/csrc/*.* wds_tools/csrc/abi3/*)
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format torture lowest bench wheels clean
+.PHONY: help demo test lint format emulated torture lowest bench wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -31,6 +31,9 @@ format: $(VENV)/installed-test ## rewrite the code the way lint wants it
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
+emulated: $(VENV)/installed-test ## compare what other processors decode, by qemu-user (Debian: qemu-user)
+	@$(BIN)/python -m pytest -m emulated $(ARGS)
+
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)
 
@@ -39,7 +42,7 @@ lowest: ## run the test suite with the lowest versions of what wds_tools require
 	@$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
 	  | tr '>' '=' > build/lowest/constraints.txt
 	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]'
-	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers)' $(ARGS)
+	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers or emulated)' $(ARGS)
 
 bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
 	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB --images keep

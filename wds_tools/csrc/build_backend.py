@@ -137,7 +137,7 @@ class Compiler:
                 self.run(*arguments_for_python(), *shared(), source, "-o", Path(folder, "probe.so"), "-lm")
             except CompileError:
                 return False
-        return True
+            return Path(folder, "probe.so").exists()
 
 
 def find_compiler() -> Compiler | None:
@@ -159,11 +159,13 @@ def zig_compiler(target: str, cache: Path) -> Compiler | None:
 
     Args:
         target: What it compiles for, in zig's words. Without it, it would compile for the very processor it runs on.
-        cache: A folder for what it keeps: its own choice, in the home directory, may not be there.
+        cache: A folder for what it keeps, unless the environment names one: there may be no home directory, which is
+            its own choice.
     """
     if importlib.util.find_spec("ziglang") is None:
         return None
-    variables = {f"ZIG_{kind}_CACHE_DIR": str(cache.absolute()) for kind in ("GLOBAL", "LOCAL")}
+    names = (f"ZIG_{kind}_CACHE_DIR" for kind in ("GLOBAL", "LOCAL"))
+    variables = {name: os.environ.get(name, str(cache.absolute())) for name in names}
     return Compiler((sys.executable, "-m", "ziglang", "cc", "-target", target), variables)
 
 
@@ -186,6 +188,26 @@ def shared(target: str = "") -> list[str]:
     """Return what makes a module that finds Python's functions in the process that loads it."""
     darwin = "macos" in (target or sys.platform.replace("darwin", "macos"))
     return ["-fPIC", "-fvisibility=hidden", "-shared", *(["-Wl,-undefined,dynamic_lookup"] if darwin else [])]
+
+
+def compile_program(target: str, sources: Sequence[str | Path], output: Path, options: Sequence[str]) -> None:
+    """Compile a program without Python: static, so that it runs under an emulator without that system's libraries.
+
+    Args:
+        target: What ziglang compiles for, in its words; "" is this machine and the compiler that it has.
+        sources: The C files; headers are found beside ours.
+        output: The program.
+        options: For the compiler; libraries are among them.
+
+    Raises:
+        CompileError: There is no compiler, or it refuses the sources.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        zig = zig_compiler(target or native_target(), Path(cache))
+        compiler = zig if target else find_compiler() or zig
+        if compiler is None:
+            raise CompileError("no C compiler works here")
+        compiler.run(*(["-static"] if target else []), f"-I{CSRC}", *sources, "-o", output, *options)
 
 
 def compile_module(sources: Sequence[str | Path], output: Path, options: Sequence[str], platform_tag: str = "") -> str:
