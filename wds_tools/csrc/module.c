@@ -1,5 +1,4 @@
 /* wds_tools._native: what Python sees of the compiled path. */
-#define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -38,10 +37,10 @@ static int take(PyObject *list, Files *files)
         return -1;
     }
     for (Py_ssize_t i = 0; i < files->count; i++) {
-        PyObject *item = PyList_GetItem(list, i); /* borrowed */
-        if (item == Py_None)
-            continue;
-        if (!item || PyObject_GetBuffer(item, &files->buffers[i], PyBUF_SIMPLE))
+        PyObject *item = PySequence_GetItem(list, i); /* owned: without a GIL another thread may change the list */
+        int failed = !item || (item != Py_None && PyObject_GetBuffer(item, &files->buffers[i], PyBUF_SIMPLE));
+        Py_XDECREF(item); /* the buffer has a reference of its own */
+        if (failed)
             return -1;
         files->files[i] = (File){files->buffers[i].buf, (size_t)files->buffers[i].len};
     }
@@ -245,7 +244,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* what calls share, they exchange atomically */
+#endif
+    {0, NULL},
+};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
