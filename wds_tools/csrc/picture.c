@@ -151,12 +151,18 @@ static int make_parts(Decoder *decoder, int spare)
         part->bottom = blocks.bottom;
         part->side = side_of(header, component, SIDE / spare);
         part->stride = (size_t)(part->right - part->left) * (size_t)part->side + ROW_SLACK;
-        pair_quantization(component->quantization, &part->quantization);
         size_t rows = (size_t)(part->bottom - part->top) * (size_t)part->side;
         if (!room_for(&decoder->plane[c], rows * part->stride))
             return -1;
     }
     return 0;
+}
+
+/* Takes the quantization tables, which a component has once its first scan was read. */
+static void take_quantization(Decoder *decoder)
+{
+    for (int c = 0; c < decoder->header.count; c++)
+        pair_quantization(decoder->header.component[c].quantization, &decoder->part[c].quantization);
 }
 
 /* Transforms a block into its plane, if it is needed. */
@@ -236,6 +242,7 @@ static int decode_one_scan(Decoder *decoder)
     Mcu mcu;
     if (plan_mcu(&mcu, &decoder->tables, &decoder->header))
         return -1;
+    take_quantization(decoder);
     for (int i = 0; i < intervals->count; i += 2)
         if (decode_intervals(decoder, &mcu, &intervals->list[i], i + 1 < intervals->count ? 2 : 1))
             return -1;
@@ -254,6 +261,7 @@ static int decode_all_scans(Decoder *decoder)
             coefficients, header, &decoder->tables, &decoder->intervals, &decoder->order,
             MOST_PASSES * decoder->max_pixels / pixels))
         return -1;
+    take_quantization(decoder);
     int mcus = header->mcus_across * header->mcus_down;
     memset(coefficients->last.bytes, BLOCK - 1, (size_t)mcus * (size_t)coefficients->of_mcu);
     for (int row = decoder->needed.top; row < decoder->needed.bottom; row++) {
