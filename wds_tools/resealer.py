@@ -42,8 +42,9 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
     and the lengths of all its shards.
     What a checksum cannot know, such as whether the class names are the right ones, is for you to check first.
 
-    >>> wds_tools.reseal("shards/photos").before  # doctest: +SKIP
-    'edited'
+    Example::
+
+        wds_tools.reseal("shards/photos").before  # 'edited'
 
     Args:
         dataset: Folder or URL with a manifest, or the manifest itself.
