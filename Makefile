@@ -5,12 +5,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
-COMPILED := $(wildcard wds_tools/csrc/*)
+COMPILED := $(wildcard wds_tools/csrc/*.* wds_tools/csrc/abi3/*)
 # Test processes at a time; more only helps with more cores, as many tests start workers themselves.
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format torture lowest bench clean
+.PHONY: help demo test lint format emulated torture lowest bench wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -31,6 +31,9 @@ format: $(VENV)/installed-test ## rewrite the code the way lint wants it
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
+emulated: $(VENV)/installed-test ## compare what other processors decode, by qemu-user (Debian: qemu-user)
+	@$(BIN)/python -m pytest -m emulated $(ARGS)
+
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)
 
@@ -39,11 +42,16 @@ lowest: ## run the test suite with the lowest versions of what wds_tools require
 	@$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
 	  | tr '>' '=' > build/lowest/constraints.txt
 	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]'
-	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers)' $(ARGS)
+	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers or emulated)' $(ARGS)
 
 bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
 	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB --images keep
 	@$(BIN)/wds-tools bench shards/bench $(ARGS)
+
+wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
+	@$(PYTHON) -m venv build/wheels
+	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.16,<0.18' auditwheel abi3audit
+	@build/wheels/bin/python tests/wheels.py dist
 
 clean: ## remove what demo, bench and test have made, but not .venv
 	rm -rf build dist shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -43,6 +43,16 @@ def jpeg_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def zig_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let ziglang keep what it compiles of the C libraries from test to test: that takes most of its time."""
+    folder = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"):  # one folder for all processes of a run
+            patch.setenv(name, str((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "zig"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def photos() -> Path:
     """Return the folder of sample photographs, one folder a class."""

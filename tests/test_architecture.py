@@ -22,7 +22,8 @@ LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
 MAY_IMPORT_TORCH = """advice arguments render assemble collate ring worker ranks opened dataset device job pipeline
 handover bridge loader sheet bench""".split()  # noqa: SIM905
 MAX_LINES = 450
-FILES = sorted(PACKAGE.rglob("*.py"))
+BUILDS_THE_PACKAGE = PACKAGE / "csrc" / "build_backend.py"  # and is no part of it
+FILES = sorted(set(PACKAGE.rglob("*.py")) - {BUILDS_THE_PACKAGE})
 
 
 def imports(path):

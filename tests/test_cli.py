@@ -136,13 +136,17 @@ def test_commands_are_listed_in_the_order_of_the_work_and_not_cut(call: Call) ->
     assert "..." not in listed
 
 
-def test_version_is_that_of_the_package_and_says_whether_it_is_compiled(call: Call) -> None:
+def test_version_is_that_of_the_package_and_says_which_path_decodes(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WDS_TOOLS_NATIVE", raising=False)
+    there = importlib.util.find_spec("wds_tools._native") is not None
+    words = r"compiled(, (AVX2|NEON|no SIMD))?" if there else "Python only: not compiled"
     code, out, err = call("--version")
     assert (code, err) == (0, "")
-    found = re.fullmatch(r"wds-tools (\S+) \((not )?compiled.*\)\n", out)
-    assert found
-    assert found[1] == __version__
-    assert bool(found[2]) == (importlib.util.find_spec("wds_tools._native") is None)
+    assert re.fullmatch(rf"wds-tools {re.escape(__version__)} \({words}\)\n", out)
+    monkeypatch.setenv("WDS_TOOLS_NATIVE", "0")
+    assert call("--version").out.endswith("(Python only: WDS_TOOLS_NATIVE=0)\n" if there else "not compiled)\n")
 
 
 def test_no_command_shows_the_help_and_fails(call: Call) -> None:

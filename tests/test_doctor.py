@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from wds_tools import native
 from wds_tools.datacheck import check_fit, examine_dataset
 from wds_tools.doctor import (
     MAPS_OF_A_WORKER,
@@ -97,12 +98,17 @@ def test_versions_with_holes() -> None:
 
 
 def test_missing_parts_of_the_fast_path() -> None:
-    assert check_fast_path(native=True, broken={}).status == "ok"
-    for facts, said, remedy in (
-        ({"native": True, "broken": {NATIVE: "gone"}}, "was not built", "a C compiler"),
-        ({"native": False, "broken": {}}, "WDS_TOOLS_NATIVE=0", "unset"),
+    there = Imports(simd="avx2")
+    found = check_fast_path(there, native=True)
+    assert (found.status, found.found) == ("ok", "compiled, AVX2")
+    missing = Imports({NATIVE: "ModuleNotFoundError: No module named 'wds_tools._native'"})
+    unloadable = Imports({NATIVE: "ImportError: libm.so.6:\ncannot open shared object file"})
+    for imported, allowed, said, remedy in (
+        (missing, True, "Python only: not compiled: batches take longer", "C compiler"),
+        (unloadable, True, "cannot be loaded: batches take longer (ImportError: libm.so.6: c", "C"),
+        (there, False, "WDS_TOOLS_NATIVE=0", "unset"),
     ):
-        found = check_fast_path(**facts)  # type: ignore[arg-type]
+        found = check_fast_path(imported, native=allowed)
         assert found.status == "note"
         assert said in found.found
         assert remedy in found.remedy
@@ -257,8 +263,8 @@ def test_the_command_prints_a_table_and_what_to_do(packed: Path, tmp_path: Path)
     assert done.stderr == ""
     names = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
     assert names[-4:] == ["dataset", "indexes", "shards", "reading"]
-    assert "switched off by WDS_TOOLS_NATIVE=0" in done.stdout
-    assert "-> unset WDS_TOOLS_NATIVE\n" in done.stdout
+    assert "Python only: " in done.stdout
+    assert native._native is None or "-> unset WDS_TOOLS_NATIVE\n" in done.stdout
     problems = json.loads(doctor("--json", packed, WDS_TOOLS_CACHE_DIR=str(tmp_path)).stdout)
     assert done.returncode == any(one["status"] == "problem" for one in problems)
 

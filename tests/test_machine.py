@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from wds_tools.machine import (
+    NATIVE,
     Imports,
     Torch,
+    compiled_path,
+    describe_path,
     driver_version,
     imports,
     memory_limit,
@@ -91,3 +94,29 @@ def test_what_the_other_process_tells_up_to_its_end() -> None:
     assert read_probe(told, "ends the process with signal 11").broken == {"torch": "ends the process with signal 11"}
     torch = {"version": "2.15.0", "cuda": None, "hip": None, "devices": 0, "names": []}
     assert read_probe([*told, {"name": "torch", "torch": torch}], "") == Imports({}, Torch("2.15.0"))
+    native = [{"begins": NATIVE}, {"name": NATIVE, "simd": "neon"}]
+    assert read_probe(native, "") == Imports(simd="neon")
+
+
+@pytest.mark.parametrize(
+    ("broken", "simd", "allowed", "words"),
+    [
+        ({}, "avx2", True, "compiled, AVX2"),
+        ({}, "neon", True, "compiled, NEON"),
+        ({}, "none", True, "compiled, no SIMD"),
+        ({}, "avx512", True, "compiled, avx512"),
+        ({}, "", True, "compiled"),
+        ({}, "avx2", False, "Python only: WDS_TOOLS_NATIVE=0"),
+        ({NATIVE: "ModuleNotFoundError: No module"}, "", False, "Python only: not compiled"),
+        ({NATIVE: "ImportError: libm.so.6"}, "", True, "Python only: the compiled module cannot be loaded"),
+    ],
+)
+def test_the_path_that_decodes_in_words(broken: dict[str, str], simd: str, allowed: bool, words: str) -> None:
+    assert describe_path(broken, simd, allowed=allowed) == words
+    assert describe_path({"torch": "gone"}, "avx2", allowed=True) == "compiled, AVX2"
+
+
+def test_the_path_here_is_the_one_that_the_probe_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WDS_TOOLS_NATIVE", raising=False)
+    found = imports(NATIVE)
+    assert compiled_path() == describe_path(found.broken, found.simd, allowed=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from wds_tools.machine import NATIVE, Imports, Machine, Package, Torch
+from wds_tools.machine import NATIVE, Imports, Machine, Package, Torch, describe_path
 from wds_tools.wording import counted, human_bytes
 
 Status = Literal["ok", "note", "problem"]
@@ -61,7 +61,7 @@ def examine(machine: Machine) -> list[Finding]:
         check_python(machine.python),
         check_packages(machine.packages, machine.imports),
         check_security(machine.packages),
-        check_fast_path(native=machine.native, broken=machine.imports.broken),
+        check_fast_path(machine.imports, native=machine.native),
         check_cores(machine.cores, machine.usable_cores, machine.quota),
         check_memory(machine.memory_bytes, machine.memory_limit, machine.usable_cores),
         check_shm(machine.shm_bytes, machine.usable_cores),
@@ -152,16 +152,17 @@ def check_security(packages: Sequence[Package]) -> Finding:
     return Finding("security", status, found, f"pip install {good}")
 
 
-def check_fast_path(*, native: bool, broken: dict[str, str]) -> Finding:
+def check_fast_path(imports: Imports, *, native: bool) -> Finding:
     """Check what makes decoding and packing fast."""
-    if NATIVE in broken:
-        found = "the compiled path was not built: loading is slower, and `pack` cannot make JPEGs crop-ready"
-        remedy = "install a C compiler (Debian: gcc), then wds-tools again"
+    path = describe_path(imports.broken, imports.simd, allowed=native)
+    if NATIVE in imports.broken or not native:
+        reason = _one_line(imports.broken.get(NATIVE, ""))
+        found = f"{path}: batches take longer"
+        if reason and "ModuleNotFoundError" not in reason:
+            found = f"{found} ({reason})"
+        remedy = "install a C compiler, then wds-tools again" if NATIVE in imports.broken else "unset WDS_TOOLS_NATIVE"
         return Finding("fast path", "note", found, remedy)
-    if not native:
-        found = "the compiled path is switched off by WDS_TOOLS_NATIVE=0: loading is slower"
-        return Finding("fast path", "note", found, "unset WDS_TOOLS_NATIVE")
-    return Finding("fast path", "ok", "compiled")
+    return Finding("fast path", "ok", path)
 
 
 def check_cores(cores: int, usable: int, quota: int | None) -> Finding:

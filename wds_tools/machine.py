@@ -6,6 +6,7 @@ Everything here must work where packages are missing or broken: those are import
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -14,6 +15,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from wds_tools.options import CacheOptions, available_cores, group_files, quota_
 
 IMPORTED = ("numpy", "PIL.Image", "pyarrow.parquet", "simplejpeg", "xxhash", "fsspec", "braceexpand", "tqdm", "torch")
 NATIVE = "wds_tools._native"
+SIMD = {"avx2": "AVX2", "neon": "NEON", "none": "no SIMD"}
+"""Which instructions the compiled path says it uses, and how that is written."""
+
 _PROBE_SECONDS = 120
 _PROBE = """
 import importlib, json, sys
@@ -45,6 +50,8 @@ for name in sys.argv[1:]:
         module, found = importlib.import_module(name), {}
         if name == "torch":
             found["torch"] = cuda(module)
+        if name.endswith("._native") and hasattr(module, "simd"):
+            found["simd"] = module.simd()
     except Exception as error:
         found = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps({"name": name, **found}), flush=True)
@@ -97,10 +104,12 @@ class Imports:
     Attributes:
         broken: Name of a module to the reason why it cannot be imported.
         torch: None if it cannot be imported.
+        simd: What the compiled path says of itself: one of `SIMD`; "" if it says nothing.
     """
 
     broken: dict[str, str] = field(default_factory=dict)
     torch: Torch | None = None
+    simd: str = ""
 
 
 def packages(distribution: str = "wds-tools") -> list[Package]:
@@ -168,7 +177,39 @@ def read_probe(told: list[dict[str, Any]], end: str) -> Imports:
             broken[line["name"]] = line["error"]
         found |= line
     torch = found.get("torch")
-    return Imports(broken, Torch(**{**torch, "names": tuple(torch.get("names", ()))}) if torch else None)
+    seen = Torch(**{**torch, "names": tuple(torch.get("names", ()))}) if torch else None
+    return Imports(broken, seen, found.get("simd", ""))
+
+
+def compiled_path() -> str:
+    """Return which path decodes here, and with which instructions, for ``wds-tools --version``."""
+    broken: dict[str, str] = {}
+    simd = ""
+    try:
+        module = importlib.import_module(NATIVE)
+        simd = module.simd() if hasattr(module, "simd") else ""
+    except ImportError as error:
+        broken[NATIVE] = f"{type(error).__name__}: {error}"
+    return describe_path(broken, simd, allowed=use_native())
+
+
+def describe_path(broken: Mapping[str, str], simd: str, *, allowed: bool) -> str:
+    """Say in a few words which path decodes.
+
+    >>> describe_path({}, "avx2", allowed=True), describe_path({}, "avx2", allowed=False)
+    ('compiled, AVX2', 'Python only: WDS_TOOLS_NATIVE=0')
+
+    Args:
+        broken: Modules that cannot be imported, and why, as in `Imports`.
+        simd: As in `Imports`.
+        allowed: Compiled code may be used.
+    """
+    if NATIVE in broken:
+        there = not broken[NATIVE].startswith("ModuleNotFoundError")
+        return "Python only: the compiled module cannot be loaded" if there else "Python only: not compiled"
+    if not allowed:
+        return "Python only: WDS_TOOLS_NATIVE=0"
+    return ", ".join(filter(None, ["compiled", SIMD.get(simd, simd)]))
 
 
 @dataclass(frozen=True, slots=True)

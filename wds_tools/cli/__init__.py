@@ -36,10 +36,9 @@ class _InOrder(click.Group):
 
 def _say_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from wds_tools import native
+        from wds_tools.machine import compiled_path
 
-        compiled = "compiled" if native.is_there() else "not compiled: see Install in the README for the faster path"
-        click.echo(f"wds-tools {__version__} ({compiled})")
+        click.echo(f"wds-tools {__version__} ({compiled_path()})")
         context.exit()
 
 

@@ -8,7 +8,7 @@
 
 typedef struct {
     uint64_t bits;       /* those that come next, from the highest on */
-    int count;           /* how many of them there are at least; below them there may be more that are right */
+    uint32_t count;      /* how many of them there are; below them there may be more that are right */
     const uint8_t *next; /* the byte behind them */
 } BitReader;
 
@@ -28,6 +28,7 @@ static inline uint64_t be64(const uint8_t *at)
 /* Makes at least 56 bits known. */
 static inline void refill(BitReader *reader)
 {
+    reader->count &= 63; /* see skip_entry() */
     reader->bits |= be64(reader->next) >> reader->count;
     reader->next += (63 - reader->count) >> 3;
     reader->count |= 56;
@@ -42,7 +43,15 @@ static inline unsigned peek(const BitReader *reader, int count)
 static inline void skip(BitReader *reader, int count)
 {
     reader->bits <<= count;
-    reader->count -= count;
+    reader->count -= (uint32_t)count;
+}
+
+/* Skips as many bits as the lowest six bits of an entry say. What else is in it only makes the higher bits of `count`
+   wrong, until the next refill. */
+static inline void skip_entry(BitReader *reader, uint32_t entry)
+{
+    reader->bits <<= entry & 63;
+    reader->count -= entry;
 }
 
 /* Takes 0 to 16 bits. */
@@ -63,7 +72,7 @@ static inline int take_signed(BitReader *reader, int size)
 /* Returns how many bits have been taken since `start`. */
 static inline int64_t taken(const BitReader *reader, const uint8_t *start)
 {
-    return 8 * (int64_t)(reader->next - start) - reader->count;
+    return 8 * (int64_t)(reader->next - start) - (reader->count & 63);
 }
 
 #endif

@@ -37,7 +37,7 @@ int plan_mcu(Mcu *mcu, Tables *tables, const Header *header)
 /* Makes at least `count` bits known. */
 static inline void need(BitReader *reader, int count)
 {
-    if (reader->count < count)
+    if ((int)(reader->count & 63) < count)
         refill(reader);
 }
 
@@ -180,17 +180,36 @@ static int decode_progressive(
     return 0;
 }
 
-/* Decodes an interval of a sequential scan. */
-static int decode_sequential(
+/* Returns whether the MCUs of a scan are those of the frame. */
+static int is_of_frame(const Coefficients *coefficients, const Header *header)
+{
+    return header->scan.count == header->count && (header->count > 1 || coefficients->of_mcu == 1);
+}
+
+static Blocks place_of(const Coefficients *coefficients, const Interval *interval)
+{
+    size_t first = (size_t)interval->first * (size_t)coefficients->of_mcu;
+    return (Blocks){blocks_of(coefficients) + first * BLOCK, coefficients->last.bytes + first};
+}
+
+/* Decodes one or two intervals of a sequential scan that has all components. */
+static int decode_whole(
+    const Coefficients *coefficients, const Mcu *mcu, const Order *order, Stream *stream, const Interval *interval,
+    int lanes)
+{
+    Blocks to = place_of(coefficients, interval);
+    if (lanes == 1)
+        return kernels()->decode_mcus(mcu, order, stream, interval->count, to);
+    return kernels()->decode_two(
+        mcu, order, stream, interval->count, to, stream + 1, interval[1].count, place_of(coefficients, interval + 1));
+}
+
+/* Decodes an interval of any other sequential scan: MCU by MCU, whose blocks go to different places. */
+static int decode_scattered(
     Coefficients *coefficients, const Header *header, const Mcu *mcu, const Order *order, Stream *stream,
     const Interval *interval)
 {
     const Scan *scan = &header->scan;
-    if (scan->count == header->count && (header->count > 1 || coefficients->of_mcu == 1)) {
-        size_t first = (size_t)interval->first * (size_t)coefficients->of_mcu;
-        Blocks to = {blocks_of(coefficients) + first * BLOCK, coefficients->last.bytes + first};
-        return kernels()->decode_mcus(mcu, order, stream, interval->count, to);
-    }
     for (int i = interval->first; i < interval->first + interval->count; i++) {
         _Alignas(32) int16_t blocks[MAX_BLOCKS * BLOCK] = {0};
         uint8_t last[MAX_BLOCKS];
@@ -218,19 +237,25 @@ static int decode_scan(
     const Component *only = &header->component[scan->component[0]];
     int across = scan->count == 1 ? only->columns : header->mcus_across;
     int down = scan->count == 1 ? only->rows : header->mcus_down;
+    int is_whole = !header->is_progressive && is_of_frame(coefficients, header), failed;
     Mcu mcu;
     if (plan_mcu(&mcu, tables, header) ||
         find_intervals(intervals, header, across, down, &(McuBox){0, across, 0, down}))
         return -1;
-    for (int i = 0; i < intervals->count; i++) {
+    for (int i = 0, lanes; i < intervals->count; i += lanes) {
         const Interval *interval = &intervals->list[i];
-        Stream stream;
-        stream_start(&stream, interval);
-        Progress progress = {scan, order, &mcu, &stream, 0};
-        if (header->is_progressive ? decode_progressive(coefficients, header, &progress, interval)
-                                   : decode_sequential(coefficients, header, &mcu, order, &stream, interval))
-            return -1;
-        if (!is_used_up(&stream) || progress.run)
+        Stream stream[2];
+        Progress progress = {scan, order, &mcu, stream, 0};
+        lanes = is_whole && i + 1 < intervals->count ? 2 : 1;
+        for (int lane = 0; lane < lanes; lane++)
+            stream_start(&stream[lane], &interval[lane]);
+        if (header->is_progressive)
+            failed = decode_progressive(coefficients, header, &progress, interval);
+        else if (is_whole)
+            failed = decode_whole(coefficients, &mcu, order, stream, interval, lanes);
+        else
+            failed = decode_scattered(coefficients, header, &mcu, order, stream, interval);
+        if (failed || progress.run || !is_used_up(stream) || !is_used_up(stream + lanes - 1))
             return -1;
     }
     header->position = intervals->end;

@@ -4,10 +4,10 @@
 
 #include "intervals.h"
 
-/* Where each coefficient goes in its block, from its place in the order of the file. Behind the 64 places, a code for the
-   end of a block writes a zero, which falls on the last coefficient. */
+/* Where each coefficient goes in its block, from its place in the order of the file. What is no coefficient writes a zero
+   behind the 64 places, and that falls on the last coefficient, which has not been written then. */
 typedef struct {
-    uint8_t at[BLOCK + END_OF_BLOCK];
+    uint8_t at[BLOCK + NOT_DIRECT];
 } Order;
 
 /* The blocks of an MCU, in their order. */

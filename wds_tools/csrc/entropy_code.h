@@ -7,15 +7,14 @@ typedef struct {
     const uint32_t *direct;
     int16_t *block; /* behind the current one */
     uint8_t *last;
-    int k;          /* place of the coefficient that was decoded last */
-    int before;     /* of the one before that */
+    unsigned k;     /* place of the coefficient that was decoded last */
     int left;       /* blocks */
     int number;     /* of the next block in its MCU */
 } Lane;
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* An entry such as those of `direct` for a code that has none there; 0: not allowed. */
+/* Returns an entry such as those of `direct` for a code that has none there; 0: not allowed. */
 static uint32_t __attribute__((noinline)) long_entry(const HuffmanTable *table, uint64_t bits)
 {
     BitReader reader = {bits, 64, NULL};
@@ -25,31 +24,42 @@ static uint32_t __attribute__((noinline)) long_entry(const HuffmanTable *table, 
         return 0;
     unsigned advance = !size && run < 15 ? END_OF_BLOCK : (unsigned)run + 1;
     int value = take_signed(&reader, size);
-    return (uint32_t)value << 16 | advance << 8 | (unsigned)(64 - reader.count);
+    return (uint32_t)value << 16 | advance << 8 | (64 - reader.count);
 }
 
 INLINE void apply(Lane *lane, const Order *order, uint32_t entry)
 {
-    lane->before = lane->k;
     lane->k += entry >> 8 & 0xFF;
     lane->block[order->at[lane->k]] = (int16_t)(entry >> 16);
-    skip(&lane->reader, (int)(entry & 0xFF));
+    skip_entry(&lane->reader, entry);
 }
 
-/* Takes one coefficient, or the end of the block. There must be DIRECT_BITS bits, and `steps` times as many for the
-   steps to come. Returns -1 where the code is not allowed. */
-INLINE int step(Lane *lane, const Mcu *mcu, const Order *order)
+/* Takes one coefficient, or the end of the block. There must be DIRECT_BITS bits. Afterwards,
+   `is_inside` tells whether the block goes on. */
+INLINE void step(Lane *lane, const Order *order)
 {
-    uint32_t entry = lane->direct[lane->reader.bits >> (64 - DIRECT_BITS)];
-    if (__builtin_expect(!entry, 0)) {
-        refill(&lane->reader);
-        entry = long_entry(mcu->ac[lane->number], lane->reader.bits);
-        if (!entry)
-            return -1;
-        apply(lane, order, entry);
-        refill(&lane->reader);
-        return 0;
-    }
+    apply(lane, order, lane->direct[lane->reader.bits >> (64 - DIRECT_BITS)]);
+}
+
+INLINE int is_inside(const Lane *lane)
+{
+    return lane->k < BLOCK - 1;
+}
+
+/* Returns whether the last step found a code that is not in `direct`. */
+INLINE int is_long(const Lane *lane)
+{
+    return lane->k >= NOT_DIRECT;
+}
+
+/* Takes such a code. Returns -1 where it is not allowed. */
+INLINE int take_long(Lane *lane, const Mcu *mcu, const Order *order)
+{
+    lane->k -= NOT_DIRECT;
+    refill(&lane->reader);
+    uint32_t entry = long_entry(mcu->ac[lane->number], lane->reader.bits);
+    if (!entry)
+        return -1;
     apply(lane, order, entry);
     return 0;
 }
@@ -77,9 +87,24 @@ INLINE int finish(Lane *lane)
 {
     if (lane->k > BLOCK - 1 && lane->k < END_OF_BLOCK)
         return -1;
-    *lane->last++ = (uint8_t)(lane->k == BLOCK - 1 ? BLOCK - 1 : lane->before);
+    *lane->last++ = (uint8_t)(lane->k == BLOCK - 1 ? BLOCK - 1 : lane->k - END_OF_BLOCK);
     lane->left--;
     return 0;
+}
+
+/* Goes on where the last step has left the block: with a long code, or the next block. Returns 1 if there is none, -1 if
+   the data is damaged. */
+INLINE int go_on(Lane *lane, const Mcu *mcu, const Order *order, Stream *stream)
+{
+    if (is_long(lane)) {
+        if (take_long(lane, mcu, order))
+            return -1;
+        if (is_inside(lane))
+            return 0;
+    }
+    if (finish(lane))
+        return -1;
+    return lane->left ? begin(lane, mcu, stream) : 1;
 }
 
 INLINE Lane lane_of(const Mcu *mcu, const Stream *stream, int mcus, Blocks to)
@@ -94,22 +119,16 @@ INLINE Lane lane_of(const Mcu *mcu, const Stream *stream, int mcus, Blocks to)
 static int complete(Lane *of, const Mcu *mcu, const Order *order, Stream *stream)
 {
     Lane lane = *of;
-    for (;;) {
+    int state = 0;
+    while (!state) {
         refill(&lane.reader);
-        for (int i = 0; i < STEPS && lane.k < BLOCK - 1; i++)
-            if (step(&lane, mcu, order))
-                return -1;
-        if (lane.k >= BLOCK - 1) {
-            if (finish(&lane))
-                return -1;
-            if (!lane.left)
-                break;
-            if (begin(&lane, mcu, stream))
-                return -1;
-        }
+        for (int i = 0; i < STEPS && is_inside(&lane); i++)
+            step(&lane, order);
+        if (!is_inside(&lane))
+            state = go_on(&lane, mcu, order, stream);
     }
     stream->reader = lane.reader;
-    return 0;
+    return state < 0 ? -1 : 0;
 }
 
 static int decode_mcus(const Mcu *mcu, const Order *order, Stream *stream, int mcus, Blocks to)
@@ -123,43 +142,26 @@ static int decode_two(
     Blocks to_two)
 {
     Lane a = lane_of(mcu, one, mcus_one, to_one), b = lane_of(mcu, two, mcus_two, to_two);
-    if (begin(&a, mcu, one) || begin(&b, mcu, two))
-        return -1;
-    for (;;) {
+    int state = begin(&a, mcu, one) || begin(&b, mcu, two) ? -1 : 0;
+    while (!state) {
         refill(&a.reader);
         refill(&b.reader);
-#pragma GCC unroll 4
         for (int i = 0; i < STEPS; i++) {
-            if (step(&a, mcu, order))
-                return -1;
-            if (a.k >= BLOCK - 1)
-                goto a_ends;
-            if (step(&b, mcu, order))
-                return -1;
-            if (b.k >= BLOCK - 1)
-                goto b_ends;
+            step(&a, order);
+            if (!is_inside(&a)) {
+                state = go_on(&a, mcu, order, one);
+                break;
+            }
+            step(&b, order);
+            if (!is_inside(&b)) {
+                state = go_on(&b, mcu, order, two);
+                break;
+            }
         }
-        continue;
-    a_ends:
-        if (finish(&a))
-            return -1;
-        if (!a.left)
-            break;
-        if (begin(&a, mcu, one))
-            return -1;
-        continue;
-    b_ends:
-        if (finish(&b))
-            return -1;
-        if (!b.left)
-            break;
-        if (begin(&b, mcu, two))
-            return -1;
-    }
-    if (a.left) {
-        two->reader = b.reader;
-        return complete(&a, mcu, order, one);
     }
     one->reader = a.reader;
-    return complete(&b, mcu, order, two);
+    two->reader = b.reader;
+    if (state < 0)
+        return -1;
+    return a.left ? complete(&a, mcu, order, one) : complete(&b, mcu, order, two);
 }

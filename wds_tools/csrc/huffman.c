@@ -54,8 +54,9 @@ static uint32_t *fill(uint32_t *to, int length, int symbol)
     int run = symbol >> 4, size = symbol & 15, spare = DIRECT_BITS - length - size;
     unsigned advance = !size && run < 15 ? END_OF_BLOCK : (unsigned)run + 1;
     if (spare < 0 || size > MAX_SIZE) {
-        memset(to, 0, sizeof *to << (DIRECT_BITS - length));
-        return to + (1 << (DIRECT_BITS - length));
+        for (int rest = 0; rest < 1 << (DIRECT_BITS - length); rest++)
+            *to++ = LONG;
+        return to;
     }
     for (int value = 0; value < 1 << size; value++) {
         int number = value - ((((value << 1) >> size) - 1) & ((1 << size) - 1));
@@ -77,7 +78,8 @@ int make_ac_table(HuffmanTable *table, const HuffmanSpec *spec)
     for (int length = 1; length <= DIRECT_BITS; length++)
         for (int i = 0; i < spec->counts[length]; i++)
             to = fill(to, length, *symbol++);
-    memset(to, 0, (size_t)((uint8_t *)(table->direct + (1 << DIRECT_BITS)) - (uint8_t *)to));
+    while (to < table->direct + (1 << DIRECT_BITS))
+        *to++ = LONG;
     table->made = CODES_AND_NUMBERS;
     return 0;
 }

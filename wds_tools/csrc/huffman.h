@@ -21,12 +21,14 @@ typedef struct {
     uint16_t symbol[1 << SYMBOL_BITS]; /* length << 8 | symbol; 0: longer */
     int32_t end[MAX_CODE + 2];         /* the first code of each length that is none, as if it had 16 bits */
     int32_t offset[MAX_CODE + 1];      /* from a code to its place in `symbols` */
-    /* value << 16 | advance << 8 | length of code and value; 0: they do not fit, or are not allowed */
+    /* value << 16 | advance << 8 | length of code and value; LONG: they do not fit, or are not allowed */
     uint32_t direct[1 << DIRECT_BITS];
 } HuffmanTable;
 
 #define MAX_SIZE 10   /* bits of an AC coefficient of 8-bit pictures */
-#define END_OF_BLOCK 128 /* an advance that goes beyond every block */
+#define END_OF_BLOCK 128    /* an advance that goes beyond every block */
+#define NOT_DIRECT 255      /* another one */
+#define LONG (NOT_DIRECT << 8)
 
 /* Makes a table of codes. Returns 0, or -1 if there are more codes than fit. */
 int make_table(HuffmanTable *table, const HuffmanSpec *spec);

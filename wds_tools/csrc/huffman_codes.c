@@ -64,7 +64,7 @@ static int find_lengths(const Item *symbols, int count, int longest, uint8_t *le
     return 0;
 }
 
-int make_codes(const uint32_t counts[256], int longest, HuffmanSpec *spec, HuffmanCodes *codes)
+int make_codes(const uint32_t counts[256], int longest, HuffmanSpec *spec, HuffmanCode codes[256])
 {
     Item symbols[MOST_SYMBOLS];
     uint8_t length[MOST_SYMBOLS] = {0};
@@ -77,7 +77,7 @@ int make_codes(const uint32_t counts[256], int longest, HuffmanSpec *spec, Huffm
     if (find_lengths(symbols, count, longest, length))
         return -1;
     *spec = (HuffmanSpec){.counts = {1}};
-    *codes = (HuffmanCodes){{0}, {0}};
+    memset(codes, 0, 256 * sizeof *codes);
     for (int bits = 1; bits <= MAX_CODE; bits++, code <<= 1)
         for (int i = count - 1; i >= 0; i--) {
             int symbol = symbols[i].symbol;
@@ -85,8 +85,7 @@ int make_codes(const uint32_t counts[256], int longest, HuffmanSpec *spec, Huffm
                 continue;
             spec->counts[bits]++;
             spec->symbols[first++] = (uint8_t)symbol;
-            codes->code[symbol] = (uint16_t)code++;
-            codes->length[symbol] = (uint8_t)bits;
+            codes[symbol] = (HuffmanCode){(uint16_t)code++, (uint16_t)bits};
         }
     return 0;
 }

@@ -1,5 +1,4 @@
 /* wds_tools._native: what Python sees of the compiled path. */
-#define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -38,10 +37,10 @@ static int take(PyObject *list, Files *files)
         return -1;
     }
     for (Py_ssize_t i = 0; i < files->count; i++) {
-        PyObject *item = PyList_GetItem(list, i); /* borrowed */
-        if (item == Py_None)
-            continue;
-        if (!item || PyObject_GetBuffer(item, &files->buffers[i], PyBUF_SIMPLE))
+        PyObject *item = PySequence_GetItem(list, i); /* owned: without a GIL another thread may change the list */
+        int failed = !item || (item != Py_None && PyObject_GetBuffer(item, &files->buffers[i], PyBUF_SIMPLE));
+        Py_XDECREF(item); /* the buffer has a reference of its own */
+        if (failed)
             return -1;
         files->files[i] = (File){files->buffers[i].buf, (size_t)files->buffers[i].len};
     }
@@ -207,7 +206,7 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
     Transcoder *transcoder = NULL;
     if (restart < 1 || restart > 0xFFFF || longest < 9 || longest > 16 || max_pixels < 1)
         PyErr_SetString(PyExc_ValueError, "restart is not 1 to 65535, longest not 9 to 16, or max_pixels not positive");
-    else if (!(transcoder = transcoder_new()))
+    else if (!(transcoder = take_transcoder()))
         PyErr_NoMemory();
     else {
         const uint8_t *made;
@@ -217,7 +216,7 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
         file = made ? PyBytes_FromStringAndSize((const char *)made, (Py_ssize_t)size) : Py_NewRef(Py_None);
     }
     if (transcoder)
-        transcoder_free(transcoder);
+        give_back_transcoder(transcoder);
     PyBuffer_Release(&data);
     return file;
 }
@@ -245,7 +244,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* what calls share, they exchange atomically */
+#endif
+    {0, NULL},
+};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,

@@ -1,15 +1,24 @@
 #include "transcode.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "coefficients.h"
 #include "huffman_codes.h"
 
 #define MOST_PASSES 16 /* as in jpeg.py */
 #define HEADERS 4096   /* bytes that are enough for all headers */
+#define MOST_KEPT ((size_t)64 << 20) /* bytes of tokens: those of about 5 megapixels */
 
 /* A symbol and the bits behind it: bits << 16 | their number << 10 | table << 8 | symbol. */
 typedef uint32_t Token;
+
+/* The largest DC difference; AC coefficients are half of that at most. */
+#define MOST ((1 << (MAX_SIZE + 1)) - 1)
 
 #define RESTART 0xFFFFFFFFu /* in place of a token */
 
@@ -25,29 +34,25 @@ struct Transcoder {
     Room tokens, file;
     uint32_t counts[TABLES][256];
     HuffmanSpec spec[TABLES];
-    HuffmanCodes codes[TABLES];
+    HuffmanCode codes[TABLES][256];
+    Token of_number[2 * MOST + 1]; /* from -MOST on */
 };
 
-Transcoder *transcoder_new(void)
-{
-    Transcoder *transcoder = calloc(1, sizeof *transcoder);
-    for (int k = 0; transcoder && k < BLOCK + END_OF_BLOCK; k++)
-        transcoder->order.at[k] = (uint8_t)(k < BLOCK ? k : BLOCK - 1); /* as in the file */
-    return transcoder;
-}
-
-void transcoder_free(Transcoder *transcoder)
-{
-    intervals_free(&transcoder->intervals);
-    coefficients_free(&transcoder->coefficients);
-    coefficients_free(&transcoder->written);
-    room_free(&transcoder->tokens);
-    room_free(&transcoder->file);
-    free(transcoder);
-}
-
 /* Returns a bit for each coefficient that is not zero. */
-static uint64_t find_nonzero(const int16_t *block)
+#if defined(__SSE2__)
+static inline uint64_t find_nonzero(const int16_t *block)
+{
+    const __m128i *at = (const __m128i *)(const void *)block, none = _mm_setzero_si128();
+    uint64_t zero = 0;
+    for (int i = 0; i < 4; i++) {
+        __m128i first = _mm_cmpeq_epi16(_mm_loadu_si128(at + 2 * i), none);
+        __m128i second = _mm_cmpeq_epi16(_mm_loadu_si128(at + 2 * i + 1), none);
+        zero |= (uint64_t)(unsigned)_mm_movemask_epi8(_mm_packs_epi16(first, second)) << 16 * i;
+    }
+    return ~zero;
+}
+#else
+static inline uint64_t find_nonzero(const int16_t *block)
 {
     uint64_t found = 0;
     for (int k = 0; k < BLOCK; k += 4) {
@@ -59,13 +64,14 @@ static uint64_t find_nonzero(const int16_t *block)
     }
     return found;
 }
+#endif
 
-/* Returns the token of a number: a symbol of its size, with what goes in front of that, and its bits (F.1.2.1). */
-static inline Token token_of(int value, int front, int table)
+/* Returns the part of a token that follows from its number: size and bits (F.1.2.1). */
+static Token token_of(int value)
 {
     int size = value ? 32 - __builtin_clz((unsigned)(value < 0 ? -value : value)) : 0;
     uint32_t bits = (uint32_t)(value < 0 ? value - 1 : value) & ((1u << size) - 1);
-    return bits << 16 | (uint32_t)(size << 10 | table << 8 | front << 4 | size);
+    return bits << 16 | (uint32_t)(size << 10 | size);
 }
 
 static inline int size_of(Token token)
@@ -73,31 +79,69 @@ static inline int size_of(Token token)
     return token >> 10 & 15;
 }
 
+static Transcoder *new_transcoder(void)
+{
+    Transcoder *transcoder = calloc(1, sizeof *transcoder);
+    for (int k = 0; transcoder && k < (int)sizeof transcoder->order.at; k++)
+        transcoder->order.at[k] = (uint8_t)(k < BLOCK ? k : BLOCK - 1); /* as in the file */
+    for (int value = -MOST; transcoder && value <= MOST; value++)
+        transcoder->of_number[value + MOST] = token_of(value);
+    return transcoder;
+}
+
+static void free_transcoder(Transcoder *transcoder)
+{
+    intervals_free(&transcoder->intervals);
+    coefficients_free(&transcoder->coefficients);
+    coefficients_free(&transcoder->written);
+    room_free(&transcoder->tokens);
+    room_free(&transcoder->file);
+    free(transcoder);
+}
+
+/* The transcoder of the last file, unless another thread is at work with it: its memory is used again. */
+static _Atomic(Transcoder *) idle;
+
+Transcoder *take_transcoder(void)
+{
+    Transcoder *transcoder = atomic_exchange(&idle, NULL);
+    return transcoder ? transcoder : new_transcoder();
+}
+
+void give_back_transcoder(Transcoder *transcoder)
+{
+    if (transcoder->tokens.size <= MOST_KEPT)
+        transcoder = atomic_exchange(&idle, transcoder);
+    if (transcoder)
+        free_transcoder(transcoder);
+}
+
 /* Writes the tokens of a block and counts their symbols. Returns where they end, or NULL if a number has more bits than a
    sequential file of 8 bits can hold. */
-static Token *take_block(const int16_t *block, int prediction, int table, uint32_t (*counts)[256], Token *to)
+static inline Token *take_block(
+    const Token *of_number, const int16_t *block, int prediction, int table, uint32_t (*counts)[256], Token *to)
 {
     uint64_t left = find_nonzero(block) & ~(uint64_t)1;
-    uint32_t *ac_counts = counts[table + 1];
-    int before = 0, most;
-    *to = token_of(block[0] - prediction, 0, table);
-    most = size_of(*to) - 1;
+    uint32_t *ac_counts = counts[table + 1], ac = (uint32_t)(table + 1) << 8;
+    int before = 0, difference = block[0] - prediction;
+    unsigned outside = (unsigned)(difference + MOST) > 2 * MOST;
+    *to = of_number[outside ? 0 : difference] | (uint32_t)table << 8;
     counts[table][*to++ & 0xFF]++;
-    table++;
     for (; left; left &= left - 1) {
-        int k = __builtin_ctzll(left), run = k - before - 1;
+        int k = __builtin_ctzll(left), run = k - before - 1, value = block[k];
         for (; run > 15; run -= 16, ac_counts[0xF0]++)
-            *to++ = (uint32_t)table << 8 | 0xF0;
-        *to = token_of(block[k], run, table);
-        most = size_of(*to) > most ? size_of(*to) : most;
+            *to++ = ac | 0xF0;
+        if (__builtin_expect((unsigned)(value + MOST / 2) > MOST, 0))
+            return NULL;
+        *to = of_number[value] | ac | (uint32_t)run << 4;
         ac_counts[*to++ & 0xFF]++;
         before = k;
     }
     if (before < BLOCK - 1) {
-        *to++ = (uint32_t)table << 8;
+        *to++ = ac;
         ac_counts[0]++;
     }
-    return most <= MAX_SIZE ? to : NULL;
+    return outside ? NULL : to;
 }
 
 /* Bits on their way into a file. */
@@ -152,11 +196,11 @@ static void put_rest(BitWriter *writer)
     writer->bits = 0;
 }
 
-static inline void put_token(BitWriter *writer, Token token, const HuffmanCodes *codes)
+static inline void put_token(BitWriter *writer, Token token, const HuffmanCode *codes)
 {
-    int size = size_of(token), symbol = token & 0xFF;
-    codes += token >> 8 & 3;
-    put_bits(writer, (uint32_t)codes->code[symbol] << size | token >> 16, codes->length[symbol] + size);
+    HuffmanCode code = codes[token & 0x3FF]; /* table and symbol */
+    int size = size_of(token);
+    put_bits(writer, (uint32_t)code.bits << size | token >> 16, code.length + size);
 }
 
 static void put_byte(uint8_t **to, int value)
@@ -273,6 +317,7 @@ static Token *tokenize(Transcoder *transcoder, int restart)
     int mcus = header->mcus_across * header->mcus_down;
     int16_t prediction[MAX_COMPONENTS] = {0};
     const int16_t *block = blocks_of(&transcoder->coefficients);
+    const Token *of_number = transcoder->of_number + MOST;
     size_t blocks = (size_t)mcus * (size_t)blocks_of_mcu(header);
     Token *to = (Token *)(void *)room_for(
         &transcoder->tokens, (blocks * (BLOCK + 1) + (size_t)(mcus / restart)) * sizeof(Token));
@@ -285,7 +330,7 @@ static Token *tokenize(Transcoder *transcoder, int restart)
         }
         for (int c = 0; c < header->count; c++)
             for (int n = header->component[c].across * header->component[c].down; to && n > 0; n--, block += BLOCK) {
-                to = take_block(block, prediction[c], table_of(c), transcoder->counts, to);
+                to = take_block(of_number, block, prediction[c], table_of(c), transcoder->counts, to);
                 prediction[c] = block[0];
             }
     }
@@ -299,7 +344,7 @@ static size_t most_bytes(const Transcoder *transcoder, size_t markers)
     for (int table = 0; table < TABLES; table++)
         for (int symbol = 0; symbol < 256; symbol++)
             bits += (size_t)transcoder->counts[table][symbol] *
-                    (size_t)(transcoder->codes[table].length[symbol] + (symbol & 15));
+                    (size_t)(transcoder->codes[table][symbol].length + (symbol & 15));
     return bits / 4 + 4 * markers + 64; /* twice as much where every byte is FF */
 }
 
@@ -310,7 +355,7 @@ static size_t write_file(Transcoder *transcoder, int restart, int longest)
     size_t markers = (size_t)header->mcus_across * (size_t)header->mcus_down / (size_t)restart;
     const Token *end = tokenize(transcoder, restart);
     for (int table = 0; end && table < TABLES; table++)
-        if (make_codes(transcoder->counts[table], longest, &transcoder->spec[table], &transcoder->codes[table]))
+        if (make_codes(transcoder->counts[table], longest, &transcoder->spec[table], transcoder->codes[table]))
             return 0;
     uint8_t *start = end ? room_for(&transcoder->file, HEADERS + most_bytes(transcoder, markers)) : NULL;
     if (!start)
@@ -320,7 +365,7 @@ static size_t write_file(Transcoder *transcoder, int restart, int longest)
     put_headers(&writer.next, transcoder, restart);
     for (const Token *token = (const Token *)(void *)transcoder->tokens.bytes; token < end; token++) {
         if (*token != RESTART) {
-            put_token(&writer, *token, transcoder->codes);
+            put_token(&writer, *token, transcoder->codes[0]);
             continue;
         }
         put_rest(&writer);

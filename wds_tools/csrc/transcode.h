@@ -8,8 +8,10 @@
 typedef struct Transcoder Transcoder;
 
 /* Returns NULL where memory has run out. */
-Transcoder *transcoder_new(void);
-void transcoder_free(Transcoder *transcoder);
+Transcoder *take_transcoder(void);
+
+/* Its memory is kept for the next one. */
+void give_back_transcoder(Transcoder *transcoder);
 
 /* Writes a sequential or progressive JPEG as a sequential one of one scan, with a restart marker every `restart` MCUs and
    Huffman codes of its own, of `longest` bits at most. Of its other segments only those are kept that say which colours the

@@ -1,0 +1,149 @@
+"""Build a wheel for each platform, and check it: `make wheels`. Its packages are in an environment without torch.
+
+Everything is built from the source distribution, so that it, too, has what it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "wds_tools" / "csrc"))
+from build_backend import TARGETS  # noqa: E402 - it is no part of the package
+
+MODULE = "wds_tools/_native.abi3.so"
+LIBRARIES = {"manylinux": {"libc.so.6", "libm.so.6"}, "musllinux": {"libc.so"}}
+"""What a module may be linked with; all others would have to come with it."""
+
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+MACHO = {"x86_64": bytes.fromhex("cffaedfe 07000001"), "arm64": bytes.fromhex("cffaedfe 0c000001")}
+GLIBC = (2, 17)
+
+
+def run(*command: str | Path, **variables: str) -> str:
+    """Run a program; end with what it says if it fails."""
+    done = subprocess.run(
+        list(map(str, command)), env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def pip_wheel(source: Path, out: Path, *options: str) -> Path:
+    """Build a wheel with the packages that are here."""
+    words = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    before = set(out.glob("*.whl"))
+    run(sys.executable, *words, "-w", out, *options, source, SOURCE_DATE_EPOCH=commit_time())
+    (made,) = set(out.glob("*.whl")) - before
+    return made
+
+
+def commit_time() -> str:
+    """Return the time that files in a wheel get: the same sources give the same wheel."""
+    found = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "1700000000"
+
+
+def check(wheel: Path, tag: str) -> str:
+    """Check a wheel; return its module's size and what it needs.
+
+    Raises:
+        AssertionError: It is not what its name says.
+    """
+    assert re.fullmatch(rf"wds_tools-[\d.]+-cp311-abi3-{tag}\.whl", wheel.name), wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/WHEEL"))
+        assert f"Tag: cp311-abi3-{tag}\n" in archive.read(metadata).decode()
+        assert not [name for name in names if "csrc" in name]
+        assert MODULE in names, "there is no compiled module in it"
+        with tempfile.TemporaryDirectory() as folder:
+            module = Path(archive.extract(MODULE, folder))
+            size = f"{module.stat().st_size / 1000:.0f} kB"
+            return f"{size}, {check_macho(module, tag) if tag.startswith('macosx') else check_elf(module, tag)}"
+
+
+def check_macho(module: Path, tag: str) -> str:
+    """Check a module of macOS: only that it is one, for this processor."""
+    assert module.read_bytes()[:8] == MACHO[tag.removeprefix("macosx_11_0_")]
+    return "not run: no macOS here"
+
+
+def check_elf(module: Path, tag: str) -> str:
+    """Check a module of Linux: processor, libraries, and versions of the symbols that it asks for."""
+    with module.open("rb") as file:
+        elf = ELFFile(file)
+        assert elf["e_machine"] == MACHINES[machine_of(tag)]
+        needed = {entry.needed for entry in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")}
+        versions = elf.get_section_by_name(".gnu.version_r")
+        asked = {aux.name for _, auxes in versions.iter_versions() for aux in auxes} if versions else set()
+    assert needed <= LIBRARIES[tag.partition("linux")[0] + "linux"], needed
+    numbers = [tuple(map(int, name.removeprefix("GLIBC_").split("."))) for name in asked]
+    assert all(number <= GLIBC for number in numbers), asked
+    return f"needs {', '.join(sorted(needed)) or 'no library'}; {', '.join(sorted(asked)) or 'no version of a symbol'}"
+
+
+def machine_of(tag: str) -> str:
+    """Return the processor that a tag names."""
+    return next(name for name in MACHINES if tag.endswith(name))
+
+
+def check_by_tools(wheel: Path, tag: str) -> None:
+    """Let auditwheel and abi3audit look at a wheel of Linux."""
+    with tempfile.TemporaryDirectory() as empty:  # else it looks at this system's libraries, which are others
+        audit = " ".join(run(sys.executable, "-m", "auditwheel", "show", "--ldpaths", empty, wheel).split())
+    if tag.startswith("manylinux"):
+        assert re.search(rf'following platform tag: "manylinux_2_(5|12|17)_{machine_of(tag)}"', audit), audit
+    else:  # to musl any libc.* is itself; auditwheel knows it by the name that it has in Alpine only
+        assert 'shared libraries are required by the wheel: { "libc.so": null }' in audit, audit
+    run(sys.executable, "-m", "abi3audit", "--strict", wheel)
+
+
+def check_here(wheel: Path) -> str:
+    """Install a wheel into an environment of its own, without anything that wds_tools asks for, and call it."""
+    code = (
+        "import wds_tools._native as n; out = bytearray(12);"
+        "n.place_pixels([bytes(range(12))], 0, out, 2, 2); print(list(out))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        python = Path(folder, "bin", "python")
+        run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel)
+        said = run(python, "-I", "-c", code)  # not the sources of the working directory
+    assert said.strip() == "[0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11]", said
+    return "loaded and called here"
+
+
+def main(out: Path) -> None:
+    """Build all wheels into a folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
+        (source,) = Path(folder).glob("*.tar.gz")
+        for tag in TARGETS:
+            made = pip_wheel(source, Path(folder), f"--config-settings=--build-option=--plat-name={tag}")
+            words = [check(made, tag)]
+            if "linux" in tag:
+                check_by_tools(made, tag)
+            if tag == f"manylinux2014_{platform.machine()}":
+                words.append(check_here(made))
+            sys.stdout.write(f"{made.name}: {'; '.join(words)}\n")
+            sys.stdout.flush()
+            shutil.move(made, out / made.name)
+        shutil.move(source, out / source.name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
