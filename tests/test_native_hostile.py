@@ -293,7 +293,7 @@ def test_a_mutant_is_left_alone_or_has_the_pixels_of_the_python_path(seeds, monk
     assert len(differences) > 300
     assert left_alone > 1500
     assert np.quantile(list(differences.values()), 0.95) < 4
-    # Colours that no picture has are clipped before resizing by the one, behind it by the other. And where a quantization
-    # table was changed, products may not fit into 16 bits: decoders make different samples of those.
+    # Colours that no picture has are clipped before resizing by the one, behind it by the other. And where a
+    # quantization table was changed, products may not fit into 16 bits: decoders make different samples of those.
     worst = {case: difference for case, difference in differences.items() if difference >= 60}
     assert len(worst) <= len(differences) / 200, worst
