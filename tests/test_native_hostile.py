@@ -278,9 +278,8 @@ def expected_of(data: bytes, place: list[int], regions: Regions) -> Pixels:
 
 def test_a_mutant_is_left_alone_or_has_the_pixels_of_the_python_path(seeds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    differences: dict[str, float] = {}
-    left_alone = 0
-    for number, (batch, places, out) in enumerate(mutants.cases(seeds, 0, 1500)):
+    differences, left_alone = [], 0
+    for batch, places, out in mutants.cases(seeds, 0, 1500):
         made, pixels = mutants.run(native._native, batch, places, out)
         left_alone += made.count(0)
         shown = np.frombuffer(pixels, np.uint8).reshape(-1, 3, *out)
@@ -289,11 +288,8 @@ def test_a_mutant_is_left_alone_or_has_the_pixels_of_the_python_path(seeds, monk
             regions = region(tuple(place[:4]), place[4:6], place[6:8], out, flip=bool(place[8]))
             if place[9:] == regions.needed()[0].tolist() and max(place) < 1 << 15:
                 expected = expected_of(batch[i], place, regions)
-                differences[f"case {number}, picture {i}"] = abs(shown[i].astype(int) - expected).mean()
+                differences.append(abs(shown[i].astype(int) - expected).mean())
     assert len(differences) > 300
     assert left_alone > 1500
-    assert np.quantile(list(differences.values()), 0.95) < 4
-    # Colours that no picture has are clipped before resizing by the one, behind it by the other. And where a
-    # quantization table was changed, products may not fit into 16 bits: decoders make different samples of those.
-    worst = {case: difference for case, difference in differences.items() if difference >= 60}
-    assert len(worst) <= len(differences) / 200, worst
+    # Numbers that no encoder writes overflow in one way here and in another way in libjpeg.
+    assert np.quantile(differences, 0.98) < 4

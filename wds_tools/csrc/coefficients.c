@@ -20,7 +20,7 @@ int plan_mcu(Mcu *mcu, Tables *tables, const Header *header)
         const Component *component = &header->component[c];
         const HuffmanSpec *dc = &header->dc[component->dc], *ac = &header->ac[component->ac];
         int blocks = scan->count == 1 ? 1 : component->across * component->down;
-        if (takes_dc && (!dc->counts[0] || make_dc_table(&tables->dc[component->dc], dc)))
+        if (takes_dc && (!dc->counts[0] || make_table(&tables->dc[component->dc], dc)))
             return -1;
         if (takes_ac && (!ac->counts[0] || (header->is_progressive ? make_table(&tables->ac[component->ac], ac)
                                                                    : make_ac_table(&tables->ac[component->ac], ac))))

@@ -55,6 +55,9 @@ static int read_huffman(Header *header, const uint8_t *at, size_t size)
         if (symbols > 256 || size < 1 + MAX_CODE + symbols)
             return -1;
         memcpy(spec->symbols, at + 1 + MAX_CODE, symbols);
+        for (size_t i = 0; !is_ac && i < symbols; i++)
+            if (spec->symbols[i] > 15) /* the size of a number has four bits */
+                return -1;
         at += 1 + MAX_CODE + symbols;
         size -= 1 + MAX_CODE + symbols;
     }

@@ -36,17 +36,6 @@ int make_table(HuffmanTable *table, const HuffmanSpec *spec)
     return is_made_of(table, spec, CODES) ? 0 : make_spec_codes(table, spec);
 }
 
-int make_dc_table(HuffmanTable *table, const HuffmanSpec *spec)
-{
-    int symbols = 0;
-    for (int length = 1; length <= MAX_CODE; length++)
-        symbols += spec->counts[length];
-    for (int i = 0; i < symbols; i++)
-        if (spec->symbols[i] > 15)
-            return -1;
-    return make_table(table, spec);
-}
-
 int find_long_code(const HuffmanTable *table, BitReader *reader)
 {
     int32_t next = (int32_t)peek(reader, MAX_CODE);

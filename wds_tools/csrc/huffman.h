@@ -33,9 +33,6 @@ typedef struct {
 /* Makes a table of codes. Returns 0, or -1 if there are more codes than fit. */
 int make_table(HuffmanTable *table, const HuffmanSpec *spec);
 
-/* The same for a table in which symbols mean sizes of DC coefficients: libjpeg refuses one that has others, used or not. */
-int make_dc_table(HuffmanTable *table, const HuffmanSpec *spec);
-
 /* Makes `direct` too, in which symbols mean runs of zeros and sizes of AC coefficients. */
 int make_ac_table(HuffmanTable *table, const HuffmanSpec *spec);
 

@@ -15,7 +15,7 @@ void pair_order(Order *order);
 
 /* A quantization table in the same places. */
 typedef struct {
-    _Alignas(32) int16_t at[BLOCK];
+    int16_t at[BLOCK];
 } Quantization;
 
 void pair_quantization(const uint16_t *by_rows, Quantization *out);

@@ -124,7 +124,7 @@ static void transform_vectors(const int16_t *block, const Quantization *by, uint
     for (int i = 0; i < 4; i++)
         in[i] = _mm256_mullo_epi16(
             _mm256_loadu_si256((const V *)(const void *)(block + 16 * i)),
-            _mm256_load_si256((const V *)(const void *)(by->at + 16 * i)));
+            _mm256_loadu_si256((const V *)(const void *)(by->at + 16 * i)));
     pass(in[0], in[1], in[2], in[3], AFTER_COLUMNS, rows);
     for (int i = 0; i < 4; i++)
         between[i] = pairs_of(rows[i], rows[i + 4]);
