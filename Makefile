@@ -50,7 +50,7 @@ bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample 
 
 wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
 	@$(PYTHON) -m venv build/wheels
-	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.16,<0.18' auditwheel abi3audit
+	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.17,<0.18' auditwheel abi3audit
 	@build/wheels/bin/python tests/wheels.py dist
 
 clean: ## remove what demo, bench and test have made, but not .venv
@@ -61,11 +61,13 @@ clean: ## remove what demo, bench and test have made, but not .venv
 $(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
+	@$(BIN)/wds-tools --version
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools, what it needs and what tests it into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/wds-tools --version
 	@touch $(VENV)/installed $@
 
 $(BIN)/python:

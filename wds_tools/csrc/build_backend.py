@@ -30,7 +30,7 @@ from setuptools.errors import CompileError
 
 CSRC = Path(__file__).parent
 
-ZIGLANG = "ziglang>=0.16,<0.18"
+ZIGLANG = "ziglang>=0.17,<0.18"
 """A C compiler in a wheel. What was tested: a later one may compile otherwise, or no C at all."""
 
 TARGETS = {
