@@ -256,7 +256,7 @@ class BuildExt(build_ext):
         Raises:
             CompileError: It cannot be; setuptools goes on without it.
         """
-        options = [*ext.extra_compile_args, *(f"-l{name}" for name in ext.libraries)]
+        options = ["-DNDEBUG", *ext.extra_compile_args, *(f"-l{name}" for name in ext.libraries)]
         output, tag = Path(self.get_ext_fullpath(ext.name)), self._platform_tag()
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)  # setuptools would take one of an earlier build
