@@ -20,7 +20,15 @@ class Component(ctypes.Structure):
         ("component_index", ctypes.c_int),
         ("h_samp_factor", ctypes.c_int),
         ("v_samp_factor", ctypes.c_int),
-        ("rest", ctypes.c_char * 80),
+        ("quant_tbl_no", ctypes.c_int),
+        ("dc_tbl_no", ctypes.c_int),
+        ("ac_tbl_no", ctypes.c_int),
+        ("width_in_blocks", ctypes.c_uint),
+        ("height_in_blocks", ctypes.c_uint),
+        ("DCT_scaled_size", ctypes.c_int),
+        ("downsampled_width", ctypes.c_uint),
+        ("downsampled_height", ctypes.c_uint),
+        ("rest", ctypes.c_char * 48),
     )
 
 
@@ -59,7 +67,8 @@ class Compress(ctypes.Structure):
         ("smoothing_factor", ctypes.c_int),
         ("dct_method", ctypes.c_int),
         ("restart_interval", ctypes.c_uint),
-        ("rest", ctypes.c_char * 236),
+        ("restart_in_rows", ctypes.c_int),
+        ("rest", ctypes.c_char * 232),
     )
 
 

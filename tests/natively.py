@@ -21,7 +21,7 @@ from wds_tools.views import Regions, View
 
 Pixels = NDArray[np.uint8]
 
-NOT_BUILT = "the compiled path is not built: no C compiler or no libjpeg headers"
+NOT_BUILT = "the compiled path is not built"
 needs_native = pytest.mark.skipif(native._native is None, reason=NOT_BUILT)
 
 

@@ -12,9 +12,9 @@ import wds_tools
 PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = """errors wording sample options prng tarfmt jpeg codecs decode pages index dots manifest totals views
 snippet storage card shardset keys
-sources transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
+sources native transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
 publish rayengine packjob packer splits appender merger indexer
-selection proof order mixture planner quality bad_samples where choose arguments native reader render assemble
+selection proof order mixture planner quality bad_samples where choose arguments reader render assemble
 collate ring worker pool ranks opened advice epochs witness device job dataset feeding pipeline handover bridge loader
 verifier resealer stored tree unpacker stats chart forecast picture sheet bench
 proposal tune machine doctor datacheck cli""".split()  # noqa: SIM905 - read as a book

@@ -130,22 +130,7 @@ def sources(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "wds_tools", folder / "wds_tools", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    # Goes with libjpeg: ziglang has no headers of it, so the module is one without a decoder.
-    for source in (folder / "wds_tools" / "csrc").glob("*.c"):
-        if "jpeglib.h" in source.read_text():
-            source.write_text(NO_DECODER)
-    text = (folder / "pyproject.toml").read_text()
-    (folder / "pyproject.toml").write_text(text.replace('libraries = ["jpeg", "m"]', 'libraries = ["m"]'))
     return folder
-
-
-NO_DECODER = """#include "picture.h"
-Decoder *decoder_new(size_t max_pixels) { (void)max_pixels; return 0; }
-void decoder_free(Decoder *decoder) { (void)decoder; }
-Picture cut_picture(Decoder *decoder, const Picture *picture) { (void)decoder; return *picture; }
-int decode_picture(Decoder *decoder, const Picture *picture, int spare, Planes *planes)
-{ (void)decoder; (void)picture; (void)spare; (void)planes; return -1; }
-"""
 
 
 def wheel_of(sources: Path, out: Path) -> Path:

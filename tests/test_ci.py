@@ -47,9 +47,7 @@ def test_an_allowed_reason_passes_and_the_closing_line_is_the_last(run, reason: 
     assert done.stdout.splitlines()[-1] == CLOSING
 
 
-@pytest.mark.parametrize(
-    "reason", ["strace is not installed", "the compiled path is not built: no C compiler or no libjpeg headers"]
-)
+@pytest.mark.parametrize("reason", ["strace is not installed", "the compiled path is not built"])
 def test_any_other_reason_fails_and_is_printed(run, reason: str) -> None:
     done = run(f"SKIPPED [2] tests/test_x.py:13: {reason}", CLOSING)
     assert done.returncode == 1

@@ -240,24 +240,34 @@ def test_the_image_options_of_pack_reach_the_packer(call: Call, six_photos: Path
         assert not (tmp_path / "none").exists()
 
 
-def without_programs(*words: str | Path) -> Result:
-    """Run the program where jpegtran cannot be found."""
-    return process(*words, env={**os.environ, "PATH": os.devnull})
+WITHOUT_COMPILED = """
+import sys
+sys.modules["wds_tools._native"] = None
+from wds_tools.cli import main
+main()
+"""
 
 
-def test_that_jpegtran_is_missing_is_said_once_and_only_when_packing_starts(six_photos: Path, tmp_path: Path) -> None:
-    said = without_programs("pack", six_photos, tmp_path / "split", "--split", "train=0.5,val=0.5").err
-    assert re.fullmatch(r"warning: jpegtran is not installed, so JPEGs are kept as they are: .*\n", said)
-    assert (
-        without_programs("pack", six_photos, tmp_path / "split", "--split", "train=0.5,val=0.5").err == ""
-    )  # nothing to do
-    assert_one_line_error(without_programs("pack", tmp_path / "nowhere", tmp_path / "out"), 1, "nowhere")
-    assert_one_line_error(without_programs("pack", six_photos, tmp_path / "split" / "val"), 1, "holds another dataset")
-    assert without_programs("pack", six_photos, tmp_path / "kept", "--images", "keep").err == ""
+def not_compiled(*words: str | Path) -> Result:
+    """Run the program where the compiled module cannot be imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILED, *map(str, words)], capture_output=True, text=True, check=False
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
-def test_without_jpegtran_the_warning_fits_what_becomes_of_the_images(six_photos: Path, tmp_path: Path) -> None:
-    result = without_programs("pack", six_photos, tmp_path / "out", "--resize", "64x48")
+def test_that_the_module_is_missing_is_said_once_and_only_when_packing_starts(six_photos: Path, tmp_path: Path) -> None:
+    split = ["pack", six_photos, tmp_path / "split", "--split", "train=0.5,val=0.5"]
+    said = not_compiled(*split).err
+    assert re.fullmatch(r"warning: the compiled module of wds_tools is missing .*, so JPEGs are kept .*\n", said)
+    assert not_compiled(*split).err == ""  # nothing to do
+    assert_one_line_error(not_compiled("pack", tmp_path / "nowhere", tmp_path / "out"), 1, "nowhere")
+    assert_one_line_error(not_compiled("pack", six_photos, tmp_path / "split" / "val"), 1, "holds another dataset")
+    assert not_compiled("pack", six_photos, tmp_path / "kept", "--images", "keep").err == ""
+
+
+def test_without_the_module_the_warning_fits_what_becomes_of_the_images(six_photos: Path, tmp_path: Path) -> None:
+    result = not_compiled("pack", six_photos, tmp_path / "out", "--resize", "64x48")
     assert result.code == 0
     assert "so JPEGs that need no resizing are kept as they are" in result.err
     images = json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]

@@ -28,9 +28,6 @@ STRICT = ["-Wall", "-Wextra", "-Werror", "-O3", "-fPIC"]
 (MODULE,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
 OPTIONS = [*MODULE["extra-compile-args"], *(f"-l{name}" for name in MODULE["libraries"])]
 
-# Goes with libjpeg: ziglang has no headers of it.
-by_ziglang = pytest.mark.xfail("jpeg" in MODULE["libraries"], reason="csrc/ asks for libjpeg", run=False)
-
 
 SIZES = """
 #include <stddef.h>
@@ -78,8 +75,6 @@ def test_the_patterns_of_the_project_file_name_every_source() -> None:
 def test_the_sources_compile_without_a_warning(zig: Compiler, tmp_path: Path) -> None:
     for compiler in filter(None, (build_backend.find_compiler(), zig)):
         for source in SOURCES:
-            if compiler is zig and "jpeglib.h" in source.read_text():
-                continue
             compiler.run(*build_backend.arguments_for_python(), *STRICT, "-c", source, "-o", tmp_path / "object.o")
 
 
@@ -115,7 +110,6 @@ def checksum_program(folder: Path, target: str = "", *options: str) -> Path:
     return output
 
 
-@by_ziglang
 def test_two_compilers_make_programs_that_decode_alike(photos: Path, tmp_path: Path) -> None:
     ours = checksums(checksum_program(tmp_path), photos)
     assert len(ours) > 1000
@@ -134,7 +128,6 @@ def test_two_compilers_make_programs_that_decode_alike(photos: Path, tmp_path: P
         ("x86_64-linux-musl", ["qemu-x86_64", "-cpu", "max"]),
     ],
 )
-@by_ziglang
 def test_other_processors_decode_alike(target: str, emulator: list[str], photos: Path, tmp_path: Path) -> None:
     emulator[0] = shutil.which(emulator[0]) or emulator[0] + "-static"
     there = checksums(checksum_program(tmp_path, target), photos, *emulator)

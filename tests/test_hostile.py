@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -14,16 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from PIL import Image
 from sixteen_bits import chunk
 
 import wds_tools as wt
+from wds_tools import shardset, stats
 from wds_tools.codecs import probe
 from wds_tools.decode import decode_rgb
-from wds_tools.errors import DecodeError, ManifestError, SampleError
+from wds_tools.errors import DecodeError, ManifestError, SampleError, StoreError
 from wds_tools.index import from_bytes
-from wds_tools.manifest import MAX_SAMPLES, Manifest, ShardEntry, from_json, to_json
+from wds_tools.manifest import MAX_SAMPLES, Manifest, ShardEntry, from_json, seal, to_json
 from wds_tools.render import render
+from wds_tools.shardset import open_shards
 from wds_tools.views import CenterCrop
 
 LOAD = """
@@ -194,7 +198,12 @@ def test_an_index_that_claims_more_than_its_bytes_explain_is_refused(data, reaso
 
 
 def test_a_long_key_that_many_rows_share_is_held_once() -> None:
-    assert len(set(map(id, from_bytes(index_of(10_000, key="x" * 1_000_000), name="s.parquet").keys))) == 1
+    assert len(set(map(id, from_bytes(index_of(10_000, key="x" * 1_000), name="s.parquet").keys))) == 1
+
+
+def test_keys_of_gigabytes_in_a_few_bytes_are_refused() -> None:
+    with pytest.raises(ManifestError, match="10,000,030,000 letters of keys"):
+        from_bytes(index_of(10_000, key="x" * 1_000_000), name="s.parquet")
 
 
 @pytest.mark.parametrize(("samples", "size"), [(2**61, 2**62), (2, 1023), (MAX_SAMPLES + 1, 2**62)])
@@ -213,3 +222,147 @@ def test_an_array_without_size_is_an_error_of_ours() -> None:
 
     with pytest.raises(SampleError, match="does not fit"):
         decode_field("npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head, shard="s", key="k")
+
+
+# What `info` and `verify` make of a hostile dataset
+
+COMMAND = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+from wds_tools.cli import main
+main()
+"""
+
+
+def told(name: str, folder: Path) -> tuple[int, str]:
+    """Run a command of wds-tools with 4 GiB of address space; return its exit code and all that it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, name, str(folder)], capture_output=True, text=True, check=False, timeout=110
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def sealed(folder: Path, **changed: object) -> None:
+    """Change words of a manifest and give it a checksum that fits."""
+    path = folder / "manifest.json"
+    path.write_text(seal({**json.loads(path.read_text()), **changed}), encoding="utf-8")
+
+
+LONG = "x" * 3_000_000
+WORDS = {
+    "samples": (LONG, "contradicts itself: samples is 'xxx"),
+    "fields": ([LONG], "fields are"),
+    "classes": ({LONG: 1}, "classes are"),
+    "shards": ([{LONG: 1}], "unexpected keyword argument 'xxx"),
+    "images": ([1] * 1_000_000, "breaks the format"),
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_megabytes_in_a_manifest_do_not_become_megabytes_of_an_error(packed_copy: Path, word: str) -> None:
+    value, said = WORDS[word]
+    sealed(packed_copy, **{word: value})
+    with pytest.raises(ManifestError, match=said) as raised:
+        wt.describe(packed_copy)
+    assert len(str(raised.value)) < 25_000
+    (damage,) = wt.verify(packed_copy, progress=False).damages
+    assert len(str(damage)) < 25_000
+
+
+@pytest.mark.parametrize("fields", [{LONG: 1}, {f"field{number}": 1 for number in range(100_000)}])
+def test_fields_that_no_index_has_are_one_short_damage(packed_copy: Path, fields: dict[str, int]) -> None:
+    sealed(packed_copy, fields=fields)
+    (damage,) = wt.verify(packed_copy, progress=False).damages
+    assert "it counts the fields" in damage.reason
+    assert len(str(damage)) < 3_000
+
+
+def test_a_key_of_megabytes_is_shown_by_its_ends() -> None:
+    error = ManifestError("bad", key=LONG)
+    assert str(error).startswith("key xxx")
+    assert "2,999,000 characters left out" in str(error)
+    assert len(str(error)) < 2_000
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "shard-000001.parquet"])
+def test_a_file_far_too_large_is_refused_before_it_is_read(packed_copy: Path, name: str) -> None:
+    os.truncate(packed_copy / name, 100 << 30)  # takes no room on the disk
+    code, text = told("info", packed_copy)
+    assert code == 1
+    assert f"{name} has 107,374,182,400 bytes" in text
+    code, text = told("verify", packed_copy)
+    assert code == 1
+    assert text.startswith("damage: ")
+    assert f"{name} has 107,374,182,400 bytes" in text
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("name", ["manifest.json", "shard-000001.parquet", "shard-000001.tar"])
+def test_what_is_no_file_is_an_error_and_is_not_waited_for(packed_copy: Path, name: str, kind: str) -> None:
+    path = packed_copy / name
+    path.unlink()
+    {"pipe": lambda: os.mkfifo(path), "device": lambda: path.symlink_to("/dev/zero"), "folder": path.mkdir}[kind]()
+    reason = "it is a folder, a pipe or a device"
+    if name == "manifest.json":
+        with pytest.raises(StoreError, match=reason):
+            wt.verify(packed_copy, progress=False)
+    else:
+        assert reason in wt.verify(packed_copy, progress=False).unchecked["shard-000001.tar"]
+
+
+def hostile_dataset(folder: Path, shards: int, rows: int) -> None:
+    """Write indexes that take 50 MB of memory each, and their manifest; there are no shards."""
+    data = index_of(rows, shard_bytes=rows * 512)
+    digest = xxhash.xxh3_128_hexdigest(data)
+    entries = []
+    for number in range(shards):
+        (folder / f"{number}.parquet").write_bytes(data)
+        entries.append(ShardEntry(f"{number}.tar", rows, rows * 512, "0" * 32, f"{number}.parquet", len(data), digest))
+    (folder / "manifest.json").write_text(to_json(Manifest(tuple(entries), {"jpg": shards * rows})))
+
+
+def test_the_indexes_of_many_shards_are_not_in_memory_at_the_same_time(tmp_path: Path) -> None:
+    hostile_dataset(tmp_path, shards=12, rows=400_000)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 300_000
+    code = """
+import sys, wds_tools as wt
+def peak():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) // 1024
+found = []
+for number in range(2):
+    {"info": wt.describe, "verify": wt.verify}[sys.argv[1]](sys.argv[2 + number])
+    found.append(peak())
+print(found[1] - found[0])
+"""
+    (tmp_path / "one").mkdir()
+    hostile_dataset(tmp_path / "one", shards=1, rows=400_000)
+    for name in ("info", "verify"):  # the peak for twelve shards is little above that for one
+        words = [sys.executable, "-c", code, name, str(tmp_path / "one"), str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=110)
+        assert int(done.stdout) < 100, done.stdout
+
+
+def test_open_indexes_are_bounded_by_their_memory(monkeypatch: pytest.MonkeyPatch, packed: Path) -> None:
+    shards = open_shards(packed)
+    one = shards.index(0).memory_bytes
+    monkeypatch.setattr(shardset, "MAX_INDEX_BYTES", 3 * one)
+    for number in [*range(len(shards.places)), 0]:
+        assert shards.index(number).shard_bytes == shards.places[number].entry.bytes
+        assert sum(index.memory_bytes for index in shards._indexes.values()) == shards._index_bytes <= 3 * one
+    assert len(shards._indexes) > 1
+
+
+def test_names_and_modes_of_a_hostile_index_do_not_reach_the_terminal_as_they_are(tmp_path: Path) -> None:
+    numbers = np.zeros(1, np.int64)
+    name = "a\x1b[2J" + "y" * 100_000
+    columns = {f"{name}.{part}": pa.array(numbers) for part in ("offset", "size")}
+    columns[f"{name}.xxh3"] = pa.array(numbers.astype(np.uint64))
+    columns |= {"key": pa.array(["k"]), "mode": pa.array(["RGB\x1b[31m"]), "label": pa.array(numbers)}
+    columns |= {word: pa.array(np.ones(1, np.int32)) for word in ("width", "height", "orientation")}
+    about = {"version": 1, "shard": "s.tar", "shard_bytes": 512, "shard_xxh3": "0" * 32, "fields": [name]}
+    table = pa.table(columns).replace_schema_metadata({"wds_tools": json.dumps(about)})
+    pq.write_table(table, tmp_path / "s.parquet")
+    text = stats.render(wt.describe(tmp_path / "s.tar"))
+    assert "\x1b" not in text
+    assert r"RGB\x1b[31m 1" in text
+    assert max(map(len, text.splitlines())) < 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,9 +19,10 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import wds_tools as wt
+from wds_tools import native
 from wds_tools.codecs import ImageInfo, probe, view_npy
 from wds_tools.decode import decode_rgb
-from wds_tools.errors import DecodeError, DestinationError, OptionError, WorkerError
+from wds_tools.errors import DecodeError, DestinationError, OptionError
 from wds_tools.index import from_bytes
 from wds_tools.jpeg import baseline_frame
 from wds_tools.manifest import from_json
@@ -100,12 +100,17 @@ def test_every_photograph_becomes_crop_ready_without_changing_a_pixel() -> None:
 
 
 @pytest.mark.parametrize("sampling", ["1x1", "2x1", "2x2", "1x2", "4x1", "1x4", "4x2", "3x1"])
-@pytest.mark.parametrize("coding", [[], ["-progressive"], ["-arithmetic"], ["-optimize", "-restart", "3B"]])
+@pytest.mark.parametrize("coding", [[], ["-progressive"], ["-optimize", "-restart", "3B"]])
 def test_odd_jpegs_become_crop_ready_without_changing_a_pixel(sampling: str, coding: list[str]) -> None:
     assert_crop_ready(cjpeg("-quality", "90", "-sample", sampling, *coding))
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_arithmetic_coding_and_four_components_are_kept() -> None:
+    for data in (cjpeg("-arithmetic"), encoded(noise(mode="CMYK"))):
+        assert transcode(data, CROP_READY).data is data
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"keep_rgb": True}])
 @pytest.mark.parametrize("size", [(131, 75), (64, 64), (17, 300), (8, 8), (1, 1)])
 def test_all_modes_become_crop_ready_without_changing_a_pixel(
@@ -127,7 +132,7 @@ def test_a_progressive_jpeg_that_leaves_coefficients_out_is_kept_because_decoder
     assert transcode(data, CROP_READY).data is data
 
 
-def test_damage_that_jpegtran_warns_of_leaves_the_file_as_it_is() -> None:
+def test_damage_leaves_the_file_as_it_is() -> None:
     data = bytearray(encoded(noise(300, 300)))
     start = data.index(b"\xff\xda") + 14
     del data[start + 500 : start + 900]
@@ -167,53 +172,34 @@ def test_keep_keeps_the_very_bytes() -> None:
 
 
 @pytest.fixture
-def fake_jpegtran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that puts a shell script in jpegtran's place."""
+def transcoder_that_writes(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that lets the compiled module write something else."""
 
-    def write(script: str) -> None:
-        folder = tmp_path / "bin"
-        folder.mkdir(exist_ok=True)
-        (folder / "jpegtran").write_text("#!/bin/sh\ncat > /dev/null\n" + script)
-        (folder / "jpegtran").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    def write(answer: bytes | None) -> None:
+        monkeypatch.setattr(native, "transcode_jpeg", lambda _data, _restart: answer)
 
     return write
 
 
-def test_an_image_is_kept_when_jpegtran_refuses_it_or_writes_something_else(tmp_path: Path, fake_jpegtran) -> None:
+def test_an_image_is_kept_when_something_else_comes_of_it(transcoder_that_writes) -> None:
     data = encoded(noise())
-    for number, answer in enumerate((b"", b"no jpeg", encoded(noise(130, 75)), encoded(noise(mode="L")), data)):
-        (tmp_path / f"{number}").write_bytes(answer)
-        fake_jpegtran(f"cat {tmp_path / str(number)}")
-        assert transcode(data, CROP_READY).data is data, answer[:20]
-    fake_jpegtran(f"cat {tmp_path / '4'}; exit 2")
-    assert transcode(data, CROP_READY).data is data
+    for answer in (None, b"", b"text", encoded(noise(130, 75)), encoded(noise(mode="L")), data):
+        transcoder_that_writes(answer)
+        assert transcode(data, CROP_READY).data is data, answer
 
 
-def test_verify_pixels_keeps_the_original_where_a_pixel_differs(tmp_path: Path, fake_jpegtran) -> None:
+def test_verify_pixels_keeps_the_original_where_a_pixel_differs(transcoder_that_writes) -> None:
     image = noise()
     data = encoded(image)
     image.putpixel((70, 40), (255, 255, 255))
     other = encoded(image, restart_marker_blocks=3)
-    (tmp_path / "other").write_bytes(other)
-    fake_jpegtran(f"cat {tmp_path / 'other'}")
-    assert transcode(data, CROP_READY).data == other  # jpegtran is trusted unless told otherwise
+    transcoder_that_writes(other)
+    assert transcode(data, CROP_READY).data == other  # only pixels show it
     assert transcode(data, Policy(images="crop-ready", verify_pixels=True)).data is data
-    (tmp_path / "other").write_bytes(encoded(noise(), restart_marker_blocks=3))
+    transcoder_that_writes(encoded(noise(), restart_marker_blocks=3))
     assert transcode(data, Policy(images="crop-ready", verify_pixels=True)).data == encoded(
         noise(), restart_marker_blocks=3
     )
-
-
-def test_a_jpegtran_that_is_killed_or_gone_is_an_error_and_not_another_dataset(
-    monkeypatch: pytest.MonkeyPatch, fake_jpegtran
-) -> None:
-    fake_jpegtran("kill -9 $$")
-    with pytest.raises(WorkerError, match="killed by signal 9: run the same command again"):
-        transcode(encoded(noise()), CROP_READY)
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(WorkerError, match="cannot be started"):
-        transcode(encoded(noise()), CROP_READY)
 
 
 @pytest.mark.parametrize("data", [b"", b"text", encoded(noise())[:-2], encoded(noise()).replace(b"\x08", b"\x0c", 1)])
@@ -249,7 +235,7 @@ def test_quality_is_that_of_the_resized_jpeg() -> None:
 def test_a_jpeg_that_is_small_enough_is_not_encoded_again() -> None:
     data = encoded(noise())
     assert transcode(data, Policy(images="resize", resize=75)).data == transcode(data, CROP_READY).data
-    assert transcode(data, Policy(images="resize", resize=75, jpegtran=False)).data is data
+    assert transcode(data, Policy(images="resize", resize=75, compiled=False)).data is data
     assert transcode(encoded(noise(), "PNG"), Policy(images="resize", resize=75)).kind == "jpg"  # one type for all
 
 
@@ -355,8 +341,8 @@ def test_a_policy_is_chosen_from_what_is_asked_for() -> None:
 def test_policies_that_write_other_bytes_have_other_names() -> None:
     sizes = (None, 64, (64, 64))
     policies = [
-        Policy(images=images, resize=size, quality=quality, jpegtran=jpegtran)  # type: ignore[arg-type]
-        for images, size, quality, jpegtran in itertools.product(["raw", "resize"], sizes, [80, 90], [True, False])
+        Policy(images=images, resize=size, quality=quality, compiled=compiled)  # type: ignore[arg-type]
+        for images, size, quality, compiled in itertools.product(["raw", "resize"], sizes, [80, 90], [True, False])
     ]
     names = {str(policy) for policy in policies}
     assert len(names) == 3 + 3 * 2 * 2  # raw depends on the size only
@@ -391,19 +377,18 @@ def test_a_size_is_read_as_width_by_height() -> None:
     assert parse_size(7) == parse_size("7") == 7
 
 
-def test_without_jpegtran_images_are_kept_and_the_notice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", os.devnull)
+def test_without_the_compiled_module_images_are_kept_and_the_notice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_native", None)
     kept = choose(None, resize=None, quality=None, verify_pixels=True)
     assert str(kept) == "keep"
-    assert "jpegtran is not installed, so JPEGs are kept as they are" in kept.notice
-    assert "apt install libjpeg-turbo-progs" in kept.notice
+    assert "so JPEGs are kept as they are" in kept.notice
     resized = choose("resize", resize=64, quality=None, verify_pixels=False)
-    assert str(resized) == "resize 64 quality 90 without jpegtran"
+    assert str(resized) == "resize 64 quality 90 not compiled"
     assert "so JPEGs that need no resizing are kept as they are" in resized.notice
     assert transcode(encoded(noise()), resized).info.restart > 0  # Pillow writes the markers
     for images in ("keep", "raw"):
         assert not choose(images, resize=None, quality=None, verify_pixels=False).notice
-    with pytest.raises(OptionError, match=r"needs the program jpegtran: install it \(Debian: apt install"):
+    with pytest.raises(OptionError, match=r"images='crop-ready' cannot be used: the compiled module"):
         choose("crop-ready", resize=None, quality=None, verify_pixels=False)
 
 

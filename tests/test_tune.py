@@ -36,15 +36,23 @@ def test_every_number_of_workers_is_measured_in_turn_and_the_call_runs(packed, t
         assert (loader.num_workers, loader.prefetch_factor) == (found.num_workers, found.prefetch_factor)
         images, labels = next(iter(loader))
         assert (images.shape, labels.shape) == ((16, 3, 224, 224), (16,))
-        assert found.slots == loader._ring.slots
+        assert found.slots == loader._feeding.slots
 
 
-@pytest.mark.filterwarnings("ignore:num_workers=")  # this machine has fewer cores than the test says
-def test_on_many_cores_a_ladder_is_measured_and_then_what_is_between_its_rungs(packed, monkeypatch, no_leftovers):
+def test_on_many_cores_a_ladder_is_measured_and_then_what_is_between_its_rungs(packed, monkeypatch):
+    measured = []
+
+    def measure(start, workers, seconds):  # a clock that starts no workers: this machine has fewer cores
+        measured.append(start.args[1])
+        return {"images": 16, "seconds": 1.0, "cpu_seconds": 1.0, "memory_bytes": 1, "first_batch_seconds": 0.1}
+
     monkeypatch.setattr(module, "available_cores", lambda: 12)
     monkeypatch.setattr(module, "smallest", lambda rounds: 12 if len(rounds) > 3 else 1)
+    monkeypatch.setattr(module, "time_batches", measure)
     found = tune(packed, view="small", **QUICK)
-    assert list(found.workers) == [0, 1, 2, 3, 4, 6, 8, 9, 10, 11, 12]
+    ladder, refined = [0, 1, 2, 3, 4, 6, 8, 12], [0, 1, 2, 3, 4, 6, 8, 9, 10, 11, 12]
+    assert measured == [12, *ladder, *refined, 12, 12, 12]
+    assert list(found.workers) == refined
 
 
 def test_pictures_of_one_size_are_taken_as_they_are_and_need_no_labels(photos, three_cores, tmp_path, no_leftovers):

@@ -375,7 +375,7 @@ def test_a_shard_that_cannot_be_read_is_unchecked_and_no_damage(packed_copy: Pat
     assert not report.ok
     assert report.damages == []
     assert list(report.unchecked) == [SHARD]
-    assert "Is a directory" in report.unchecked[SHARD]
+    assert "it is a folder" in report.unchecked[SHARD]
 
 
 def test_storage_that_fails_is_unchecked_and_no_damage(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

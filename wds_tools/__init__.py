@@ -1,10 +1,12 @@
 """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows.
 
->>> import wds_tools as wt
->>> wt.pack("photos/", "shards/photos")  # doctest: +SKIP
->>> loader = wt.make_loader("shards/photos", batch_size=256, view=wt.RandomResizedCrop(224, flip=True),
-...                         shuffle=True, device="cuda")  # doctest: +SKIP
->>> for images, labels in loader: ...  # doctest: +SKIP
+Example::
+
+    import wds_tools as wt
+    wt.pack("photos/", "shards/photos")
+    loader = wt.make_loader("shards/photos", batch_size=256, view=wt.RandomResizedCrop(224, flip=True),
+                            shuffle=True, device="cuda")
+    for images, labels in loader: ...
 """
 
 from __future__ import annotations

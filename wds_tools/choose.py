@@ -115,8 +115,10 @@ def train_test_split(
         NotADatasetError: There is no dataset.
         OptionError: A size that leaves one side empty.
 
-    >>> train, test = train_test_split("shards/photos", 0.1)  # doctest: +SKIP
-    >>> loader = make_loader("shards/photos", batch_size=256, subset=train)  # doctest: +SKIP
+    Example::
+
+        train, test = train_test_split("shards/photos", 0.1)
+        loader = make_loader("shards/photos", batch_size=256, subset=train)
     """
     shards = open_shards(dataset, cache=CacheOptions.of(None, None))
     selection = Choice(where=where).select(shards)

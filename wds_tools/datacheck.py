@@ -40,7 +40,7 @@ def _check_indexes(shards: ShardSet) -> Finding:
     reasons = []
     for number in range(len(shards.places)):
         try:
-            shards.index(number)
+            shards.index(number, keep=False)
         except (WdsToolsError, OSError) as error:
             reasons.append(str(error))
     if reasons:

@@ -72,9 +72,11 @@ class StreamingDataset(IterableDataset[Any]):
         MissingFieldError: It lacks a field.
         OptionError: An option that cannot be.
 
-    >>> from torch.utils.data import DataLoader
-    >>> dataset = StreamingDataset("shards/photos", batch_size=32, view=CenterCrop(224, resize=256))  # doctest: +SKIP
-    >>> for images, labels in DataLoader(dataset, batch_size=32, num_workers=4): ...  # doctest: +SKIP
+    Example::
+
+        from torch.utils.data import DataLoader
+        dataset = StreamingDataset("shards/photos", batch_size=32, view=CenterCrop(224, resize=256))
+        for images, labels in DataLoader(dataset, batch_size=32, num_workers=4): ...
     """
 
     @checked(DATASET_HINTS)

@@ -61,7 +61,7 @@ def examine(machine: Machine) -> list[Finding]:
         check_python(machine.python),
         check_packages(machine.packages, machine.imports),
         check_security(machine.packages),
-        check_fast_path(machine.imports, native=machine.native, jpegtran=machine.jpegtran),
+        check_fast_path(machine.imports, native=machine.native),
         check_cores(machine.cores, machine.usable_cores, machine.quota),
         check_memory(machine.memory_bytes, machine.memory_limit, machine.usable_cores),
         check_shm(machine.shm_bytes, machine.usable_cores),
@@ -152,21 +152,17 @@ def check_security(packages: Sequence[Package]) -> Finding:
     return Finding("security", status, found, f"pip install {good}")
 
 
-def check_fast_path(imports: Imports, *, native: bool, jpegtran: bool) -> Finding:
+def check_fast_path(imports: Imports, *, native: bool) -> Finding:
     """Check what makes decoding and packing fast."""
     path = describe_path(imports.broken, imports.simd, allowed=native)
     if NATIVE in imports.broken or not native:
         reason = _one_line(imports.broken.get(NATIVE, ""))
-        found = f"{path}: batches take 1.6 times the CPU time"
+        found = f"{path}: batches take longer"
         if reason and "ModuleNotFoundError" not in reason:
             found = f"{found} ({reason})"
         remedy = "install a C compiler, then wds-tools again" if NATIVE in imports.broken else "unset WDS_TOOLS_NATIVE"
         return Finding("fast path", "note", found, remedy)
-    if not jpegtran:
-        found = f"{path}; jpegtran is missing, so `pack` cannot make JPEGs crop-ready"
-        remedy = "install it (Debian: libjpeg-turbo-progs, Homebrew: jpeg-turbo)"
-        return Finding("fast path", "note", found, remedy)
-    return Finding("fast path", "ok", f"{path}; with jpegtran")
+    return Finding("fast path", "ok", path)
 
 
 def check_cores(cores: int, usable: int, quota: int | None) -> Finding:

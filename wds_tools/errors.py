@@ -30,6 +30,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+_LONG_NAME = 1000  # letters of a name or key that a message shows
+
 
 def printable(text: str) -> str:
     r"""Escape what could control a terminal: keys and names come from data that anyone may have written.
@@ -40,6 +42,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str, most: int = 20_000) -> str:
+    """Return the two ends of a text that is longer than ``most`` letters: a damaged file may put megabytes into it.
+
+    >>> shortened("abcdefghij" * 100, 20)
+    'abcdefghij … (980 characters left out) … abcdefghij'
+    """
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} … ({len(text) - most:,} characters left out) … {text[len(text) - most // 2 :]}"
 
 
 class _Printable(logging.Filter):
@@ -66,14 +79,14 @@ class WdsToolsError(Exception):
     def __init__(
         self, message: str, *, shard: str | None = None, key: str | None = None, offset: int | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(shortened(message))
         self.shard = shard
         self.key = key
         self.offset = offset
 
     def __str__(self) -> str:
         where = [
-            f"{word} {value}"
+            f"{word} {shortened(str(value), _LONG_NAME)}"
             for word, value in (("shard", self.shard), ("key", self.key), ("byte", self.offset))
             if value is not None
         ]

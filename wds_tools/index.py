@@ -30,6 +30,9 @@ ABSENT = -1
 _METADATA_KEY = b"wds_tools"
 _CHECKSUM = "xxh3"  # in the metadata: the manifest has one of the whole file, but not everyone reads a manifest
 _TEXTS = ["key", "mode"]
+_ROW_BYTES = 43  # in memory, of all columns that are no field's; texts by reference
+_TEXT_BYTES = 49  # in memory, and the letters
+_WORDS_AT_A_TIME = 10_000
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _LEAST_MEMORY = 64 << 20  # that any index may take
 _MEMORY_OF_BYTE = 512  # and for each byte of its file; usual are 20
@@ -92,6 +95,12 @@ class Index:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory it takes."""
+        row = _ROW_BYTES + 24 * len(self.fields)
+        return row * len(self) + sum(_TEXT_BYTES + len(key) for key in set(self.keys))
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """Return the bytes (start, stop) of the shard that hold all fields of samples ``start`` to ``stop``."""
@@ -188,8 +197,10 @@ def to_bytes(index: Index) -> bytes:
 
 def content_checksum(index: Index) -> str:
     """Return the XXH3-128 of what an index says, which does not depend on how Parquet stores it."""
-    words = [index.shard, str(index.shard_bytes), index.shard_xxh3, *index.fields, *index.keys, *index.mode]
-    digest = xxhash.xxh3_128("".join(f"{word}\n" for word in words).encode())
+    digest = xxhash.xxh3_128()
+    for words in ([index.shard, str(index.shard_bytes), index.shard_xxh3, *index.fields], index.keys, index.mode):
+        for start in range(0, len(words), _WORDS_AT_A_TIME):
+            digest.update("".join(f"{word}\n" for word in words[start : start + _WORDS_AT_A_TIME]).encode())
     for part in index.fields.values():
         there = part.offset != ABSENT
         for column, dtype in ((part.offset, "<i8"), (part.size * there, "<i8"), (part.xxh3 * there, "<u8")):
@@ -253,6 +264,7 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
         file = pq.ParquetFile(pa.BufferReader(data), metadata=file.metadata, read_dictionary=_TEXTS)
         index = _from_table(file.read(columns=known, use_threads=False), about)
         _check_values(index)
+        _check_texts(index, data)
         checksum = content_checksum(index)
         if about.get(_CHECKSUM, checksum) != checksum:  # indexes of before there was one have none
             raise ValueError(f"its checksum is {checksum}, it says {about[_CHECKSUM]!r}: it was damaged")
@@ -267,9 +279,20 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
 
 def _check_memory(data: bytes) -> None:
     """Refuse an index that takes far more memory than its file explains, before it is read."""
-    memory, allowed = memory_of(data), _LEAST_MEMORY + _MEMORY_OF_BYTE * len(data)
+    memory, allowed = memory_of(data), _allowed_bytes(data)
     if memory > allowed:
         raise ValueError(f"its {len(data):,} bytes would become {memory:,} in memory; allowed are {allowed:,}")
+
+
+def _check_texts(index: Index, data: bytes) -> None:
+    """Refuse texts that are short only because many rows share them: whoever writes or hashes them has them all."""
+    letters, allowed = sum(map(len, index.keys)) + sum(map(len, index.mode)), _allowed_bytes(data)
+    if letters > allowed:
+        raise ValueError(f"its {len(data):,} bytes have {letters:,} letters of keys and modes; allowed are {allowed:,}")
+
+
+def _allowed_bytes(data: bytes) -> int:
+    return _LEAST_MEMORY + _MEMORY_OF_BYTE * len(data)
 
 
 def _check_rows(rows: int, about: dict[str, Any], samples: int | None) -> None:

@@ -53,9 +53,9 @@ def find_repeated_key(shards: ShardSet) -> RepeatedKey | None:
     edges = np.cumsum([len(part) for part in parts])
     one, other = (int(np.searchsorted(edges, place, side="right")) for place in (first, second))
     row = second - (int(edges[other - 1]) if other else 0)
-    return RepeatedKey(shards.index(other).keys[row], (shards.shard_name(one), shards.shard_name(other)))
+    return RepeatedKey(shards.index(other, keep=False).keys[row], (shards.shard_name(one), shards.shard_name(other)))
 
 
 def _hashes(shards: ShardSet, number: int) -> NDArray[np.uint64]:
-    keys = shards.index(number).keys
+    keys = shards.index(number, keep=False).keys
     return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) for key in keys), np.uint64, len(keys))

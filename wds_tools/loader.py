@@ -326,9 +326,11 @@ def make_loader(
     Warns:
         UserWarning: Images will come as a list because of their sizes, or there are far more workers than cores.
 
-    >>> loader = make_loader("shards/photos", batch_size=256, shuffle=True, device="cuda",
-    ...                      view=RandomResizedCrop(224, flip=True))  # doctest: +SKIP
-    >>> for images, labels in loader: ...  # doctest: +SKIP
+    Example::
+
+        loader = make_loader("shards/photos", batch_size=256, shuffle=True, device="cuda",
+                             view=RandomResizedCrop(224, flip=True))
+        for images, labels in loader: ...
     """
     feeding = Feeding.of(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
     options = PipelineOptions(

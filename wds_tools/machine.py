@@ -221,7 +221,6 @@ class Machine:
         packages: Those that wds_tools asks for.
         imports: What became of importing them, and of the compiled path.
         native: Compiled code may be used (``WDS_TOOLS_NATIVE``).
-        jpegtran: The program is there.
         cores: That the machine has.
         usable_cores: That this process may use.
         quota: Cores whose time its control group may use; None without a limit.
@@ -241,7 +240,6 @@ class Machine:
     packages: list[Package]
     imports: Imports
     native: bool
-    jpegtran: bool
     cores: int
     usable_cores: int
     quota: int | None
@@ -271,7 +269,6 @@ def look() -> Machine:
         packages=packages(),
         imports=imports(*IMPORTED, NATIVE),
         native=use_native(),
-        jpegtran=shutil.which("jpegtran") is not None,
         cores=os.cpu_count() or 1,
         usable_cores=available_cores(),
         quota=quota_cores(),

@@ -85,8 +85,9 @@ def merge(
     Keys stay what they are, because no shard is rewritten. If one comes in several inputs, as with inputs that `pack`
     made, a warning names it: some readers refuse that. `reshard` gives each sample a key of its own.
 
-    >>> wds_tools.merge(["shards/2024", "s3://bucket/2025"], "shards/both").manifest.samples  # doctest: +SKIP
-    120000
+    Example::
+
+        wds_tools.merge(["shards/2024", "s3://bucket/2025"], "shards/both").manifest.samples  # 120000
 
     Args:
         datasets: Folders or URLs with a manifest, manifests, or patterns of indexed shards. Their classes must have the

@@ -41,7 +41,9 @@ class Mixture:
     Raises:
         OptionError: Weights that are not one positive number for each dataset, or another stop rule.
 
-    >>> loader = make_loader(Mixture(["shards/a", "shards/b"], weights=[0.7, 0.3]), batch_size=100)  # doctest: +SKIP
+    Example::
+
+        loader = make_loader(Mixture(["shards/a", "shards/b"], weights=[0.7, 0.3]), batch_size=100)
     """
 
     datasets: Sequence[str | os.PathLike[str]]

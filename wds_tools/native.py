@@ -1,8 +1,8 @@
 """The compiled path: JPEGs cut, resized and flipped into their places, a batch in one call that holds no GIL.
 
-``csrc/`` is compiled when the package is installed, where there are a C compiler and libjpeg-turbo. Nothing depends on
-it: what it does not take, or all where it is not there, goes through `decode` and `render`, at about 1.6 times the CPU
-time (`docs/decisions/0009-compiled-path.md`). The pixels of the two differ by 0.4 of 255 on average.
+``csrc/`` is compiled when the package is installed (`docs/decisions/0009-compiled-path.md`, `docs/jpeg.md`). What it
+does not take, or all where it is not there, goes through `decode` and `render`. The pixels of the two differ by 0.4 of
+255 on average.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from wds_tools.views import Regions
 
 try:
     from wds_tools import _native
-except ImportError:  # not compiled, or libjpeg-turbo is gone
+except ImportError:  # not compiled
     _native = None  # type: ignore[assignment]
+
+LONGEST_CODE = 11
+"""Bits of the Huffman codes that `transcode_jpeg` writes, at most: what the decoder finds by one look into a table."""
 
 STEPS = ("slice", "decode", "resize", "write")
 """What `render_jpegs` does, in the order of its timings."""
@@ -62,6 +65,21 @@ def render_jpegs(
     height, width = out.shape[2:]
     made = _native.render_jpegs(files, places, out, height, width, MAX_PIXELS, timings)
     return [bool(done) for done in made]
+
+
+def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:
+    """Write a JPEG with restart markers and Huffman codes of its own; the module must be there (`is_there`).
+
+    Args:
+        data: A sequential or progressive JPEG.
+        restart: MCUs between two restart markers.
+
+    Returns:
+        A sequential JPEG with the same coefficients, which were decoded from it and compared, and no other segments
+        than those that say what its components mean (JFIF, Adobe). None if the file is damaged, incomplete, or
+        something that the decoder does not take (CMYK, arithmetic coding, 12 bits).
+    """
+    return _native.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
 
 
 def place_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:

@@ -69,7 +69,7 @@ def pack(
     """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/packing.md).
 
     A run that was interrupted is continued by the same call. The bytes written depend on the files and on
-    ``shard_bytes``, ``seed``, ``classes`` and what becomes of images only (and there, on the version of jpegtran or
+    ``shard_bytes``, ``seed``, ``classes`` and what becomes of images only (and there, on the versions of wds_tools and
     Pillow).
 
     Args:
@@ -90,7 +90,7 @@ def pack(
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
         images: ``keep`` the files' bytes; ``crop-ready``: JPEGs get restart markers, losslessly, so that a crop is
             decoded without the rest; ``resize``: JPEGs of at most that size; ``raw``: decoded, as ``npy``. None takes
-            ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where jpegtran is not installed.
+            ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where the compiled module is missing.
         resize: Pixels of the shorter side, or "WIDTHxHEIGHT", or (height, width).
         quality: Of resized JPEGs, 90 if not given.
         verify_pixels: Prove each crop-ready JPEG by decoding it and its original; one that differs is kept as it is.

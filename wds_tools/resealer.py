@@ -42,8 +42,9 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
     and the lengths of all its shards.
     What a checksum cannot know, such as whether the class names are the right ones, is for you to check first.
 
-    >>> wds_tools.reseal("shards/photos").before  # doctest: +SKIP
-    'edited'
+    Example::
+
+        wds_tools.reseal("shards/photos").before  # 'edited'
 
     Args:
         dataset: Folder or URL with a manifest, or the manifest itself.
@@ -91,7 +92,7 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
     shards = ShardSet(manifest, [Place(store, entry) for entry in manifest.shards], name=store.folder)
     totals = Totals()
     for number, entry in enumerate(manifest.shards):
-        index = shards.index(number)
+        index = shards.index(number, keep=False)
         shards.fetch(number, [])
         if (index.shard, index.shard_xxh3) != (entry.name, entry.xxh3):
             yield f"the index of {entry.name} is for {index.shard} with XXH3-128 {index.shard_xxh3}"

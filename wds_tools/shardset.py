@@ -23,7 +23,8 @@ from wds_tools.storage import Range, Store, is_url, join, open_store, split_fold
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.totals import Totals
 
-MAX_OPEN_INDEXES = 1024  # about 0.5 MB each at 10,000 samples a shard
+MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
+MAX_INDEX_BYTES = 2 << 30  # of all open ones: an index may be far larger in memory than its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class ShardSet:
         self.name = name
         self._one_folder = len({id(place.store) for place in self.places}) == 1
         self._indexes: OrderedDict[int, Index] = OrderedDict()
+        self._index_bytes = 0
 
     @property
     def has_manifest(self) -> bool:
@@ -64,20 +66,30 @@ class ShardSet:
         place = self.places[shard]
         return join(place.store.folder, place.entry.name)
 
-    def index(self, shard: int) -> Index:
+    def index(self, shard: int, *, keep: bool = True) -> Index:
         """Return the index of a shard.
+
+        Args:
+            shard: Its number.
+            keep: Hold it in memory, because it will soon be asked for again.
 
         Raises:
             StoreError: It cannot be read.
             ChecksumError: It is not the one that the manifest names.
             ManifestError: It breaks the format, or belongs to another shard.
         """
-        if shard not in self._indexes:
-            self._indexes[shard] = self._read_index(self.places[shard])
-            if len(self._indexes) > MAX_OPEN_INDEXES:
-                self._indexes.popitem(last=False)
-        self._indexes.move_to_end(shard)
-        return self._indexes[shard]
+        if shard in self._indexes:
+            self._indexes.move_to_end(shard)
+            return self._indexes[shard]
+        index = self._read_index(self.places[shard])
+        if keep:
+            self._indexes[shard] = index
+            self._index_bytes += index.memory_bytes
+            while len(self._indexes) > MAX_OPEN_INDEXES or (
+                self._index_bytes > MAX_INDEX_BYTES and len(self._indexes) > 1
+            ):
+                self._index_bytes -= self._indexes.popitem(last=False)[1].memory_bytes
+        return index
 
     def fetch(self, shard: int, ranges: Sequence[Range]) -> list[memoryview]:
         """Return ranges of a shard's bytes.

@@ -20,6 +20,9 @@ from wds_tools.wording import counted, human_bytes
 MAX_CLASSES = 20
 """Classes that `render` draws; the rest is counted."""
 
+MAX_MODES = 20
+"""Modes of images that `render` names."""
+
 MAX_NAME = 30
 _BAR_WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -113,9 +116,8 @@ def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = 
     manifest = shards.manifest
     totals = _Totals()
     for number in range(len(manifest.shards)):
-        totals.add(shards.index(number))
+        totals.add(shards.index(number, keep=False))
     unlabelled = totals.labels.pop(NO_LABEL, 0)
-    width, height = np.concatenate(totals.widths), np.concatenate(totals.heights)
     return DatasetStats(
         dataset=os.fspath(dataset),
         fingerprint=manifest.fingerprint,
@@ -126,9 +128,9 @@ def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = 
         shuffled=manifest.shuffled,
         classes=_class_counts(totals.labels, manifest.classes),
         unlabelled=unlabelled,
-        images=len(width),
-        width=_spread(width),
-        height=_spread(height),
+        images=totals.widths.total(),
+        width=_spread(totals.widths),
+        height=_spread(totals.heights),
         turned=totals.turned,
         crop_ready=totals.crop_ready,
         modes=dict(totals.modes.most_common()),
@@ -144,20 +146,19 @@ class _Totals:
     modes: Counter[str] = field(default_factory=Counter)
     turned: int = 0
     crop_ready: int = 0
-    widths: list[NDArray[np.int32]] = field(default_factory=list)
-    heights: list[NDArray[np.int32]] = field(default_factory=list)
+    widths: Counter[int] = field(default_factory=Counter)
+    heights: Counter[int] = field(default_factory=Counter)
     field_samples: Counter[str] = field(default_factory=Counter)
     field_bytes: Counter[str] = field(default_factory=Counter)
 
     def add(self, index: Index) -> None:
         known = index.width > 0
-        self.widths.append(index.width[known])
-        self.heights.append(index.height[known])
+        self.widths.update(_counts(index.width[known]))
+        self.heights.update(_counts(index.height[known]))
         self.turned += int((index.orientation[known] != 1).sum())
         self.crop_ready += int((index.restart > 0).sum())
         self.modes.update(mode for mode in index.mode if mode)
-        labels, counts = np.unique(index.label, return_counts=True)
-        self.labels.update(dict(zip(labels.tolist(), counts.tolist(), strict=True)))
+        self.labels.update(_counts(index.label))
         self.field_samples.update(count_fields(index))
         self.field_bytes.update({name: int(columns.size.sum()) for name, columns in index.fields.items()})
 
@@ -168,10 +169,19 @@ def _class_counts(labels: Counter[int], names: tuple[str, ...]) -> tuple[ClassCo
     return tuple(ClassCount(number, named.get(number, str(number)), labels[number]) for number in numbers)
 
 
-def _spread(values: NDArray[np.int32]) -> Spread | None:
-    if not len(values):
+def _counts(values: NDArray[Any]) -> dict[int, int]:
+    numbers, counts = np.unique(values, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _spread(counts: Counter[int]) -> Spread | None:
+    if not counts:
         return None
-    return Spread(int(values.min()), float(np.median(values)), int(values.max()))
+    values = sorted(counts)
+    ends = np.cumsum([counts[value] for value in values])
+    middle = [(int(ends[-1]) - 1) // 2, int(ends[-1]) // 2]
+    lower, upper = (values[place] for place in np.searchsorted(ends, middle, side="right"))
+    return Spread(values[0], (lower + upper) / 2, values[-1])
 
 
 def render(stats: DatasetStats) -> str:
@@ -193,7 +203,7 @@ def render(stats: DatasetStats) -> str:
 def _image_lines(stats: DatasetStats) -> list[str]:
     if stats.width is None or stats.height is None:
         return ["  images       none"]
-    modes = ", ".join(f"{mode} {count:,}" for mode, count in stats.modes.items())
+    modes = ", ".join(f"{_shown(mode)} {count:,}" for mode, count in list(stats.modes.items())[:MAX_MODES])
     lines = [f"  images       {stats.images:,}: {modes}"]
     if stats.turned:
         lines.append(f"               {stats.turned:,} are turned by their EXIF orientation; sizes are as shown")
@@ -205,11 +215,12 @@ def _image_lines(stats: DatasetStats) -> list[str]:
 
 
 def _field_lines(stats: DatasetStats) -> list[str]:
-    width = max(5, *(len(name) for name in stats.fields))
+    names = [_shown(name) for name in stats.fields]
+    width = max([5, *map(len, names)])
     lines = [f"  {'field':{width}}  {'samples':>12}  {'bytes':>10}"]
     lines += [
         f"  {name:{width}}  {count.samples:>12,}  {human_bytes(count.bytes):>10}"
-        for name, count in stats.fields.items()
+        for name, count in zip(names, stats.fields.values(), strict=True)
     ]
     return lines
 
@@ -237,7 +248,7 @@ def _class_lines(stats: DatasetStats) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    """Class names were folders: they may hold anything, and be long."""
+    """Names come from data: they may hold anything, and be long."""
     name = name if name.isprintable() else ascii(name)[1:-1]
     return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from wds_tools.errors import shortened
 from wds_tools.index import ABSENT, Index
 from wds_tools.manifest import ImageStats, Manifest
 
@@ -39,7 +40,8 @@ class Totals:
         """Return what the manifest of these indexes states otherwise, a sentence each."""
         found = []
         if manifest.fields != self.fields:
-            found.append(f"it counts the fields {manifest.fields}, its indexes {dict(self.fields)}")
+            counts = (shortened(str(dict(sorted(part.items()))), 1000) for part in (manifest.fields, self.fields))
+            found.append("it counts the fields {}, its indexes {}".format(*counts))
         if manifest.images is not None and manifest.images != self.images:
             own = asdict(self.images) if self.images else None
             found.append(f"it says that the images are {asdict(manifest.images)}, its indexes say {own}")

@@ -1,16 +1,15 @@
 """What becomes of an image when it is packed: kept, made crop-ready, resized, or stored decoded.
 
-*Crop-ready* changes no coefficient. The program jpegtran writes the same picture as a baseline JPEG with Huffman tables
-of its own and a restart marker every few MCUs, so that a reader can cut a crop out and decode that alone
-(`jpeg.slice_region`). Where anything is in doubt, the image is kept as it is.
+*Crop-ready* changes no coefficient. The same picture is written as a sequential JPEG with Huffman tables of its own and
+a restart marker every few MCUs, so that a reader can cut a crop out and decode that alone (`jpeg.slice_region`). The
+compiled module does that, and decodes what it wrote to compare it. Where anything is in doubt, the image is kept as it
+is.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import shutil
-import subprocess
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from wds_tools import codecs, jpeg
+from wds_tools import codecs, jpeg, native
 from wds_tools.codecs import ImageInfo
 from wds_tools.decode import Pixels, decode_rgb, decode_stored
-from wds_tools.errors import DecodeError, OptionError, WorkerError
+from wds_tools.errors import DecodeError, OptionError
 
 Images = Literal["keep", "crop-ready", "resize", "raw"]
 """The policies."""
@@ -32,7 +31,7 @@ PIECE_PIXELS = 64
 
 _LEAST_PIECE_PIXELS = 16  # below, markers and padding add more than a tenth to a file
 _MOST_SIDE = 65_535
-_INSTALL = "install it (Debian: apt install libjpeg-turbo-progs, Homebrew: brew install jpeg-turbo)"
+_NOT_COMPILED = "the compiled module of wds_tools is missing (`wds-tools doctor` says why)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class Policy:
         resize: Most pixels of the shorter side, or (height, width) whatever the shape was.
         quality: Of the JPEGs that ``resize`` makes, 1 to 100.
         verify_pixels: Decode each crop-ready JPEG and its original, and keep the original if a pixel differs.
-        jpegtran: The program is there; without it, JPEGs that need no resizing are kept as they are.
+        compiled: The compiled module is there; without it, JPEGs that need no resizing are kept as they are.
         notice: What the user should know when packing starts.
     """
 
@@ -53,7 +52,7 @@ class Policy:
     resize: int | tuple[int, int] | None = None
     quality: int = QUALITY
     verify_pixels: bool = False
-    jpegtran: bool = True
+    compiled: bool = True
     notice: str = ""
 
     def __str__(self) -> str:
@@ -61,7 +60,7 @@ class Policy:
         size = f"{self.resize[1]}x{self.resize[0]}" if isinstance(self.resize, tuple) else self.resize
         words = [self.images, *([str(size)] if size else [])]
         if self.images == "resize":
-            words.append(f"quality {self.quality}" + ("" if self.jpegtran else " without jpegtran"))
+            words.append(f"quality {self.quality}" + ("" if self.compiled else " not compiled"))
         return " ".join(words)
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
@@ -86,17 +85,17 @@ def choose(
 ) -> Policy:
     """Make a policy from the arguments of `pack`.
 
-    Without ``images`` it is ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where jpegtran is not
-    installed, which the policy's notice says.
+    Without ``images`` it is ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where the compiled module
+    is missing, which the policy's notice says.
 
     Raises:
-        OptionError: Arguments that do not fit each other, or ``crop-ready`` without jpegtran.
+        OptionError: Arguments that do not fit each other, or ``crop-ready`` without the compiled module.
     """
-    has_jpegtran = shutil.which("jpegtran") is not None
+    is_compiled = native.is_there()
     if images is not None and images not in get_args(Images):
         raise OptionError(f"images={images!r}; allowed are {', '.join(map(repr, get_args(Images)))}")
-    if images == "crop-ready" and not has_jpegtran:
-        raise OptionError(f"images='crop-ready' needs the program jpegtran: {_INSTALL}, or pack with images='keep'")
+    if images == "crop-ready" and not is_compiled:
+        raise OptionError(f"images='crop-ready' cannot be used: {_NOT_COMPILED}; or pack with images='keep'")
     chosen: Any = images or ("crop-ready" if resize is None else "resize")
     size = parse_size(resize)
     if size is None and chosen == "resize":
@@ -110,16 +109,16 @@ def choose(
     if verify_pixels and chosen not in ("crop-ready", "resize"):
         raise OptionError(f"verify_pixels with images={chosen!r}; it is for 'crop-ready' and 'resize'")
     notice = ""
-    if not has_jpegtran and chosen in ("crop-ready", "resize"):
+    if not is_compiled and chosen in ("crop-ready", "resize"):
         which = "JPEGs" if chosen == "crop-ready" else "JPEGs that need no resizing"
-        notice = f"jpegtran is not installed, so {which} are kept as they are: to load crops faster, {_INSTALL}"
+        notice = f"{_NOT_COMPILED}, so {which} are kept as they are, and crops of them load more slowly"
         chosen = "keep" if chosen == "crop-ready" else chosen
     return Policy(
         images=chosen,
         resize=size,
         quality=QUALITY if quality is None else quality,
         verify_pixels=verify_pixels,
-        jpegtran=has_jpegtran,
+        compiled=is_compiled,
         notice=notice,
     )
 
@@ -173,7 +172,6 @@ def transcode(image: bytes | NDArray[np.uint8], policy: Policy) -> Encoded:
 
     Raises:
         DecodeError: No whole image.
-        WorkerError: jpegtran was killed.
     """
     if isinstance(image, np.ndarray):
         _check_pixels(image)
@@ -187,7 +185,7 @@ def transcode(image: bytes | NDArray[np.uint8], policy: Policy) -> Encoded:
         return Encoded(info.kind, image, info)
     same_size = policy.size_of(info.height, info.width) == (info.height, info.width)
     if policy.images == "crop-ready" or (policy.images == "resize" and info.kind == "jpg" and same_size):
-        return crop_ready(image, info, policy) if policy.jpegtran else Encoded(info.kind, image, info)
+        return crop_ready(image, info, policy) if policy.compiled else Encoded(info.kind, image, info)
     if info.mode.endswith(";16"):
         raise DecodeError(
             f"has 16 bits a channel, and images={policy.images!r} writes 8: pack with images='keep', which leaves the "
@@ -258,7 +256,7 @@ def crop_ready(data: bytes, info: ImageInfo, policy: Policy) -> Encoded:
     if info.kind != "jpg" or not info.mcu_width:
         return kept
     stored_width = info.width if info.orientation < 5 else info.height
-    made = _jpegtran(data, piece_mcus(stored_width, info.mcu_width))
+    made = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width))
     if made is None:
         return kept
     try:
@@ -268,24 +266,7 @@ def crop_ready(data: bytes, info: ImageInfo, policy: Policy) -> Encoded:
     facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new.info)]
     if facts[0] != facts[1] or not new.info.restart:
         return kept
-    # libjpeg smooths what a progressive file leaves out, so other codings are always compared
-    compare = policy.verify_pixels or jpeg.baseline_frame(data) is None
-    return kept if compare and not _same_pixels(data, new.data) else new
-
-
-def _jpegtran(data: bytes, mcus: int) -> bytes | None:
-    """Return what jpegtran makes of a JPEG, or None if it refuses it or warns of anything."""
-    command = ["jpegtran", "-copy", "none", "-optimize", "-restart", f"{mcus}B"]
-    try:
-        # Without closing descriptors the process starts 0.2 ms sooner; ours are not inheritable anyway.
-        done = subprocess.run(  # noqa: S603 - our own arguments, no shell
-            command, input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, close_fds=False, check=False
-        )
-    except OSError as error:
-        raise WorkerError(f"jpegtran cannot be started ({error.strerror}): run the same command again") from error
-    if done.returncode < 0:
-        raise WorkerError(f"jpegtran was killed by signal {-done.returncode}: run the same command again")
-    return done.stdout if done.returncode == 0 else None
+    return kept if policy.verify_pixels and not _same_pixels(data, new.data) else new
 
 
 def _same_pixels(first: bytes, second: bytes) -> bool:

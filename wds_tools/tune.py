@@ -62,7 +62,9 @@ def tune(
         NotADatasetError: There is no dataset.
         DeviceError: The device is not there.
 
-    >>> print(tune("shards/photos", seconds=5).call())  # doctest: +SKIP
+    Example::
+
+        print(tune("shards/photos", seconds=5).call())
     """
     _check(view, batch_size, rounds, seconds)
     task, load = _task(os.fspath(dataset), view, batch_size, device), os.getloadavg()[0]

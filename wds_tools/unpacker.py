@@ -67,8 +67,9 @@ def unpack(
     Files that are there with the same bytes are kept, so an interrupted run is continued by the same call. Nothing is
     written outside ``dst``, and two samples never become one file.
 
-    >>> wds_tools.unpack("shards/photos", "photos").written  # doctest: +SKIP
-    1281167
+    Example::
+
+        wds_tools.unpack("shards/photos", "photos").written  # 1281167
 
     Args:
         dataset: Folder or URL with a manifest, the manifest itself, or a pattern of indexed shards.

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from wds_tools import tarfmt
 from wds_tools.card import CARD_NAME
-from wds_tools.errors import ManifestError, ShardError, StoreError
+from wds_tools.errors import ManifestError, ShardError, StoreError, shortened
 from wds_tools.index import ABSENT, Index
 from wds_tools.keys import find_repeated_key
 from wds_tools.manifest import MANIFEST_NAME, OLD_VERSION
@@ -55,7 +55,8 @@ class Damage:
 
     def __str__(self) -> str:
         words = (("shard", self.shard), ("key", self.key), ("field", self.field), ("byte", self.offset))
-        return ", ".join(f"{word} {value}" for word, value in words if value is not None) + f": {self.reason}"
+        place = [f"{word} {shortened(str(value), 1000)}" for word, value in words if value is not None]
+        return f"{', '.join(place)}: {shortened(self.reason)}"
 
 
 @dataclass(slots=True)
@@ -183,7 +184,7 @@ def _read(shards: ShardSet, number: int, damages: list[Damage]) -> tuple[Index |
     name = shards.manifest.shards[number].name
     index, data = None, None
     try:
-        index = shards.index(number)
+        index = shards.index(number, keep=False)
     except (ManifestError, ShardError, StoreError, FileNotFoundError) as error:
         damages.append(_damage_of(error, name))
     try:

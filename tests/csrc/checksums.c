@@ -64,7 +64,7 @@ static void print_planes(Decoder *decoder, const Picture *picture, const char *n
 {
     for (int spare = 1; spare <= 8; spare *= 2) {
         Planes planes;
-        if (decode_picture(decoder, picture, spare, &planes)) {
+        if (open_picture(decoder, picture) || decode_planes(decoder, spare, &planes)) {
             printf("%s 1/%d refused\n", name, spare);
             continue;
         }
@@ -93,9 +93,10 @@ static void print_resized(const uint8_t *data, size_t size, int width, int heigh
 
 int main(int count, char **paths)
 {
-    Decoder *decoder = decoder_new((size_t)1 << 28);
+    Decoder *decoder = decoder_new();
     if (!decoder)
         return 1;
+    decoder_limit(decoder, (size_t)1 << 28);
     for (int i = 1; i < count; i++) {
         size_t size = 0;
         int width = 0, height = 0;

@@ -65,7 +65,9 @@ def bench(
         DestinationError: The temporary folder has too little room.
         WorkerError: Our own loader failed, or simplejpeg did.
 
-    >>> print(bench("shards/photos", rounds=3).render())  # doctest: +SKIP
+    Example::
+
+        print(bench("shards/photos", rounds=3).render())
     """
     counts = sorted({workers} if isinstance(workers, int) else set(workers))
     pythons = pythons or {}

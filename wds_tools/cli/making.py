@@ -134,8 +134,7 @@ def pack(
     \b
     --images keep        the files' own bytes
     --images crop-ready  the same pixels; JPEGs get restart markers, so that a
-                         crop is decoded without the rest. The default where
-                         the program jpegtran is installed, else keep
+                         crop is decoded without the rest. The default
     --images resize      JPEGs of the size given by --resize; the default with it
     --images raw         stored pixels, for small images
     """  # noqa: D301 - click's own mark of lines that stay as they are

@@ -1,11 +1,12 @@
 #include "batch.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "kernels.h"
 #include "picture.h"
-#include "resample.h"
 
 /* What is used again from picture to picture. */
 typedef struct {
@@ -14,6 +15,41 @@ typedef struct {
     Room plane[3];
     Timings *timings;
 } Worker;
+
+#define MOST_KEPT ((size_t)64 << 20) /* bytes: enough for pictures of 10 megapixels */
+
+/* The worker of the last batch, unless another one is at work with it: its memory is used again. */
+static _Atomic(Worker *) idle;
+
+static void worker_free(Worker *worker)
+{
+    decoder_free(worker->decoder);
+    resampler_free(&worker->resampler);
+    for (int c = 0; c < 3; c++)
+        room_free(&worker->plane[c]);
+    free(worker);
+}
+
+/* Returns NULL where memory has run out. */
+static Worker *take_worker(void)
+{
+    Worker *worker = atomic_exchange(&idle, NULL);
+    if (worker || !(worker = calloc(1, sizeof *worker)))
+        return worker;
+    if (!(worker->decoder = decoder_new())) {
+        free(worker);
+        return NULL;
+    }
+    return worker;
+}
+
+static void give_back(Worker *worker)
+{
+    if (decoder_size(worker->decoder) <= MOST_KEPT)
+        worker = atomic_exchange(&idle, worker);
+    if (worker)
+        worker_free(worker);
+}
 
 static double seconds(void)
 {
@@ -73,9 +109,10 @@ static int make(Worker *worker, const File *file, const Place *place, int height
         place->resized_width, place->resized_height, place->corner_left, place->corner_top, width, height, place->flip};
     uint8_t *made[3];
     Planes planes;
-    picture = cut_picture(worker->decoder, &picture);
+    if (open_picture(worker->decoder, &picture))
+        return -1;
     count(worker, &timings->slice, &since);
-    if (decode_picture(worker->decoder, &picture, spare_of(place), &planes))
+    if (decode_planes(worker->decoder, spare_of(place), &planes))
         return -1;
     count(worker, &timings->decode, &since);
     for (int c = 0; c < planes.planes; c++) {
@@ -109,33 +146,23 @@ void make_batch(
     const File *files, const Place *places, size_t number, int height, int width, size_t max_pixels, uint8_t *out,
     char *done, Timings *timings)
 {
-    Worker worker = {.decoder = decoder_new(max_pixels), .timings = timings};
+    Worker *worker = take_worker();
     size_t bytes = 3 * (size_t)height * (size_t)width;
+    if (worker) {
+        worker->timings = timings;
+        decoder_limit(worker->decoder, max_pixels);
+    }
     for (size_t i = 0; i < number; i++) {
         Place place = places[i]; /* a copy: another thread may write to the caller's memory after the check */
-        done[i] = worker.decoder && files[i].data && is_sound(&place, height, width) &&
-                  !make(&worker, &files[i], &place, height, width, out + i * bytes);
+        done[i] = worker && files[i].data && is_sound(&place, height, width) &&
+                  !make(worker, &files[i], &place, height, width, out + i * bytes);
     }
-    if (worker.decoder)
-        decoder_free(worker.decoder);
-    resampler_free(&worker.resampler);
-    for (int c = 0; c < 3; c++)
-        free(worker.plane[c].bytes);
-}
-
-VECTORIZED
-static void row_to_planes(
-    const uint8_t *restrict pixels, size_t count, uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b)
-{
-    for (size_t i = 0; i < count; i++) {
-        r[i] = pixels[3 * i];
-        g[i] = pixels[3 * i + 1];
-        b[i] = pixels[3 * i + 2];
-    }
+    if (worker)
+        give_back(worker);
 }
 
 void to_planes(const uint8_t *pixels, int height, int width, uint8_t *out)
 {
     size_t count = (size_t)height * (size_t)width;
-    row_to_planes(pixels, count, out, out + count, out + 2 * count);
+    kernels()->row_to_planes(pixels, count, out, out + count, out + 2 * count);
 }

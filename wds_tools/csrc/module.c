@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "batch.h"
+#include "kernels.h"
+#include "picture.h"
+#include "transcode.h"
 
 /* Buffers of a list of bytes-like objects. */
 typedef struct {
@@ -135,16 +138,115 @@ static PyObject *place_pixels(PyObject *module, PyObject *arguments)
     return done;
 }
 
+/* Returns what was decoded of a plane: its width and its samples, row by row. */
+static PyObject *plane_of(const Box *box)
+{
+    Py_ssize_t width = box->last_column - box->first_column, height = box->last_row - box->first_row;
+    PyObject *samples = PyBytes_FromStringAndSize(NULL, width * height);
+    for (Py_ssize_t row = 0; samples && row < height; row++)
+        memcpy(
+            PyBytes_AsString(samples) + row * width,
+            box->samples + (size_t)(row + box->first_row) * box->stride + box->first_column, (size_t)width);
+    return samples ? Py_BuildValue("(nN)", width, samples) : NULL;
+}
+
+static PyObject *decode_region(Decoder *decoder, const Picture *picture, int spare)
+{
+    Planes planes;
+    if (open_picture(decoder, picture) || decode_planes(decoder, spare, &planes))
+        return Py_NewRef(Py_None);
+    PyObject *list = PyList_New(planes.planes);
+    for (int c = 0; list && c < planes.planes; c++) {
+        PyObject *plane = plane_of(&planes.box[c]);
+        if (!plane || PyList_SetItem(list, c, plane)) {
+            Py_DECREF(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static PyObject *decode_jpeg(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer data;
+    Region region;
+    int spare;
+    if (!PyArg_ParseTuple(
+            arguments, "y*(iiii)i", &data, &region.left, &region.top, &region.width, &region.height, &spare))
+        return NULL;
+    PyObject *planes = NULL;
+    Decoder *decoder = decoder_new();
+    if (!decoder)
+        PyErr_NoMemory();
+    else if (region.left < 0 || region.top < 0 || region.width < 1 || region.height < 1 ||
+             (spare != 1 && spare != 2 && spare != 4 && spare != 8))
+        PyErr_SetString(PyExc_ValueError, "the region is empty, or spare is not 1, 2, 4 or 8");
+    else {
+        Picture picture = {data.buf, (size_t)data.len, region, region};
+        decoder_limit(decoder, (size_t)1 << 32);
+        planes = decode_region(decoder, &picture, spare);
+    }
+    if (decoder)
+        decoder_free(decoder);
+    PyBuffer_Release(&data);
+    return planes;
+}
+
+static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer data;
+    Py_ssize_t max_pixels;
+    int restart, longest;
+    size_t size;
+    if (!PyArg_ParseTuple(arguments, "y*iin", &data, &restart, &longest, &max_pixels))
+        return NULL;
+    PyObject *file = NULL;
+    Transcoder *transcoder = NULL;
+    if (restart < 1 || restart > 0xFFFF || longest < 9 || longest > 16 || max_pixels < 1)
+        PyErr_SetString(PyExc_ValueError, "restart is not 1 to 65535, longest not 9 to 16, or max_pixels not positive");
+    else if (!(transcoder = take_transcoder()))
+        PyErr_NoMemory();
+    else {
+        const uint8_t *made;
+        Py_BEGIN_ALLOW_THREADS
+        made = transcode(transcoder, data.buf, (size_t)data.len, restart, longest, (size_t)max_pixels, &size);
+        Py_END_ALLOW_THREADS
+        file = made ? PyBytes_FromStringAndSize((const char *)made, (Py_ssize_t)size) : Py_NewRef(Py_None);
+    }
+    if (transcoder)
+        give_back_transcoder(transcoder);
+    PyBuffer_Release(&data);
+    return file;
+}
+
+static PyObject *simd(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    int is_wanted = -1;
+    if (!PyArg_ParseTuple(arguments, "|p", &is_wanted))
+        return NULL;
+    if (is_wanted >= 0)
+        use_simd(is_wanted);
+    return PyUnicode_FromString(kernels()->simd);
+}
+
 static PyMethodDef methods[] = {
     {"render_jpegs", render_jpegs, METH_VARARGS,
      "render_jpegs(files, places, out, height, width, max_pixels, timings) -> bytes, 1 for each that was made"},
+    {"decode_jpeg", decode_jpeg, METH_VARARGS,
+     "decode_jpeg(file, (left, top, width, height), spare) -> [(width, samples)] of each plane, or None"},
+    {"transcode_jpeg", transcode_jpeg, METH_VARARGS,
+     "transcode_jpeg(file, restart, longest, max_pixels) -> the file with restart markers, or None"},
+    {"simd", simd, METH_VARARGS, "simd(is_wanted=True) -> the SIMD that is used: avx2, neon or none"},
     {"place_pixels", place_pixels, METH_VARARGS, "place_pixels(files, offset, out, height, width)"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {
 #ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* nothing here is shared by two calls */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* what calls share, they exchange atomically */
 #endif
     {0, NULL},
 };

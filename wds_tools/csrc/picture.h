@@ -1,4 +1,5 @@
-/* A part of a JPEG as planes: what libjpeg decodes before it makes chroma as fine as luma and turns it into RGB. */
+/* A part of a JPEG as planes: luma and chroma as they are stored, before chroma is made as fine as luma and all becomes
+   RGB. */
 #ifndef WDS_TOOLS_PICTURE_H
 #define WDS_TOOLS_PICTURE_H
 
@@ -23,17 +24,23 @@ typedef struct {
 
 typedef struct Decoder Decoder;
 
-/* Returns NULL where memory has run out. `max_pixels` is the largest picture that is decoded. */
-Decoder *decoder_new(size_t max_pixels);
+/* Returns NULL where memory has run out. */
+Decoder *decoder_new(void);
+
+/* Larger pictures are not decoded. */
+void decoder_limit(Decoder *decoder, size_t max_pixels);
 void decoder_free(Decoder *decoder);
 
-/* Where restart markers allow it, returns the picture cut down to what is needed: a JPEG that belongs to the
-   decoder and is good until the next call. Else returns the picture as it is. */
-Picture cut_picture(Decoder *decoder, const Picture *picture);
+/* Bytes that it keeps for the next picture. */
+size_t decoder_size(const Decoder *decoder);
 
-/* Decodes what is needed, at 1/2, 1/4 or 1/8 of the size if `spare` is 2, 4 or 8. The planes belong to the decoder
-   and are good until the next call. Returns 0, or -1 if this is for another decoder to judge: whatever is damaged,
-   unusual (CMYK, 12 bits), smaller than the region, or too large. */
-int decode_picture(Decoder *decoder, const Picture *picture, int spare, Planes *planes);
+/* Reads the headers of a picture and finds what must be decoded of it. A part of it is enough where restart markers
+   allow that. Returns 0, or -1 if this is for another decoder to judge: whatever is damaged, unusual (CMYK, 12 bits),
+   smaller than the region, or too large. */
+int open_picture(Decoder *decoder, const Picture *picture);
+
+/* Decodes what is needed of the picture that was opened, at 1/2, 1/4 or 1/8 of the size if `spare` is 2, 4 or 8. The
+   planes belong to the decoder and are good until the next call. Returns 0, or -1 as above. */
+int decode_planes(Decoder *decoder, int spare, Planes *planes);
 
 #endif

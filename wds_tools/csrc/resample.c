@@ -5,24 +5,11 @@
    exactly, so that flat areas stay as they are and 16-bit sums cannot overflow. */
 #include "resample.h"
 
+#include "kernels.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define TAPS 64 /* samples under one filter: shrinking by 31 */
-#define LANES 32 /* columns at a time */
-
-typedef struct {
-    int first, count;
-    uint16_t weight[TAPS];
-} Filter;
-
-typedef uint8_t Bytes __attribute__((vector_size(16)));
-#if defined(__clang__)
-#define INTERLEAVE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define INTERLEAVE(a, b, ...) __builtin_shuffle(a, b, (Bytes){__VA_ARGS__})
-#endif
 
 static size_t rounded_up(int n)
 {
@@ -39,24 +26,13 @@ size_t plane_bytes(int width, int height)
     return row_stride(width) * rounded_up(height);
 }
 
-uint8_t *room_for(Room *room, size_t size)
-{
-    if (room->size < size) {
-        free(room->bytes);
-        size += size / 2; /* the next picture may be larger: fresh memory costs a page fault per 4 kB */
-        room->bytes = malloc(size + SLACK);
-        room->size = room->bytes ? size : 0;
-    }
-    return room->bytes;
-}
-
 void resampler_free(Resampler *resampler)
 {
-    free(resampler->rows.bytes);
-    free(resampler->columns.bytes);
-    free(resampler->turned.bytes);
-    free(resampler->down.bytes);
-    free(resampler->across.bytes);
+    room_free(&resampler->rows);
+    room_free(&resampler->columns);
+    room_free(&resampler->turned);
+    room_free(&resampler->down);
+    room_free(&resampler->across);
 }
 
 /* Weights of 1/256. It is their running sum that is rounded, so that none is negative and they sum to 256. */
@@ -117,51 +93,6 @@ int prepare(Resampler *resampler, const Box *box, const View *view)
         view->left, view->width, view->flip);
 }
 
-/* Each result row is a weighted sum of source rows, the first of which is row `from`; `width` is a multiple of
-   LANES. */
-VECTORIZED
-static void filter_columns(
-    const uint8_t *in, size_t stride, int from, size_t width, const Filter *filters, int rows, uint8_t *out)
-{
-    for (int y = 0; y < rows; y++, out += width) {
-        const Filter *filter = &filters[y];
-        for (size_t x = 0; x < width; x += LANES) {
-            const uint8_t *sample = in + (size_t)(filter->first - from) * stride + x;
-            uint16_t sum[LANES];
-            for (size_t i = 0; i < LANES; i++)
-                sum[i] = 128;
-            for (int k = 0; k < filter->count; k++, sample += stride)
-                for (size_t i = 0; i < LANES; i++)
-                    sum[i] = (uint16_t)(sum[i] + (uint16_t)(sample[i] * filter->weight[k]));
-            for (size_t i = 0; i < LANES; i++)
-                out[x + i] = (uint8_t)(sum[i] >> 8);
-        }
-    }
-}
-
-/* Rows become columns, in blocks of 16 x 16: four rounds of interleaving each row with the one half a block below. */
-VECTORIZED
-static void transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out)
-{
-    for (size_t y = 0; y < height; y += 16)
-        for (size_t x = 0; x < width; x += 16) {
-            Bytes row[16], next[16];
-            for (size_t i = 0; i < 16; i++)
-                memcpy(&row[i], in + (y + i) * width + x, 16);
-            for (int round = 0; round < 4; round++) {
-                for (size_t i = 0; i < 8; i++) {
-                    next[2 * i] =
-                        INTERLEAVE(row[i], row[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-                    next[2 * i + 1] =
-                        INTERLEAVE(row[i], row[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-                }
-                memcpy(row, next, sizeof row);
-            }
-            for (size_t i = 0; i < 16; i++)
-                memcpy(out + (x + i) * height + y, &row[i], 16);
-        }
-}
-
 int resample(Resampler *resampler, const Box *box, const View *view, uint8_t *out)
 {
     const Filter *rows = (const Filter *)(void *)resampler->rows.bytes;
@@ -170,40 +101,19 @@ int resample(Resampler *resampler, const Box *box, const View *view, uint8_t *ou
     uint8_t *down = room_for(&resampler->down, height * width);
     uint8_t *turned = room_for(&resampler->turned, height * width);
     uint8_t *across = room_for(&resampler->across, height * row_stride(view->width));
+    const Kernels *fast = kernels();
     if (!down || !turned || !across)
         return -1;
-    filter_columns(box->samples + box->first_column, box->stride, 0, width, rows, view->height, down);
-    transpose(down, width, height, turned);
-    filter_columns(turned, height, box->first_column, height, columns, view->width, across);
-    transpose(across, height, rounded_up(view->width), out);
+    fast->filter_columns(box->samples + box->first_column, box->stride, 0, width, rows, view->height, down);
+    fast->transpose(down, width, height, turned);
+    fast->filter_columns(turned, height, box->first_column, height, columns, view->width, across);
+    fast->transpose(across, height, rounded_up(view->width), out);
     return 0;
-}
-
-static uint8_t clipped(int16_t value)
-{
-    return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
-}
-
-/* One row, in 16 bits: of the factors 1.402, 0.714, 0.344 and 1.772 whole numbers are taken out, the rest are 1/256. */
-VECTORIZED
-static void row_to_rgb(
-    const uint8_t *restrict y, const uint8_t *restrict cb, const uint8_t *restrict cr, size_t width,
-    uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b)
-{
-    for (size_t x = 0; x < width; x++) {
-        int16_t light = y[x], blue = (int16_t)(cb[x] - 128), red = (int16_t)(cr[x] - 128);
-        int16_t more_red = (int16_t)((int16_t)(103 * red + 128) >> 8);
-        int16_t more_green = (int16_t)((int16_t)(73 * red - 88 * blue + 128) >> 8);
-        int16_t less_blue = (int16_t)((int16_t)(58 * blue + 127) >> 8);
-        r[x] = clipped((int16_t)(light + red + more_red));
-        g[x] = clipped((int16_t)(light - red + more_green));
-        b[x] = clipped((int16_t)(light + 2 * blue - less_blue));
-    }
 }
 
 void to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int width, int height, uint8_t *out)
 {
     size_t plane = (size_t)width * (size_t)height, stride = row_stride(width);
     for (int row = 0; row < height; row++, out += width, y += stride, cb += stride, cr += stride)
-        row_to_rgb(y, cb, cr, (size_t)width, out, out + plane, out + 2 * plane);
+        kernels()->row_to_rgb(y, cb, cr, (size_t)width, out, out + plane, out + 2 * plane);
 }

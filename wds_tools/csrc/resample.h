@@ -5,20 +5,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-_Static_assert(sizeof(size_t) >= 8, "sizes of planes are multiplied without a check");
+#include "room.h"
 
-/* Compiled for two kinds of processor, of which one is chosen when the module is loaded: by a means that glibc has and
-   musl has not. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__clang__)
-#define VECTORIZED __attribute__((target_clones("avx2", "default")))
-#elif defined(__x86_64__) && defined(__GLIBC__)
-#define VECTORIZED __attribute__((target_clones("avx2", "default"), optimize("O3")))
-#else
-#define VECTORIZED
-#endif
+#define LANES 32 /* samples at a time: as many may be read behind the last one of a row, and be written */
+#define TAPS 64  /* samples under one filter: shrinking by 31 */
 
-/* Samples that may be read behind the last one of a row, and rows behind the last one of a plane. */
-#define SLACK 64
+/* The weights of some samples, of 1/256. */
+typedef struct {
+    int first, count;
+    uint16_t weight[TAPS];
+} Filter;
+
+/* Each row of the result is a weighted sum of rows, of which the first one given is row `from`; `width` is a multiple of
+   LANES. */
+typedef void FilterColumns(
+    const uint8_t *in, size_t stride, int from, size_t width, const Filter *filters, int rows, uint8_t *out);
+
+/* Rows become columns; both sides are multiples of 16. */
+typedef void Transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out);
+
+/* Turns a row of YCbCr (JFIF: full range, BT.601) into RGB. */
+typedef void RowToRgb(
+    const uint8_t *restrict y, const uint8_t *restrict cb, const uint8_t *restrict cr, size_t width,
+    uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b);
+
+/* Takes RGB pixels apart. */
+typedef void RowToPlanes(
+    const uint8_t *restrict pixels, size_t count, uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b);
 
 /* A box in a plane. Its edges may lie between samples, as chroma has half as many as luma, and outside of what is
    there: only [first_column, last_column) and [first_row, last_row) were decoded. */
@@ -35,15 +48,6 @@ typedef struct {
     int left, top, width, height;
     int flip; /* mirrored left to right */
 } View;
-
-/* Memory that grows with what is asked of it and is used again. */
-typedef struct {
-    uint8_t *bytes;
-    size_t size;
-} Room;
-
-/* Returns at least `size` bytes with SLACK behind them, or NULL. */
-uint8_t *room_for(Room *room, size_t size);
 
 /* What `resample` needs, used again from picture to picture. */
 typedef struct {

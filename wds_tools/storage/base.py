@@ -19,6 +19,7 @@ class Store(Protocol):
 
         Raises:
             FileNotFoundError: There is no such file.
+            ManifestError: It is too large to be one of them.
             StoreError: The storage does not answer.
         """
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
+import stat
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from wds_tools.errors import StoreError, TruncatedShardError
+from wds_tools.errors import ManifestError, StoreError, TruncatedShardError
 from wds_tools.storage.base import Range
 
+MOST_BYTES = 1 << 30  # of a manifest or an index, read as a whole; usual are some megabytes
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps in a process; a window needs far fewer shards than this at a time
 
 
@@ -29,12 +33,19 @@ class LocalStore:
 
     def read(self, name: str) -> bytes:
         """Return a whole file."""
+        path = Path(self.folder) / name
         try:
-            return (Path(self.folder) / name).read_bytes()
+            with _open_file(path) as file:
+                if (length := os.fstat(file.fileno()).st_size) > MOST_BYTES:
+                    raise ManifestError(
+                        f"{path} has {length:,} bytes; a manifest or an index has {MOST_BYTES:,} at most: "
+                        "it was damaged or replaced; copy it again"
+                    )
+                return file.read(length)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise StoreError(f"cannot read {Path(self.folder) / name}: {error.strerror or error}") from error
+            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
         """Return views of the mapped file; no bytes are copied."""
@@ -69,7 +80,7 @@ class LocalStore:
     def _open(self, name: str, total_bytes: int) -> mmap.mmap:
         path = Path(self.folder) / name
         try:
-            with path.open("rb") as file:
+            with _open_file(path) as file:
                 length = file.seek(0, 2)
                 if length != total_bytes or length == 0:  # nothing cannot be mapped, and is no shard
                     raise TruncatedShardError(
@@ -83,3 +94,12 @@ class LocalStore:
             raise StoreError(f"{path} is missing, but its manifest names it: copy or pack it again") from error
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Open a file; a pipe is refused, as reading it would wait for a writer, and so is a device without an end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
+    return os.fdopen(handle, "rb")

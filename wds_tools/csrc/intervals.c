@@ -1,0 +1,99 @@
+#include "intervals.h"
+
+#include <stdlib.h>
+
+enum { RST0 = 0xD0 };
+
+void intervals_free(Intervals *intervals)
+{
+    room_free(&intervals->bytes);
+    room_free(&intervals->items);
+}
+
+/* Returns whether one of eight bytes is FF. */
+static inline int has_ff(uint64_t word)
+{
+    uint64_t inverted = ~word;
+    return ((inverted - 0x0101010101010101u) & word & 0x8080808080808080u) != 0;
+}
+
+/* Copies coded data to *to and leaves out what is stuffed. Returns the marker behind it, or where the data ends. */
+static const uint8_t *unstuff(const uint8_t *from, const uint8_t *end, uint8_t **to)
+{
+    uint8_t *out = *to;
+    while (end - from >= 8) {
+        uint64_t word;
+        memcpy(&word, from, 8);
+        memcpy(out, &word, 8);
+        if (!has_ff(word)) {
+            from += 8;
+            out += 8;
+            continue;
+        }
+        while (*from != 0xFF)
+            *out++ = *from++;
+        if (end - from < 2 || from[1]) {
+            *to = out;
+            return end - from < 2 ? end : from;
+        }
+        *out++ = 0xFF;
+        from += 2;
+    }
+    for (; end - from >= 2; from++) {
+        *out++ = *from;
+        if (*from == 0xFF && from[1]) {
+            *to = out - 1;
+            return from;
+        }
+        from += *from == 0xFF;
+    }
+    *to = out;
+    return end;
+}
+
+/* As `unstuff`, where nothing is copied. */
+static const uint8_t *find_marker(const uint8_t *from, const uint8_t *end)
+{
+    while ((from = memchr(from, 0xFF, (size_t)(end - from))) && end - from >= 2 && !from[1])
+        from += 2;
+    return from && end - from >= 2 ? from : end;
+}
+
+/* Returns whether an interval has needed MCUs; `across` is the length of a row of them. */
+static int is_needed(int first, int count, int across, const McuBox *needed)
+{
+    int top = first / across, bottom = (first + count - 1) / across;
+    if (bottom < needed->top || top >= needed->bottom)
+        return 0;
+    int left = first - top * across;
+    return top < bottom || (left < needed->right && left + count > needed->left);
+}
+
+int find_intervals(Intervals *intervals, const Header *header, int across, int down, const McuBox *needed)
+{
+    const uint8_t *from = header->data + header->scan.coded_at, *end = header->data + header->size;
+    int total = across * down, step = header->restart ? header->restart : total;
+    int upto = needed->bottom * across; /* what comes behind is not looked at */
+    int number = (upto + step - 1) / step;
+    if (2 * (size_t)number > header->size) /* a header may claim more than there is memory for */
+        return -1;
+    uint8_t *to = room_for(&intervals->bytes, header->size);
+    intervals->list = (Interval *)(void *)room_for(&intervals->items, (size_t)number * sizeof(Interval));
+    intervals->count = 0;
+    if (!to || !intervals->list)
+        return -1;
+    for (int i = 0; i < number; i++) {
+        int first = i * step, count = first + step < total ? step : total - first, is_last = first + count == total;
+        uint8_t *start = to;
+        int wanted = is_needed(first, count, across, needed);
+        const uint8_t *marker = wanted ? unstuff(from, end, &to) : find_marker(from, end);
+        if (!is_last && (marker == end || marker[1] != (RST0 | (i & 7))))
+            return -1;
+        if (wanted)
+            intervals->list[intervals->count++] = (Interval){start, (size_t)(to - start), first, count};
+        intervals->end = (size_t)(marker - header->data);
+        from = marker + 2;
+    }
+    memset(to, 0, READ_AHEAD);
+    return 0;
+}

@@ -1,0 +1,44 @@
+#include "kernels.h"
+
+#include <stdatomic.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Whether the processor has AVX2 and BMI2, and the system keeps the registers that they need. */
+static int has_avx2(void)
+{
+    unsigned a, b, c, d, saved;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_AVX))
+        return 0;
+    __asm__("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
+    if ((saved & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 0;
+    return (b & bit_AVX2) && (b & bit_BMI) && (b & bit_BMI2);
+}
+
+static const Kernels *best(void)
+{
+    return has_avx2() ? &avx2_kernels : &plain_kernels;
+}
+#else
+static const Kernels *best(void)
+{
+    return &plain_kernels;
+}
+#endif
+
+static _Atomic(const Kernels *) chosen;
+
+const Kernels *kernels(void)
+{
+    const Kernels *known = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (!known)
+        atomic_store_explicit(&chosen, known = best(), memory_order_relaxed);
+    return known;
+}
+
+void use_simd(int is_wanted)
+{
+    atomic_store_explicit(&chosen, is_wanted ? best() : &plain_kernels, memory_order_relaxed);
+}

@@ -1,0 +1,13 @@
+#include "kernels.h"
+
+#define USE_AVX2 0
+
+#include "entropy_code.h"
+#include "idct_code.h"
+#include "resample_code.h"
+
+#if defined(__aarch64__)
+const Kernels plain_kernels = KERNELS("neon");
+#else
+const Kernels plain_kernels = KERNELS("none");
+#endif

@@ -1,0 +1,22 @@
+/* Memory that grows with what is asked of it and is used again. */
+#ifndef WDS_TOOLS_ROOM_H
+#define WDS_TOOLS_ROOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+_Static_assert(sizeof(size_t) >= 8, "sizes are multiplied without a check");
+
+/* Bytes behind what was asked for that may be read and written. */
+#define SLACK 512
+
+typedef struct {
+    uint8_t *bytes;
+    size_t size;
+} Room;
+
+/* Returns at least `size` bytes with SLACK behind them, aligned to 64 bytes, or NULL. What was there is lost. */
+uint8_t *room_for(Room *room, size_t size);
+void room_free(Room *room);
+
+#endif
