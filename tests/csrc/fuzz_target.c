@@ -153,7 +153,7 @@ static void try_transcoder(const uint8_t *data, size_t size, const Header *heade
     int longest = 9 + wish->height % 8, spare = 1 << (wish->spare & 3);
     size_t written;
     Planes before, after;
-    Transcoder *transcoder = transcoder_new();
+    Transcoder *transcoder = take_transcoder();
     Decoder *decoder = decoder_new(), *other = decoder_new();
     check(transcoder && decoder && other, "there is no memory");
     use_simd(wish->spare >> 2 & 1);
@@ -171,7 +171,7 @@ static void try_transcoder(const uint8_t *data, size_t size, const Header *heade
     }
     decoder_free(other);
     decoder_free(decoder);
-    transcoder_free(transcoder);
+    give_back_transcoder(transcoder);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
