@@ -37,11 +37,12 @@ emulated: $(VENV)/installed-test ## compare what other processors decode, by qem
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)
 
-lowest: ## run the test suite with the lowest versions of what wds_tools requires, in build/lowest
+lowest: ## run the test suite with the lowest versions of what wds_tools and its extras require, in build/lowest
 	@$(PYTHON) -m venv build/lowest
-	@$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-	  | tr '>' '=' > build/lowest/constraints.txt
-	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]'
+	@$(PYTHON) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; \
+	  print(*p["dependencies"], *e["http"], *e["s3"], *e["sources"], sep="\n")' | tr '>' '=' > build/lowest/constraints.txt
+	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]' \
+	  'aiobotocore[boto3]<3'  # for the lowest s3fs; with its boto3, as pip gives up where it has to search for one
 	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers or emulated)' $(ARGS)
 
 bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
@@ -50,7 +51,7 @@ bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample 
 
 wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
 	@$(PYTHON) -m venv build/wheels
-	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.16,<0.18' auditwheel abi3audit
+	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.17,<0.18' auditwheel abi3audit
 	@build/wheels/bin/python tests/wheels.py dist
 
 clean: ## remove what demo, bench and test have made, but not .venv
@@ -61,11 +62,13 @@ clean: ## remove what demo, bench and test have made, but not .venv
 $(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
+	@$(BIN)/wds-tools --version
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools, what it needs and what tests it into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/wds-tools --version
 	@touch $(VENV)/installed $@
 
 $(BIN)/python:

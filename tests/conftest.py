@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import multiprocessing
 import os
 import shlex
@@ -15,6 +16,7 @@ import jpegtools
 import mounts
 import PIL
 import pytest
+from _pytest.doctest import DoctestItem
 from hypothesis import settings
 
 import wds_tools as wt
@@ -24,6 +26,18 @@ settings.load_profile("default")
 
 # A suite started in the background of a shell would have Ctrl-C ignored, and the programs that it starts too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out examples in docstrings of which no line can run, as they need the reader's data: they are no tests."""
+    texts = [item for item in items if isinstance(item, DoctestItem) and _never_runs(item)]
+    items[:] = [item for item in items if item not in texts]
+    config.hook.pytest_deselected(items=texts)
+
+
+def _never_runs(item: DoctestItem) -> bool:
+    return all(example.options.get(doctest.SKIP) for example in item.dtest.examples)
+
 
 SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
 

@@ -19,7 +19,7 @@ def run_ranks(**orders):
     """Run ranks; return what each of them tells: keys per step, proof, state, error."""
     orders = {key: str(value) if isinstance(value, Path) else value for key, value in orders.items()}
     done = subprocess.run(
-        [sys.executable, __file__, json.dumps(orders)], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, __file__, json.dumps(orders)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -26,7 +26,7 @@ def in_terminal(
         shown = b""
         while data := _read(ours):
             shown += data
-        code = program.wait(60)
+        code = program.wait(300)
     os.close(ours)
     return code, shown.decode()
 

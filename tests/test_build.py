@@ -160,6 +160,15 @@ def test_with_ziglang_alone_pip_makes_the_whole_package(sources: Path, programs:
     assert said.split() == [str(tmp_path / "site" / module), *map(str, (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11))]
 
 
+def test_an_editable_install_leaves_no_module_of_older_sources(sources: Path, tmp_path: Path) -> None:
+    module = sources / "wds_tools" / "_native.abi3.so"
+    module.touch()
+    (sources / "wds_tools" / "csrc" / "batch.c").write_text("#error out of order\n")
+    words = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
+    subprocess.run([sys.executable, *words, "--editable", str(sources)], check=True, capture_output=True)
+    assert not module.exists()
+
+
 def test_what_does_not_compile_is_installed_without(sources: Path, tmp_path: Path) -> None:
     (sources / "wds_tools" / "csrc" / "batch.c").write_text("#error out of order\n")
     wheel = wheel_of(sources, tmp_path / "out")

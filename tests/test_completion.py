@@ -102,7 +102,7 @@ def test_another_shell_is_an_error_that_names_those_that_are_known() -> None:
 def complete(instruction: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "wds_tools.cli"]
     environment = {**os.environ, "_WDS_TOOLS_COMPLETE": instruction}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize(

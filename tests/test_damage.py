@@ -22,7 +22,7 @@ from wds_tools.errors import WdsToolsError
 CLASSES = [f"species {number:03}" for number in range(760)]
 FILES = ("shard-000001.tar", "shard-000001.parquet", "manifest.json")
 KINDS = ("flip", "cut", "zeros")
-QUICK, LONG = 250, 10_000
+QUICK, LONG = 80, 10_000
 
 
 def _damaged(data: bytes, kind: str, number: int) -> bytes:

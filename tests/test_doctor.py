@@ -244,7 +244,7 @@ def doctor(*words: str | Path, path: Path | None = None, **environment: str) -> 
     root = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": f"{path}:{root}" if path else root, **environment}
     command = [sys.executable, "-m", "wds_tools.cli", "doctor", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_this_machine() -> None:

@@ -13,10 +13,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytestmark = pytest.mark.timeout(300)  # each starts several processes that import torch
-
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

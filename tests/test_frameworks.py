@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 # Each test starts two processes that import torch and a framework.
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -34,6 +34,7 @@ def run(folder: Path, *words: str | Path) -> str:
         "ACCELERATE_USE_CPU": "true",  # without it, Accelerate ignores that there are two processes, where no GPU is
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",  # of usually 60, in which a busy machine may not import torch
     }
     done = subprocess.run(
         [sys.executable, *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -600,7 +600,7 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_ends_in_silence(packed, nu
         f"loader = wt.make_loader({str(packed)!r}, batch_size=8, num_workers={num_workers}, fields=('label',))\n"
         "batches = iter(loader)\nnext(batches)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -95,7 +95,7 @@ def test_nothing_is_left_however_the_main_process_ends(packed, end):
     workers = workers_of(process.pid)
     assert len(workers) == 2
     assert not [line for pid in (process.pid, *workers) for line in named_memory(pid)]
-    process.communicate("go on\n", timeout=60)
+    process.communicate("go on\n", timeout=300)
     patience = time.monotonic() + 30
     while alive(workers) and time.monotonic() < patience:
         time.sleep(0.05)

@@ -39,7 +39,7 @@ def test_a_terminal_shows_how_far_it_is(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", COMMANDS, indirect=True)
 def test_a_log_gets_lines_without_bars_and_control_characters(words: list[str]) -> None:
-    done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=300, check=True)
     assert done.stderr == ""
     assert done.stdout.replace("\n", "").isprintable()
 
@@ -52,7 +52,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_a_failure(packed: Path
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     assert done.returncode == (2 if command.startswith("verify") else 1)
@@ -61,12 +61,12 @@ def test_an_output_that_cannot_be_written_is_one_line_and_a_failure(packed: Path
 
 def test_an_error_that_cannot_be_told_still_has_its_exit_code(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        assert subprocess.run([*PROGRAM, "info", tmp_path], stderr=full, timeout=60, check=False).returncode == 2
+        assert subprocess.run([*PROGRAM, "info", tmp_path], stderr=full, timeout=300, check=False).returncode == 2
 
 
 def test_nobody_has_to_listen(packed: Path) -> None:
     run = f"import os, sys; os.close(1); os.execv(sys.executable, {[*PROGRAM, 'info', str(packed)]!r})"
-    done = subprocess.run([sys.executable, "-c", run], stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", run], stderr=subprocess.PIPE, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -77,7 +77,7 @@ def test_figures_are_not_gathered_for_a_file_that_cannot_be_written(packed: Path
             [*PROGRAM, command, packed, option, tmp_path / "none" / "a.svg"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert (done.returncode, done.stdout) == (2, "")
@@ -87,9 +87,9 @@ def test_figures_are_not_gathered_for_a_file_that_cannot_be_written(packed: Path
 def test_a_reader_that_leaves_early_ends_a_long_command_in_silence(packed: Path) -> None:
     """``wds-tools tune ... 2>&1 | head -1``."""
     read, write = os.pipe()
-    command = [*PROGRAM, "tune", packed, "--view", "small", "--batch-size", "32", "--rounds", "1", "--seconds", "0.05"]
+    command = [*PROGRAM, "tune", packed, "--view", "small", "--batch-size", "8", "--rounds", "1", "--seconds", "0.05"]
     with subprocess.Popen(command, stdout=write, stderr=write) as program:
         os.close(write)
         assert os.read(read, 1 << 16).startswith(b"warming up")
         os.close(read)
-        assert program.wait(60) == 141
+        assert program.wait(300) == 141

@@ -13,7 +13,7 @@ from wds_tools.order import Order, default_block
 from wds_tools.planner import Cursor, EpochPlan, World, resume, state_dict
 
 SHARDS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda counts: sum(counts) > 0)
-MANY = settings(max_examples=300, deadline=None)
+MANY = settings(max_examples=100, deadline=None)  # test_torture.py has 200,000
 
 
 @st.composite

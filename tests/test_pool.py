@@ -192,7 +192,7 @@ print(*pids, flush=True)
 )
 def test_workers_end_with_the_main_process_however_it_ends(ending):
     script = SCRIPT.format(tests=str(Path(__file__).parent), ending=ending)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2, done.stderr
     deadline = time.monotonic() + 10

@@ -410,7 +410,7 @@ def run(script: str, src: Path, **environment: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=300,
     )
 
 
@@ -488,7 +488,7 @@ def test_an_interrupt_ends_uploads_soon_and_a_rerun_goes_on(src, bucket, whole, 
     time.sleep(0.5)
     started = time.monotonic()
     packer.send_signal(signal.SIGINT)
-    _, said = packer.communicate(timeout=60)
+    _, said = packer.communicate(timeout=300)
     assert packer.returncode == 130
     assert "run the same command again to go on" in said
     assert "Traceback" not in said

@@ -43,11 +43,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=100)
 
 
 def _wait_for(url: str) -> None:
-    for _ in range(300):
+    for _ in range(3000):
         try:
             urllib.request.urlopen(url, timeout=5).close()
         except urllib.error.HTTPError:
@@ -129,7 +129,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     script = "import os, wds_tools as wt\nfrom wds_tools import publish\n" + textwrap.dedent(script)
     return subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300
     )
 
 

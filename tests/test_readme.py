@@ -97,7 +97,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_every_target_of_make_that_is_named_exists() -> None:
-    named = set(re.findall(r"make (test|demo|help|lint|torture|bench|clean|format)\b", README.read_text()))
+    named = set(re.findall(r"make (test|demo|help|lint|torture|bench|clean|format|wheels)\b", README.read_text()))
     there = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"test", "demo"} <= named <= there
 

@@ -218,7 +218,7 @@ def test_a_file_that_vanished_is_not_read(tmp_path: Path) -> None:
         source.read(entry)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(100)
 def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     source = FolderSource(make(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs

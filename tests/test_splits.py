@@ -65,7 +65,7 @@ def test_a_split_that_would_be_empty_is_an_error() -> None:
 
 
 def test_each_split_is_a_dataset_of_its_own(photos: Path, tmp_path: Path) -> None:
-    reports = wt.pack_splits(photos, tmp_path / "dst", split={"train": 0.75, "val": 0.25}, workers=1)
+    reports = wt.pack_splits(photos, tmp_path / "dst", split={"train": 0.75, "val": 0.25}, workers=1, images="keep")
     assert {name: report.dst for name, report in reports.items()} == {
         "train": tmp_path / "dst" / "train",
         "val": tmp_path / "dst" / "val",
@@ -75,9 +75,9 @@ def test_each_split_is_a_dataset_of_its_own(photos: Path, tmp_path: Path) -> Non
     assert not paths["train"] & paths["val"]
     assert set(Counter(path.split("/")[0] for path in paths["val"]).values()) <= {11, 12, 13, 14}
     assert reports["train"].manifest.classes == reports["val"].manifest.classes
-    again = wt.pack_splits(photos, tmp_path / "dst", split="train=0.75,val=0.25", workers=2)
+    again = wt.pack_splits(photos, tmp_path / "dst", split="train=0.75,val=0.25", workers=2, images="keep")
     assert all(report.kept == len(report.manifest.shards) for report in again.values())
-    wt.pack_splits(photos, tmp_path / "two", split="train=0.75,val=0.25", workers=2)
+    wt.pack_splits(photos, tmp_path / "two", split="train=0.75,val=0.25", workers=2, images="keep")
     for name in ("train", "val"):
         assert contents(tmp_path / "dst" / name) == contents(tmp_path / "two" / name)
 
@@ -116,8 +116,9 @@ def test_no_folders_of_splits_is_an_error_that_says_what_to_do(photos: Path, tmp
 def test_the_command_line_says_what_became_of_each(
     tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    words = ["--split", "train=0.9,val=0.1", "--workers", "1", "--images", "keep"]
     with pytest.raises(SystemExit) as end:
-        main(["pack", str(photos), str(tmp_path / "dst"), "--split", "train=0.9,val=0.1", "--workers", "1"])
+        main(["pack", str(photos), str(tmp_path / "dst"), *words])
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert "packed 360 images" in out

@@ -40,7 +40,7 @@ def start_task(photos, dst, index, count):
 def test_tasks_that_run_at_once_and_a_finish_make_the_bytes_of_one_process(photos, whole, tmp_path):
     dst = tmp_path / "dst"
     tasks = [start_task(photos, dst, index, 3) for index in range(3)]
-    outputs = [task.communicate(timeout=100) for task in tasks]
+    outputs = [task.communicate(timeout=300) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0, 0], outputs
     assert "the same with --finish" in outputs[0][0]
     assert not (dst / "manifest.json").exists()
@@ -118,7 +118,7 @@ def test_ray_makes_the_same_bytes_and_goes_on_where_another_run_ended(photos, wh
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

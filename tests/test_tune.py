@@ -8,7 +8,7 @@ from wds_tools import tune as module
 from wds_tools.errors import DeviceError, NotADatasetError, OptionError
 from wds_tools.tune import tune
 
-QUICK = {"rounds": 1, "seconds": 0.05, "batch_size": 16}
+QUICK = {"rounds": 1, "seconds": 0.05, "batch_size": 4}
 
 
 @pytest.fixture
@@ -22,20 +22,20 @@ def test_every_number_of_workers_is_measured_in_turn_and_the_call_runs(packed, t
     assert list(found.workers) == [0, 1, 2, 3]
     assert list(found.prefetch) == [1, 2, 4]
     for rounds in (*found.workers.values(), *found.prefetch.values()):
-        assert [measured.images % 16 for measured in rounds] == [0, 0]
+        assert [measured.images % 4 for measured in rounds] == [0, 0]
         assert all(measured.cpu_seconds > 0 for measured in rounds)
     assert found.num_workers in (1, 2, 3)
     assert told[0] == "warming up"
     order = [line.partition(":")[2].partition(",")[0] for line in told[1:9]]
     assert order == [f" num_workers={number}" for number in (0, 1, 2, 3)] * 2
-    assert found.task.steps == 25
+    assert found.task.steps == 100
 
     names = {}
     exec("import wds_tools\n" + found.call(), names)
     with names["loader"] as loader:
         assert (loader.num_workers, loader.prefetch_factor) == (found.num_workers, found.prefetch_factor)
         images, labels = next(iter(loader))
-        assert (images.shape, labels.shape) == ((16, 3, 224, 224), (16,))
+        assert (images.shape, labels.shape) == ((4, 3, 224, 224), (4,))
         assert found.slots == loader._feeding.slots
 
 
@@ -44,7 +44,7 @@ def test_on_many_cores_a_ladder_is_measured_and_then_what_is_between_its_rungs(p
 
     def measure(start, workers, seconds):  # a clock that starts no workers: this machine has fewer cores
         measured.append(start.args[1])
-        return {"images": 16, "seconds": 1.0, "cpu_seconds": 1.0, "memory_bytes": 1, "first_batch_seconds": 0.1}
+        return {"images": 4, "seconds": 1.0, "cpu_seconds": 1.0, "memory_bytes": 1, "first_batch_seconds": 0.1}
 
     monkeypatch.setattr(module, "available_cores", lambda: 12)
     monkeypatch.setattr(module, "smallest", lambda rounds: 12 if len(rounds) > 3 else 1)
@@ -57,7 +57,7 @@ def test_on_many_cores_a_ladder_is_measured_and_then_what_is_between_its_rungs(p
 
 def test_pictures_of_one_size_are_taken_as_they_are_and_need_no_labels(photos, three_cores, tmp_path, no_leftovers):
     wt.pack(photos / "cat", tmp_path / "cats", workers=1, images="raw", resize="32x24")
-    found = tune(tmp_path / "cats", view="raw", **{**QUICK, "batch_size": 8})
+    found = tune(tmp_path / "cats", view="raw", **QUICK)
     assert found.task.view == wt.Resize((24, 32))
     assert found.task.fields == ("image",)
     assert found.task.image_bytes == 3 * 24 * 32

@@ -278,13 +278,13 @@ def test_a_chunk_is_written_while_the_next_one_is_gathered(tmp_path: Path, monke
 
     def slow(file: int, parts: list[bytes]) -> int:
         begun.set()
-        assert may_end.wait(30)
+        assert may_end.wait(300)
         return writev(file, parts)
 
     monkeypatch.setattr(os, "writev", slow)
     with ShardFile(tmp_path / "a.tar") as shard:
         shard.write(Sample("0", {"bin": bytes(CHUNK_BYTES)}))
-        assert begun.wait(30)
+        assert begun.wait(300)
         shard.write(Sample("1", {"bin": b"x"}))  # would wait for ever if the first one held it up
         may_end.set()
     assert shard.entry.samples == 2

@@ -72,6 +72,7 @@ class Loader:
             seed=opened.recipe.seed,
         )
         self._pipeline: Pipeline | None = None
+        self._closings = 0  # another thread may close the loader at any time, while it starts workers too
         self._witness = Witness(opened.ranks, batch_size=options.batch_size, tail=tail)
         # What other libraries read from a DataLoader. Attributes, because Ray Train copies __dict__.
         self.dataset = Samples(opened, errors=errors, has_valid=tail == "mask")
@@ -172,7 +173,11 @@ class Loader:
         # as one that Lightning makes when it resumes, leaves the loader as it was.
         self._check_process()
         self._epochs.stop()
+        closings = self._closings
         pipeline = self._ready()
+        if self._closings != closings:
+            self._end(pipeline)
+            raise LoaderError("the loader was closed while its workers were started: take a new iterator from it")
         plan = self._epochs.begin()
         self._witness.begin(plan)
         self._errors.begin(len(plan) * plan.batch_size)
@@ -188,8 +193,12 @@ class Loader:
 
     def close(self) -> None:
         """End the workers and free the slots; the next iteration starts new ones. Any thread may call this."""
+        self._closings += 1
         self._epochs.stop("the loader was closed")
-        pipeline, self._pipeline = self._pipeline, None
+        self._end(self._pipeline)
+
+    def _end(self, pipeline: Pipeline | None) -> None:
+        self._pipeline = None
         if pipeline and pipeline.pid == os.getpid():
             pipeline.close()
 
@@ -216,12 +225,13 @@ class Loader:
 
     def _ready(self) -> Pipeline:
         """Return the running pipeline, or a new one if there is none or it has failed."""
-        if self._pipeline and not self._pipeline.is_ready():
-            self._pipeline.close()
-            self._pipeline = None
-        if self._pipeline is None:
-            self._pipeline = Pipeline(self._opened.recipe, self._feeding, self._options, self._errors)
-        return self._pipeline
+        pipeline = self._pipeline
+        if pipeline and not pipeline.is_ready():
+            pipeline.close()
+            pipeline = None
+        if pipeline is None:
+            self._pipeline = pipeline = Pipeline(self._opened.recipe, self._feeding, self._options, self._errors)
+        return pipeline
 
     def _hand_over(self, plan: EpochPlan, made: Made) -> Any:
         """Return the batch, and count it as consumed."""

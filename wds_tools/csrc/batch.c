@@ -117,9 +117,10 @@ static int make(Worker *worker, const File *file, const Place *place, int height
     count(worker, &timings->decode, &since);
     for (int c = 0; c < planes.planes; c++) {
         made[c] = room_for(&worker->plane[c], plane_bytes(width, height));
-        if (c < 2 && prepare(&worker->resampler, &planes.box[c], &view)) /* both planes of chroma are alike */
+        int kind = c > 0; /* both planes of chroma are alike */
+        if (c < 2 && prepare(&worker->resampler, kind, &planes.box[c], &view))
             return -1;
-        if (!made[c] || resample(&worker->resampler, &planes.box[c], &view, made[c]))
+        if (!made[c] || resample(&worker->resampler, kind, &planes.box[c], &view, made[c]))
             return -1;
     }
     count(worker, &timings->resize, &since);

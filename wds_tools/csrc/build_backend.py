@@ -30,7 +30,7 @@ from setuptools.errors import CompileError
 
 CSRC = Path(__file__).parent
 
-ZIGLANG = "ziglang>=0.16,<0.18"
+ZIGLANG = "ziglang>=0.17,<0.18"
 """A C compiler in a wheel. What was tested: a later one may compile otherwise, or no C at all."""
 
 TARGETS = {
@@ -256,7 +256,7 @@ class BuildExt(build_ext):
         Raises:
             CompileError: It cannot be; setuptools goes on without it.
         """
-        options = [*ext.extra_compile_args, *(f"-l{name}" for name in ext.libraries)]
+        options = ["-DNDEBUG", *ext.extra_compile_args, *(f"-l{name}" for name in ext.libraries)]
         output, tag = Path(self.get_ext_fullpath(ext.name)), self._platform_tag()
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)  # setuptools would take one of an earlier build

@@ -28,8 +28,10 @@ size_t plane_bytes(int width, int height)
 
 void resampler_free(Resampler *resampler)
 {
-    room_free(&resampler->rows);
-    room_free(&resampler->columns);
+    for (int kind = 0; kind < 2; kind++) {
+        room_free(&resampler->rows[kind].room);
+        room_free(&resampler->columns[kind].room);
+    }
     room_free(&resampler->turned);
     room_free(&resampler->down);
     room_free(&resampler->across);
@@ -68,35 +70,38 @@ static int make_filter(Filter *filter, double centre, double reach, int low, int
     return 0;
 }
 
-/* Filters of results `from` to `from + count`, when `length` samples from `start` on become `resized`. */
-static int make_filters(
-    Room *room, double start, double length, int low, int high, int resized, int from, int count, int flip)
+/* Makes the filters of an axis, unless they are those of the picture before. */
+static int make_filters(Filters *filters, const Axis *axis)
 {
-    Filter *filters = (Filter *)(void *)room_for(room, (size_t)count * sizeof(Filter));
-    double scale = length / resized, reach = scale < 1 ? 1 : scale;
-    low = (int)fmax(start, low);
-    high = (int)fmin(ceil(start + length), high);
-    for (int i = 0; filters && i < count; i++)
-        if (make_filter(&filters[flip ? count - 1 - i : i], start + (from + i + 0.5) * scale, reach, low, high))
+    if (!memcmp(&filters->axis, axis, sizeof *axis))
+        return 0;
+    Filter *to = (Filter *)(void *)room_for(&filters->room, (size_t)axis->count * sizeof(Filter));
+    double scale = axis->length / axis->resized, reach = scale < 1 ? 1 : scale;
+    int low = (int)fmax(axis->start, axis->low), high = (int)fmin(ceil(axis->start + axis->length), axis->high);
+    filters->axis = (Axis){0}; /* until they are all made */
+    for (int i = 0; to && i < axis->count; i++)
+        if (make_filter(
+                &to[axis->flip ? axis->count - 1 - i : i], axis->start + (axis->from + i + 0.5) * scale, reach, low,
+                high))
             return -1;
-    return filters ? 0 : -1;
-}
-
-int prepare(Resampler *resampler, const Box *box, const View *view)
-{
-    if (make_filters(
-            &resampler->rows, box->top, box->height, box->first_row, box->last_row, view->resized_height, view->top,
-            view->height, 0))
+    if (!to)
         return -1;
-    return make_filters(
-        &resampler->columns, box->left, box->width, box->first_column, box->last_column, view->resized_width,
-        view->left, view->width, view->flip);
+    filters->axis = *axis;
+    return 0;
 }
 
-int resample(Resampler *resampler, const Box *box, const View *view, uint8_t *out)
+int prepare(Resampler *resampler, int kind, const Box *box, const View *view)
 {
-    const Filter *rows = (const Filter *)(void *)resampler->rows.bytes;
-    const Filter *columns = (const Filter *)(void *)resampler->columns.bytes;
+    Axis rows = {box->top, box->height, box->first_row, box->last_row, view->resized_height, view->top, view->height, 0};
+    Axis columns = {box->left, box->width, box->first_column, box->last_column, view->resized_width, view->left,
+                    view->width, view->flip};
+    return make_filters(&resampler->rows[kind], &rows) || make_filters(&resampler->columns[kind], &columns) ? -1 : 0;
+}
+
+int resample(Resampler *resampler, int kind, const Box *box, const View *view, uint8_t *out)
+{
+    const Filter *rows = (const Filter *)(void *)resampler->rows[kind].room.bytes;
+    const Filter *columns = (const Filter *)(void *)resampler->columns[kind].room.bytes;
     size_t height = rounded_up(view->height), width = rounded_up(box->last_column - box->first_column);
     uint8_t *down = room_for(&resampler->down, height * width);
     uint8_t *turned = room_for(&resampler->turned, height * width);

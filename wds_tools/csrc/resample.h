@@ -49,9 +49,22 @@ typedef struct {
     int flip; /* mirrored left to right */
 } View;
 
-/* What `resample` needs, used again from picture to picture. */
+/* What the filters along one side of a box follow from: `length` samples from `start` on, of which [low, high) are there,
+   become `resized`; of those, `count` from `from` on are kept. */
 typedef struct {
-    Room rows, columns, turned, down, across;
+    double start, length;
+    int low, high, resized, from, count, flip;
+} Axis;
+
+typedef struct {
+    Axis axis;
+    Room room;
+} Filters;
+
+/* What `resample` needs, used again from picture to picture. Filters are those of two kinds of planes: luma and chroma. */
+typedef struct {
+    Filters rows[2], columns[2];
+    Room turned, down, across;
 } Resampler;
 
 void resampler_free(Resampler *resampler);
@@ -64,11 +77,11 @@ size_t plane_bytes(int width, int height);
 
 /* Makes the filters for a box. Returns 0, or -1 where it is so much larger than the result that there is no filter for
    it, or memory ran out. */
-int prepare(Resampler *resampler, const Box *box, const View *view);
+int prepare(Resampler *resampler, int kind, const Box *box, const View *view);
 
 /* Writes view->height rows of view->width samples, row_stride() apart, into plane_bytes(), by the filters of
    `prepare` for this box or one like it in another plane. Returns 0, or -1 where memory ran out. */
-int resample(Resampler *resampler, const Box *box, const View *view, uint8_t *out);
+int resample(Resampler *resampler, int kind, const Box *box, const View *view, uint8_t *out);
 
 /* Turns YCbCr (JFIF: full range, BT.601) into RGB planes of width * height bytes each. */
 void to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int width, int height, uint8_t *out);
