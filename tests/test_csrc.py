@@ -167,8 +167,8 @@ def fuzz(fuzzer: Path, seeds: list[Path], runs: int, number: int) -> None:
     assert done.stdout.startswith(f"{runs} runs, ")
 
 
-def test_the_sanitizers_have_nothing_to_say_about_twenty_thousand_inputs(fuzzer: Path, seeds: list[Path]) -> None:
-    fuzz(fuzzer, seeds, 20_000, 0)
+def test_the_sanitizers_have_nothing_to_say_about_ten_thousand_inputs(fuzzer: Path, seeds: list[Path]) -> None:
+    fuzz(fuzzer, seeds, 10_000, 0)
 
 
 @pytest.mark.torture
