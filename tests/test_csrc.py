@@ -167,6 +167,7 @@ def fuzz(fuzzer: Path, seeds: list[Path], runs: int, number: int) -> None:
     assert done.stdout.startswith(f"{runs} runs, ")
 
 
+@pytest.mark.timeout(400)  # most of it compiles
 def test_the_sanitizers_have_nothing_to_say_about_ten_thousand_inputs(fuzzer: Path, seeds: list[Path]) -> None:
     fuzz(fuzzer, seeds, 10_000, 0)
 

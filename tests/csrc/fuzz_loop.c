@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "fuzz.h"
@@ -17,7 +18,7 @@
 #define MOST_BYTES 3000
 #define MOST_SEED_BYTES (1 << 20) /* larger seeds than inputs may be are tried, and not changed */
 #define MOST_INPUTS (1 << 16)
-#define MOST_SECONDS 20 /* of BETWEEN_ALARMS runs */
+#define MOST_SECONDS 20 /* of the processor, for BETWEEN_ALARMS runs */
 #define BETWEEN_ALARMS 64
 
 typedef struct {
@@ -100,6 +101,13 @@ static void end(int number)
     write_finding();
     fprintf(stderr, "fuzz_loop: signal %d, the input is in %s\n", number, finding);
     _exit(1);
+}
+
+/* Ends the process if it works for too long without another call. */
+static void set_alarm(void)
+{
+    struct itimerval time = {.it_value = {MOST_SECONDS, 0}};
+    setitimer(ITIMER_VIRTUAL, &time, NULL);
 }
 
 static void keep(void)
@@ -281,16 +289,16 @@ int main(int count, char **words)
         __sanitizer_set_death_callback(write_finding);
     else
         signal(SIGSEGV, end);
-    for (int i = 0, ends[] = {SIGABRT, SIGILL, SIGTRAP, SIGFPE, SIGALRM}; i < 5; i++)
+    for (int i = 0, ends[] = {SIGABRT, SIGILL, SIGTRAP, SIGFPE, SIGVTALRM}; i < 5; i++)
         signal(ends[i], end);
-    alarm(MOST_SECONDS);
     for (int i = 4; i < count; i++) {
+        set_alarm();
         read_seed(words[i]);
         try_current();
     }
     for (long run = 0; run < runs; run++) {
         if (run % BETWEEN_ALARMS == 0)
-            alarm(MOST_SECONDS);
+            set_alarm();
         make_input();
         try_current();
     }
