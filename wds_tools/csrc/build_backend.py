@@ -191,7 +191,7 @@ def shared(target: str = "") -> list[str]:
 
 
 def compile_program(target: str, sources: Sequence[str | Path], output: Path, options: Sequence[str]) -> None:
-    """Compile a program without Python: static, so that it runs under an emulator without that system's libraries.
+    """Compile a program without Python: with musl a static one, which an emulator runs without another system's files.
 
     Args:
         target: What ziglang compiles for, in its words; "" is this machine and the compiler that it has.
@@ -207,7 +207,7 @@ def compile_program(target: str, sources: Sequence[str | Path], output: Path, op
         compiler = zig if target else find_compiler() or zig
         if compiler is None:
             raise CompileError("no C compiler works here")
-        compiler.run(*(["-static"] if target else []), f"-I{CSRC}", *sources, "-o", output, *options)
+        compiler.run(*(["-static"] if "musl" in target else []), f"-I{CSRC}", *sources, "-o", output, *options)
 
 
 def compile_module(sources: Sequence[str | Path], output: Path, options: Sequence[str], platform_tag: str = "") -> str:
