@@ -50,7 +50,7 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 """This interpreter has no stable ABI before 3.15: the module is built for its version, with its own Python.h."""
 
 _PROBE = "#include <Python.h>\n#include <math.h>\n#include <stdlib.h>\nint probe(void) { return abs((int)sin(1.0)); }\n"
-_PROBE_SECONDS = 300  # zig compiles parts of a C library when it is first called
+_SECONDS = 1800  # zig compiles a part of a C library when it is first called: minutes on a busy machine
 
 build_sdist = build_meta.build_sdist
 build_wheel = build_meta.build_wheel
@@ -119,7 +119,7 @@ class Compiler:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_PROBE_SECONDS,
+                timeout=_SECONDS,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
