@@ -263,15 +263,19 @@ def load(path: str) -> Any:
 
 
 def write_seeds(folder: Path, photos: Sequence[Array], count: int) -> None:
-    """Write small JPEGs of every coding, with the bytes behind them that csrc/fuzz_target.c takes."""
-    turbo, number, written = library(), 0, 0
-    while written < count:
+    """Write JPEGs of every coding, most of them small, with the bytes behind them that csrc/fuzz_target.c takes."""
+    turbo, number, small = library(), 0, 0
+    while small < count:
         pixels, coding, rng = draw(photos, number)
         data = encode(turbo, pixels, coding)
-        if len(data) < 2500:
-            (folder / f"{written:04}").write_bytes(data + rng.randbytes(8))
-            written += 1
+        if len(data) < 2500 or number % 16 == 0:
+            (folder / f"{number:05}").write_bytes(data + rng.randbytes(8))
+            small += len(data) < 2500
         number += 1
+    noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
+    for task, options in enumerate([{}, {"restart": 1}, {"progressive": True}, {"optimize": True}] * 4):
+        data = encode(turbo, noise, Coding(quality=100, factors=((1, 1),) * 3, **options))
+        (folder / f"noise-{task:02}").write_bytes(data + bytes([task // 4 % 4]) + bytes(3) + b"\xff" * 4)
 
 
 def main() -> None:

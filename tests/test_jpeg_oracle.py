@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import oracle
 import pytest
+import torch
 import turbo
 from natively import needs_native
 from numpy.typing import NDArray
+from torchvision.io import decode_jpeg
 from turbo import Coding, Script
 
 from wds_tools import native
@@ -133,3 +135,15 @@ def test_every_region_of_a_picture_has_its_samples(pixels, first: tuple[int, int
                 for side in (1, 9):
                     region = left, top, min(side, 60 - left), min(side, 45 - top)
                     oracle.compare(native._native, data, region, smaller, planes, (45, 60))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torchvision")
+def test_torchvision_decodes_what_was_transcoded_to_the_same_pixels(photos: Path) -> None:
+    codings = [replace(COLOUR, progressive=True), replace(COLOUR, factors=((2, 1), (1, 1), (1, 1))), GREY]
+    shown = oracle.read_photos(photos)[0]
+    files = [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))[::8]]
+    files += [encoded(shown[..., : len(coding.factors)], coding) for coding in codings]
+    for data in files:
+        made = native._native.transcode_jpeg(data, 8, 11, 1 << 26)
+        before, after = (decode_jpeg(torch.frombuffer(bytearray(each), dtype=torch.uint8)) for each in (data, made))
+        assert torch.equal(before, after)

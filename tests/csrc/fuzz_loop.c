@@ -15,6 +15,7 @@
 
 #define WAYS (1 << 16)
 #define MOST_BYTES 3000
+#define MOST_SEED_BYTES (1 << 20) /* larger seeds than inputs may be are tried, and not changed */
 #define MOST_INPUTS (1 << 16)
 #define MOST_SECONDS 20 /* of BETWEEN_ALARMS runs */
 #define BETWEEN_ALARMS 64
@@ -31,7 +32,7 @@ static uintptr_t place;
 static Input inputs[MOST_INPUTS];
 static int input_count;
 
-static uint8_t current[MOST_BYTES];
+static uint8_t current[MOST_SEED_BYTES];
 static size_t current_size;
 static const char *finding;
 
@@ -116,7 +117,7 @@ static void keep(void)
 static void try_current(void)
 {
     LLVMFuzzerTestOneInput(current, current_size);
-    if (is_new())
+    if (is_new() && current_size <= MOST_BYTES)
         keep();
 }
 
@@ -139,7 +140,7 @@ static void erase(size_t at, size_t size)
 static uint8_t odd_byte(void)
 {
     static const uint8_t odd[] = {0, 1, 2, 3, 7, 8, 9, 16, 63, 64, 127, 128, 254, 255, 0x11, 0x21, 0x22, 0x41, 0xD0, 0xD1,
-                                  0xD7, 0xD9, 0xDA, 0xC0, 0xC2, 0xC4, 0xDB, 0xDD, 0xF0};
+                                  0xD7, 0xD9, 0xDA, 0xC0, 0xC2, 0xC4, 0xDB, 0xDD, 0xF0, 0x12, 0x14, 0x24, 0x42, 0x44};
     return drawn(2) ? (uint8_t)drawn(256) : odd[drawn(sizeof odd)];
 }
 
@@ -164,7 +165,7 @@ static size_t find_segment(size_t *size)
 static void change_segment(void)
 {
     uint8_t copy[MOST_BYTES];
-    size_t size, at = find_segment(&size), way = drawn(4);
+    size_t size, at = find_segment(&size), way = drawn(8);
     memcpy(copy, current + at, size);
     if (way == 0)
         erase(at, size);
@@ -206,7 +207,7 @@ static void change(void)
         return;
     }
     size_t at = drawn(current_size);
-    switch (drawn(10)) {
+    switch (drawn(11)) {
     case 0:
     case 1:
         current[at] = (uint8_t)(current[at] ^ 1 << drawn(8));
@@ -235,6 +236,7 @@ static void change(void)
         splice();
         break;
     case 8:
+    case 9:
         change_segment();
         break;
     default:
@@ -261,7 +263,7 @@ static void read_seed(const char *name)
         perror(name);
         exit(2);
     }
-    current_size = fread(current, 1, MOST_BYTES, file);
+    current_size = fread(current, 1, sizeof current, file);
     fclose(file);
 }
 

@@ -134,6 +134,12 @@ static void try_batch(const uint8_t *data, size_t size, const Header *header, co
     part_of(place.height, wish->resized_width, wish->resized_height, &place.needed_top, &place.needed_height);
     place.needed_left += place.left;
     place.needed_top += place.top;
+    if (wish->task & 8) { /* more than there is of the picture */
+        place.width += wish->resized_width;
+        place.needed_width += wish->resized_width;
+        place.height += wish->resized_height;
+        place.needed_height += wish->resized_height;
+    }
     place.corner_left = wish->task >> 4 & 3;
     place.corner_top = wish->task >> 6;
     place.resized_width = width + place.corner_left + (wish->spare >> 4 & 3);
