@@ -17,6 +17,9 @@ from build_backend import ZIGLANG
 from setuptools import build_meta
 from setuptools.errors import CompileError
 
+# ziglang compiles a part of the C library first, which takes long on a busy machine.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parents[1]
 PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return Py_NewRef(Py_None); }\n"
 

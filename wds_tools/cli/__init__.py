@@ -24,7 +24,7 @@ from wds_tools.cli.words import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
 COMPLETE = "_WDS_TOOLS_COMPLETE"
-STDOUT = 1
+STDOUT, STDERR = 1, 2
 
 
 class _InOrder(click.Group):
@@ -98,7 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.flush()
     except BaseException as error:
         code = _end_with(error, run)
+    _drop_what_cannot_be_written()
     sys.exit(code)
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Python writes what is left in its buffers when it exits; where it cannot, some releases end with code 120."""
+    for stream, number in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def _complete(wanted: str) -> int:
@@ -119,7 +130,6 @@ def _end_with(error: BaseException, run: Run) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, BrokenPipeError) and _reader_is_gone():
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # or Python complains when it flushes at exit
         return 141
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)

@@ -50,7 +50,7 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 """This interpreter has no stable ABI before 3.15: the module is built for its version, with its own Python.h."""
 
 _PROBE = "#include <Python.h>\n#include <math.h>\n#include <stdlib.h>\nint probe(void) { return abs((int)sin(1.0)); }\n"
-_PROBE_SECONDS = 300  # zig compiles parts of a C library when it is first called
+_SECONDS = 1800  # zig compiles a part of a C library when it is first called: minutes on a busy machine
 
 build_sdist = build_meta.build_sdist
 build_wheel = build_meta.build_wheel
@@ -119,7 +119,7 @@ class Compiler:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_PROBE_SECONDS,
+                timeout=_SECONDS,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -191,7 +191,7 @@ def shared(target: str = "") -> list[str]:
 
 
 def compile_program(target: str, sources: Sequence[str | Path], output: Path, options: Sequence[str]) -> None:
-    """Compile a program without Python: static, so that it runs under an emulator without that system's libraries.
+    """Compile a program without Python: with musl a static one, which an emulator runs without another system's files.
 
     Args:
         target: What ziglang compiles for, in its words; "" is this machine and the compiler that it has.
@@ -207,7 +207,7 @@ def compile_program(target: str, sources: Sequence[str | Path], output: Path, op
         compiler = zig if target else find_compiler() or zig
         if compiler is None:
             raise CompileError("no C compiler works here")
-        compiler.run(*(["-static"] if target else []), f"-I{CSRC}", *sources, "-o", output, *options)
+        compiler.run(*(["-static"] if "musl" in target else []), f"-I{CSRC}", *sources, "-o", output, *options)
 
 
 def compile_module(sources: Sequence[str | Path], output: Path, options: Sequence[str], platform_tag: str = "") -> str:

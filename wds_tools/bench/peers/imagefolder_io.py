@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 import torch
-from torchvision.io import ImageReadMode, decode_image
+from torchvision.io import ImageReadMode, decode_image, read_file
 
 from wds_tools.bench.peers import imagefolder
 from wds_tools.bench.works import Setup
@@ -22,5 +22,5 @@ def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
 
 
 def _load(path: str) -> torch.Tensor:
-    image: torch.Tensor = decode_image(path, ImageReadMode.RGB)
+    image: torch.Tensor = decode_image(read_file(path), ImageReadMode.RGB)
     return image
