@@ -131,7 +131,7 @@ static inline Token *take_block(
         int k = __builtin_ctzll(left), run = k - before - 1, value = block[k];
         for (; run > 15; run -= 16, ac_counts[0xF0]++)
             *to++ = ac | 0xF0;
-        if (__builtin_expect((unsigned)(value + MOST / 2) > MOST, 0))
+        if (__builtin_expect((unsigned)(value + MOST / 2) > 2 * (MOST / 2), 0))
             return NULL;
         *to = of_number[value] | ac | (uint32_t)run << 4;
         ac_counts[*to++ & 0xFF]++;
