@@ -156,7 +156,7 @@ def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(few,
     assert "ours: images/s by workers, 1: 1 x, 2: " in found.render()
     for report in found.reports:
         assert all(report.stages[stage] > 0 for stage in IN_A_WORKER), report.stages
-        assert report.stages["wait"] > report.stages["hand-over"] > 0
+        assert report.stages["wait"] > 0 < report.stages["hand-over"]
     assert found.render().count("our own path") == 2
     assert_nothing_left(temporary)
 

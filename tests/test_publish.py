@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -176,8 +177,14 @@ def test_shards_wait_for_slow_uploads_and_take_little_room(photos, bucket, tmp_p
 
 
 @pytest.mark.parametrize("fault", ["fails", "cuts", "dies in the middle"])
-def test_uploads_that_fail_now_and_then_are_tried_again(src, bucket, whole, fault):
-    Bucketful.fault = staticmethod(lambda number, _: fault if number % 3 == 0 else None)
+def test_uploads_that_fail_at_first_are_tried_again(src, bucket, whole, fault):
+    tries = Counter()
+
+    def fails_twice(_number, path):
+        tries[path] += 1
+        return fault if tries[path] <= 2 else None
+
+    Bucketful.fault = staticmethod(fails_twice)
     wt.pack(src, url_of(bucket), **OPTIONS)
     assert contents(bucket / "train") == whole
 
