@@ -200,8 +200,8 @@ def describe_path(broken: Mapping[str, str], simd: str, *, allowed: bool) -> str
     ('compiled, AVX2', 'Python only: WDS_TOOLS_NATIVE=0')
 
     Args:
-        broken: Modules that cannot be imported, and why, as in `Imports`.
-        simd: As in `Imports`.
+        broken: `Imports.broken`.
+        simd: `Imports.simd`.
         allowed: Compiled code may be used.
     """
     if NATIVE in broken:

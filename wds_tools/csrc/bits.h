@@ -8,7 +8,7 @@
 
 typedef struct {
     uint64_t bits;       /* those that come next, from the highest on */
-    uint32_t count;      /* how many of them there are; below them there may be more that are right */
+    uint32_t count;      /* how many of them are counted; correct ones may follow */
     const uint8_t *next; /* the byte behind them */
 } BitReader;
 

@@ -2,6 +2,7 @@
 
 #include "kernels.h"
 
+#define MOST_PASSES 16 /* as in jpeg.py: over pictures of the largest size */
 #define MAX_RUN 14 /* bits of the length of a run of blocks: EOBn, G.1.2.2 */
 
 void coefficients_free(Coefficients *coefficients)
@@ -295,8 +296,9 @@ static int is_complete(const Header *header)
 
 int decode_all(
     Coefficients *coefficients, Header *header, Tables *tables, Intervals *intervals, const Order *order,
-    size_t most_scans)
+    size_t max_pixels)
 {
+    size_t most_scans = MOST_PASSES * max_pixels / ((size_t)header->width * (size_t)header->height);
     int found = A_SCAN;
     if (make_room(coefficients, header))
         return -1;

@@ -36,10 +36,11 @@ static inline int16_t *block_at(const Coefficients *coefficients, int component,
 /* Makes the Huffman tables that header->scan takes, and says how its MCUs are made. Returns 0, or -1. */
 int plan_mcu(Mcu *mcu, Tables *tables, const Header *header);
 
-/* Decodes the scan that the header is at, and all that follow, up to the end of the image. `most_scans` bounds the work.
-   Returns 0, or -1: damaged, incomplete, too many scans, or not enough memory. */
+/* Decodes the scan that the header is at, and all that follow, up to the end of the image. `max_pixels` bounds
+   the work: how many pixels all scans pass over is in proportion to it. Returns 0, or -1: damaged, incomplete, too many
+   scans, or not enough memory. */
 int decode_all(
     Coefficients *coefficients, Header *header, Tables *tables, Intervals *intervals, const Order *order,
-    size_t most_scans);
+    size_t max_pixels);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "intervals.h"
 
-/* Where each coefficient goes in its block, from its place in the order of the file. What is no coefficient writes a zero
-   behind the 64 places, and that falls on the last coefficient, which has not been written then. */
+/* Where each coefficient goes in its block, from its place in the order of the file. The entries for the end of a
+   block and for long codes write a zero behind the 64 places: it goes to the last coefficient, which is still zero then. */
 typedef struct {
     uint8_t at[BLOCK + NOT_DIRECT];
 } Order;

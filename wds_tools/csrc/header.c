@@ -1,6 +1,6 @@
 #include "header.h"
 
-enum { SOF0 = 0xC0, SOF2 = 0xC2, DHT = 0xC4, RST0 = 0xD0, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD,
+enum { SOF0 = 0xC0, SOF2 = 0xC2, DHT = 0xC4, EOI = 0xD9, SOS = 0xDA, DQT = 0xDB, DRI = 0xDD,
        APP0 = 0xE0, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
 
 const uint8_t zigzag[BLOCK] = {
@@ -15,11 +15,6 @@ void header_start(Header *header, const uint8_t *data, size_t size)
     header->data = data;
     header->size = size;
     header->adobe_transform = -1;
-}
-
-static int rounded_up(int dividend, int divisor)
-{
-    return (dividend + divisor - 1) / divisor;
 }
 
 /* Each of the following reads a segment: `size` bytes behind its length. They return 0, or -1. */
@@ -77,12 +72,12 @@ static int measure(Header *header)
     }
     header->most_across = across;
     header->most_down = down;
-    header->mcus_across = rounded_up(header->width, SIDE * across);
-    header->mcus_down = rounded_up(header->height, SIDE * down);
+    header->mcus_across = quotient_up(header->width, SIDE * across);
+    header->mcus_down = quotient_up(header->height, SIDE * down);
     for (int c = 0; c < header->count; c++) {
         Component *component = &header->component[c];
-        component->columns = rounded_up(header->width * component->across, SIDE * across);
-        component->rows = rounded_up(header->height * component->down, SIDE * down);
+        component->columns = quotient_up(header->width * component->across, SIDE * across);
+        component->rows = quotient_up(header->height * component->down, SIDE * down);
     }
     return blocks_of_mcu(header) <= MAX_BLOCKS ? 0 : -1;
 }

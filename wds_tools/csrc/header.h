@@ -69,6 +69,12 @@ static inline int be16(const uint8_t *at)
     return at[0] << 8 | at[1];
 }
 
+/* Returns a quotient, rounded up. */
+static inline int quotient_up(int dividend, int divisor)
+{
+    return (dividend + divisor - 1) / divisor;
+}
+
 static inline int blocks_of_mcu(const Header *header)
 {
     int blocks = 0;

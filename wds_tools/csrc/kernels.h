@@ -20,7 +20,7 @@ typedef struct {
     RowToPlanes *row_to_planes;
 } Kernels;
 
-/* Those that are best here. */
+/* Returns the fastest that this processor can run. */
 const Kernels *kernels(void);
 
 /* Chooses those that every processor has, or the best again: for tests. */

@@ -12,7 +12,6 @@
 #include "coefficients.h"
 #include "kernels.h"
 
-#define MOST_PASSES 16 /* as in jpeg.py */
 #define ROW_SLACK (2 * LANES) /* what may be read and written behind a row of a plane */
 
 /* The blocks of a component that a region needs, and the plane that they become. */
@@ -63,7 +62,8 @@ void decoder_free(Decoder *decoder)
 
 size_t decoder_size(const Decoder *decoder)
 {
-    size_t bytes = decoder->intervals.bytes.size + decoder->coefficients.blocks.size + decoder->blocks.size;
+    size_t bytes = decoder->intervals.bytes.size + decoder->intervals.items.size + decoder->coefficients.blocks.size +
+                   decoder->coefficients.last.size + decoder->blocks.size + decoder->last.size;
     for (int c = 0; c < MAX_COMPONENTS; c++)
         bytes += decoder->plane[c].size;
     return bytes;
@@ -96,17 +96,12 @@ static int is_one_scan(const Header *header)
     return !header->is_progressive && header->scan.count == header->count;
 }
 
-static int rounded_up(int dividend, int divisor)
-{
-    return (dividend + divisor - 1) / divisor;
-}
-
 /* Returns what a region covers of a grid of cells. */
 static McuBox cells_of(const Region *region, int width, int height)
 {
     return (McuBox){
-        region->left / width, rounded_up(region->left + region->width, width), region->top / height,
-        rounded_up(region->top + region->height, height)};
+        region->left / width, quotient_up(region->left + region->width, width), region->top / height,
+        quotient_up(region->top + region->height, height)};
 }
 
 int open_picture(Decoder *decoder, const Picture *picture)
@@ -256,10 +251,8 @@ static int decode_all_scans(Decoder *decoder)
 {
     Header *header = &decoder->header;
     Coefficients *coefficients = &decoder->coefficients;
-    size_t pixels = (size_t)header->width * (size_t)header->height;
     if (decode_all(
-            coefficients, header, &decoder->tables, &decoder->intervals, &decoder->order,
-            MOST_PASSES * decoder->max_pixels / pixels))
+            coefficients, header, &decoder->tables, &decoder->intervals, &decoder->order, decoder->max_pixels))
         return -1;
     take_quantization(decoder);
     int mcus = header->mcus_across * header->mcus_down;

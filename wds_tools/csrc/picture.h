@@ -35,8 +35,8 @@ void decoder_free(Decoder *decoder);
 size_t decoder_size(const Decoder *decoder);
 
 /* Reads the headers of a picture and finds what must be decoded of it. A part of it is enough where restart markers
-   allow that. Returns 0, or -1 if this is for another decoder to judge: whatever is damaged, unusual (CMYK, 12 bits),
-   smaller than the region, or too large. */
+   allow that. Returns 0, or -1 if Python must decode the picture: it is damaged, unusual (CMYK, 12 bits), smaller
+   than the region, or too large. */
 int open_picture(Decoder *decoder, const Picture *picture);
 
 /* Decodes what is needed of the picture that was opened, at 1/2, 1/4 or 1/8 of the size if `spare` is 2, 4 or 8. The

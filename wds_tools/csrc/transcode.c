@@ -10,7 +10,6 @@
 #include "coefficients.h"
 #include "huffman_codes.h"
 
-#define MOST_PASSES 16 /* as in jpeg.py */
 #define HEADERS 4096   /* bytes that are enough for all headers */
 #define MOST_KEPT ((size_t)64 << 20) /* bytes of tokens: those of about 5 megapixels */
 
@@ -385,7 +384,8 @@ static int is_right(Transcoder *transcoder, size_t size)
     if (next_scan(again) != A_SCAN || again->width != header->width || again->height != header->height ||
         again->count != header->count || is_rgb(again) != is_rgb(header) ||
         decode_all(
-            &transcoder->written, again, &transcoder->tables, &transcoder->intervals, &transcoder->order, 1))
+            &transcoder->written, again, &transcoder->tables, &transcoder->intervals, &transcoder->order,
+            (size_t)header->width * (size_t)header->height))
         return 0;
     for (int c = 0; c < header->count; c++) {
         const Component *one = &header->component[c], *two = &again->component[c];
@@ -411,7 +411,7 @@ const uint8_t *transcode(
     if (pixels > max_pixels || 8 * size < pixels / BLOCK ||
         decode_all(
             &transcoder->coefficients, header, &transcoder->tables, &transcoder->intervals, &transcoder->order,
-            MOST_PASSES * max_pixels / pixels))
+            max_pixels))
         return NULL;
     *written = write_file(transcoder, restart, longest);
     return *written && is_right(transcoder, *written) ? transcoder->file.bytes : NULL;
