@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -25,14 +27,20 @@ def run_ranks(**orders):
     return json.loads(done.stdout)
 
 
+def free_port():
+    """Return a port that no connection of another test is given meanwhile: it is not among the ephemeral ports."""
+    while True:
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
+            return free.getsockname()[1]
+
+
 def main(orders):
     import wds_tools as wt  # noqa: F401 - loaded before the processes part
     import wds_tools.loader  # noqa: F401
 
     world = orders["world"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]), WORLD_SIZE=str(world))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world))
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(world):

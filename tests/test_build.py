@@ -155,7 +155,7 @@ def test_with_ziglang_alone_pip_makes_the_whole_package(sources: Path, programs:
     (module,) = (name for name in names if name.startswith("wds_tools/_native.") and name.endswith(".so"))
     assert not [name for name in names if "csrc" in name]
     code = (
-        "import wds_tools._native as n; out = bytearray(12); n.place_pixels([bytes(range(12))], 0, out, 2, 2);"
+        "import wds_tools._native as n; out = bytearray(12); n.copy_pixels([bytes(range(12))], 0, out, 2, 2);"
         "print(n.__file__, *out)"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}

@@ -203,6 +203,32 @@ def test_unlike_planes_of_chroma_are_left_alone(photo: Image.Image, sampling: st
     assert by_native([data], regions_of(WHOLE, [data]))[0] == [False]
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=9))
+def test_a_picture_does_not_depend_on_the_others_of_its_batch(photo: Image.Image, parts) -> None:
+    plain, small = encoded(photo), photo.resize((60, 44))
+    codings = (
+        plain,
+        encoded(photo, restart_marker_blocks=4),
+        encoded(photo, progressive=True),
+        encoded(small, quality=95),
+        plain[: len(plain) // 2],
+        b"not a JPEG",
+    )
+    width, height = small.size
+    boxes = [(0, 0, width, height), (0, height // 2, width, height // 2), (8, 0, 20, 9), (40, 30, 20, 14)]
+    files = [codings[coding] for coding, _ in parts]
+    regions = [region(boxes[box], (20, 30), (0, 0), (20, 30), flip=False) for _, box in parts]
+    together = Regions(
+        *(np.concatenate(arrays) for arrays in zip(*(vars(one).values() for one in regions), strict=True))
+    )
+    made, pixels = by_native(files, together)
+    for i, (data, one) in enumerate(zip(files, regions, strict=True)):
+        made_alone, alone = by_native([data], one)
+        assert made[i] == made_alone[0]
+        assert not made[i] or (pixels[i] == alone[0]).all()
+
+
 def test_tables_of_one_picture_do_not_serve_the_next_one(photo: Image.Image) -> None:
     data = encoded(photo)
     start = data.index(b"\xff\xdb")
@@ -332,7 +358,7 @@ def shown_whole(arrays: list[NDArray[np.generic]], size: tuple[int, int] = (9, 1
         np.full(len(arrays), size[1]), np.full(len(arrays), size[0]), np.zeros((len(arrays), 0))
     )
     out = np.zeros((len(arrays), 3, *size), np.uint8)
-    return native.place_pixels([memoryview(encode_npy(array)) for array in arrays], regions, out), out
+    return native.copy_pixels([memoryview(encode_npy(array)) for array in arrays], regions, out), out
 
 
 def pixels(*shape: int) -> NDArray[np.uint8]:
@@ -373,7 +399,7 @@ def test_a_cut_array_is_not_placed() -> None:
     regions = CenterCrop((9, 12)).regions(np.full(2, 12), np.full(2, 9), np.zeros((2, 0)))
     for cut in (data[:-1], data[:60], b"", data + b"\0"):
         for files in ([data, cut], [cut, data]):
-            assert not native.place_pixels(list(map(memoryview, files)), regions, np.zeros((2, 3, 9, 12), np.uint8))
+            assert not native.copy_pixels(list(map(memoryview, files)), regions, np.zeros((2, 3, 9, 12), np.uint8))
 
 
 def test_a_loader_of_stored_pixels_is_the_same_with_and_without_it(photos: Path, tmp_path: Path, loaded) -> None:

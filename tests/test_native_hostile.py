@@ -146,12 +146,12 @@ def test_wrong_arguments_are_errors(photo: Image.Image, changes: dict[str, objec
 )
 def test_wrong_arguments_for_stored_pixels_are_errors(files: object, offset: int, height: int, width: int) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError)):
-        native._native.place_pixels(files, offset, bytearray(105), height, width)
+        native._native.copy_pixels(files, offset, bytearray(105), height, width)
 
 
 def test_nothing_is_asked_of_an_empty_batch() -> None:
     assert native._native.render_jpegs([], b"", bytearray(), 5, 7, 10, None) == b""
-    assert native._native.place_pixels([], 0, bytearray(), 5, 7) is None
+    assert native._native.copy_pixels([], 0, bytearray(), 5, 7) is None
 
 
 def test_pictures_above_the_limit_are_left_alone(photo: Image.Image) -> None:

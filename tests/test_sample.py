@@ -165,7 +165,8 @@ def test_the_tree_maps_of_torch_keep_a_batch(fields: tuple[str, ...]) -> None:
 
     record = make_record(fields, range(len(fields)))
     doubled = make_record(fields, [2 * value for value in record])
-    assert_same(_pytree.tree_map(lambda value: 2 * value, record), doubled)
+    if hasattr(_pytree, "is_namedtuple_instance"):  # earlier versions do not look into subclasses of named tuples
+        assert_same(_pytree.tree_map(lambda value: 2 * value, record), doubled)
     assert_same(_pytree.tree_unflatten(*_pytree.tree_flatten(record)), record)
     assert_same(pin_memory(record), record)
 

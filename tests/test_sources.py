@@ -203,8 +203,8 @@ class TestZarr(Conformance):
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
         images, labels = arrays(photos)
         group = zarr.open_group(folder / "photos.zarr", mode="w", zarr_format=self.version)
-        group.create_array("images", data=images, chunks=(5, 48, 48, 3))
-        group.create_array("labels", data=labels)
+        for name, array, chunks in (("images", images, (5, 48, 48, 3)), ("labels", labels, labels.shape)):
+            group.create_array(name, shape=array.shape, dtype=array.dtype, chunks=chunks)[:] = array
         group.attrs["classes"] = list(CLASSES)
         return folder / "photos.zarr"
 

@@ -64,7 +64,8 @@ def test_random_resized_crop_is_torchvisions_given_the_same_draws(width, height,
 
         patch.setattr(torch, "empty", lambda *_, **__: Empty())
         patch.setattr(torch, "randint", randint)
-        found = theirs.make_params([torch.zeros(3, 1, 1).expand(3, height, width)])
+        make_params = theirs.make_params if hasattr(theirs, "make_params") else theirs._get_params  # torchvision < 0.21
+        found = make_params([torch.zeros(3, 1, 1).expand(3, height, width)])
     assert ours == [found["left"], found["top"], found["width"], found["height"]]
 
 

@@ -115,7 +115,7 @@ def check_here(wheel: Path) -> str:
     """Install a wheel into an environment of its own, without anything that wds_tools asks for, and call it."""
     code = (
         "import wds_tools._native as n; out = bytearray(12);"
-        "n.place_pixels([bytes(range(12))], 0, out, 2, 2); print(list(out))"
+        "n.copy_pixels([bytes(range(12))], 0, out, 2, 2); print(list(out))"
     )
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)

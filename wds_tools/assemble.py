@@ -291,7 +291,7 @@ def _made_natively(
     if not native.is_used():
         return [False] * len(data)
     if set(kinds) == {"npy"}:
-        return [native.place_pixels(data, regions, pixels)] * len(data)
+        return [native.copy_pixels(data, regions, pixels)] * len(data)
     upright_jpegs = [
         piece if kind in ("jpg", "jpeg") and turn == 1 else None
         for piece, kind, turn in zip(data, kinds, turns, strict=True)

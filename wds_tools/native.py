@@ -82,7 +82,7 @@ def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:
     return _native.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
 
 
-def place_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
+def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
     """Copy pictures that are stored decoded into a batch, if they are all of its size and shown as they are.
 
     Args:
@@ -105,7 +105,7 @@ def place_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.u
     header, size = bytes(data[0][:start]), start + out[0].nbytes
     if any(piece[:start] != header or len(piece) != size for piece in data):
         return False
-    _native.place_pixels(list(data), start, out, height, width)
+    _native.copy_pixels(list(data), start, out, height, width)
     return True
 
 

@@ -1,7 +1,8 @@
-/* Decodes files and prints a checksum of every plane, and of the picture made of them: the same lines from every
-   compiler, processor and set of instructions. Built and run by tests/test_csrc.py.
+/* Decodes files and prints a checksum of every plane, and of the picture made of them: the same
+   lines from every compiler, processor and set of instructions. Built and run by
+   tests/test_csrc.py.
 
-   Usage: checksums FILE... */
+      Usage: checksums FILE... */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,19 +61,20 @@ static uint8_t *read_file(const char *path, size_t *size)
     return data;
 }
 
-static void print_planes(Decoder *decoder, const Picture *picture, const char *name)
+static void print_planes(Decoder *decoder, Picture picture, const char *name)
 {
-    for (int spare = 1; spare <= 8; spare *= 2) {
+    for (int scale_denominator = 1; scale_denominator <= 8; scale_denominator *= 2) {
         Planes planes;
-        if (open_picture(decoder, picture) || decode_planes(decoder, spare, &planes)) {
-            printf("%s 1/%d refused\n", name, spare);
+        picture.scale_denominator = scale_denominator;
+        if (decode_picture(decoder, &picture, &planes)) {
+            printf("%s 1/%d refused\n", name, scale_denominator);
             continue;
         }
         for (int i = 0; i < planes.planes; i++) {
             const Box *box = &planes.box[i];
             printf(
-                "%s 1/%d plane %d %dx%d %016" PRIx64 "\n", name, spare, i, box->last_column - box->first_column,
-                box->last_row - box->first_row, hash_of(box));
+                "%s 1/%d plane %d %dx%d %016" PRIx64 "\n", name, scale_denominator, i,
+                box->last_column - box->first_column, box->last_row - box->first_row, hash_of(box));
         }
     }
 }
@@ -81,12 +83,12 @@ static void print_resized(const uint8_t *data, size_t size, int width, int heigh
 {
     static uint8_t out[3 * SIDE * SIDE];
     for (int flip = 0; flip < 2; flip++) {
-        Place place = {.width = width, .height = height, .resized_height = SIDE, .resized_width = SIDE, .flip = flip,
-                       .needed_width = width, .needed_height = height};
-        File file = {data, size};
+        CropGeometry crop = {.width = width, .height = height, .resized_height = SIDE, .resized_width = SIDE,
+                             .flip = flip, .needed_width = width, .needed_height = height};
+        ByteSpan file = {data, size};
         char done = 0;
         memset(out, 0, sizeof out);
-        make_batch(&file, &place, 1, SIDE, SIDE, (size_t)1 << 28, out, &done, NULL);
+        make_batch(&file, &crop, 1, SIDE, SIDE, (size_t)1 << 28, out, &done, NULL);
         printf("%s resized, flip %d: made %d, %016" PRIx64 "\n", name, flip, done, hashed(0, out, sizeof out));
     }
 }
@@ -107,8 +109,8 @@ int main(int count, char **paths)
             return 1;
         }
         Region whole = {0, 0, width, height};
-        Picture picture = {data, size, whole, whole};
-        print_planes(decoder, &picture, name);
+        Picture picture = {.data = data, .size = size, .box = whole, .needed = whole};
+        print_planes(decoder, picture, name);
         print_resized(data, size, width, height, name);
         free(data);
     }

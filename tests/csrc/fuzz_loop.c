@@ -1,10 +1,11 @@
-/* A fuzzer guided by coverage: inputs that take new ways through the code are kept, and more inputs are made of them.
+/* A fuzzer guided by coverage: inputs that take new ways through the code are kept, and more inputs
+   are made of them.
 
-   It needs no more than a compiler that has -fsanitize-coverage=trace-pc: GCC, or clang. The same runs and the same number
-   to begin with give the same inputs.
+      It needs no more than a compiler that has -fsanitize-coverage=trace-pc: GCC, or clang. The
+   same runs and the same number to begin with give the same inputs.
 
-   fuzz_loop FINDING RUNS NUMBER SEEDS...
-   tries every seed, then makes RUNS inputs. Where one fails, it is written to the file FINDING. */
+      fuzz_loop FINDING RUNS NUMBER SEEDS... tries every seed, then makes RUNS inputs. Where one
+   fails, it is written to the file FINDING. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* One input of the fuzzer: a file, and behind it a few bytes that say what is asked of it.
 
-   Sanitizers look for wrong memory and undefined arithmetic. What else must hold is checked here: both kinds of kernels
-   give the same samples, and a region has those of the whole picture. */
+      Sanitizers look for wrong memory and undefined arithmetic. What else must hold is checked
+   here: both kinds of kernels give the same samples, and a region has those of the whole
+   picture. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 #define MOST_SIDE 40 /* of a result of make_batch() */
 
 typedef struct {
-    uint8_t task, spare, left, top, width, height, resized_width, resized_height;
+    uint8_t task, scale_denominator, left, top, width, height, resized_width, resized_height;
 } Wish;
 
 _Static_assert(sizeof(Wish) == WISH_BYTES, "fuzz.h says how long it is");
@@ -34,18 +35,20 @@ static void check(int holds, const char *what)
     abort();
 }
 
-/* A part of a length: it begins at from/256 of it, and has share/255 of what follows, one pixel at least. */
+/* A part of a length: it begins at from/256 of it, and has share/255 of what follows, one pixel
+   at least. */
 static void part_of(int length, int from, int share, int *start, int *count)
 {
     *start = length * from / 256;
     *count = 1 + (length - *start - 1) * share / 255;
 }
 
-static int decode(Decoder *decoder, const uint8_t *data, size_t size, const Region *region, int spare, Planes *planes)
+static int decode(
+    Decoder *decoder, const uint8_t *data, size_t size, const Region *region, int scale_denominator, Planes *planes)
 {
-    Picture picture = {data, size, *region, *region};
+    Picture picture = {data, size, *region, *region, scale_denominator, 0};
     decoder_limit(decoder, MAX_PIXELS);
-    return open_picture(decoder, &picture) || decode_planes(decoder, spare, planes) ? -1 : 0;
+    return decode_picture(decoder, &picture, planes);
 }
 
 static size_t width_of(const Box *box)
@@ -53,7 +56,8 @@ static size_t width_of(const Box *box)
     return (size_t)(box->last_column - box->first_column);
 }
 
-/* The samples of planes are good until the next call: this copies them, one row behind the other. */
+/* The samples of planes are good until the next call: this copies them, one row behind the
+   other. */
 static uint8_t *copy_of(const Planes *planes)
 {
     size_t size = 0;
@@ -79,7 +83,8 @@ static void check_region(const Planes *whole, const uint8_t *samples, const Plan
     check(part->planes == whole->planes && part->is_rgb == whole->is_rgb, "a region has other planes");
     for (int c = 0; c < part->planes; c++) {
         const Box *all = &whole->box[c], *box = &part->box[c];
-        /* The box says where the region begins in what was decoded: how far that is from the edge of the picture? */
+        /* The box says where the region begins in what was decoded: how far that is from the
+           edge of the picture? */
         double across = box->width / region->width, down = box->height / region->height;
         size_t left = (size_t)(lround(region->left * across - box->left) + box->first_column);
         size_t top = (size_t)(lround(region->top * down - box->top) + box->first_row);
@@ -101,18 +106,18 @@ static void try_planes(const uint8_t *data, size_t size, const Header *header, c
 {
     Region all = {0, 0, header->width, header->height}, region;
     Planes whole, part;
-    int spare = 1 << (wish->spare & 3), simd = wish->spare >> 2 & 1;
+    int scale_denominator = 1 << (wish->scale_denominator & 3), simd = wish->scale_denominator >> 2 & 1;
     Decoder *decoder = decoder_new();
     check(decoder != NULL, "there is no memory");
     part_of(header->width, wish->left, wish->width, &region.left, &region.width);
     part_of(header->height, wish->top, wish->height, &region.top, &region.height);
     use_simd(simd);
-    int failed = decode(decoder, data, size, &all, spare, &whole);
+    int failed = decode(decoder, data, size, &all, scale_denominator, &whole);
     uint8_t *samples = failed ? NULL : copy_of(&whole);
     if (wish->task & 4 || !failed)
         for (int other = 0; other < 2; other++) {
             use_simd(simd ^ other ^ 1);
-            int part_failed = decode(decoder, data, size, &region, spare, &part);
+            int part_failed = decode(decoder, data, size, &region, scale_denominator, &part);
             check(failed || !part_failed, "a region fails, and the whole picture does not");
             if (!failed)
                 check_region(&whole, samples, &part, &region);
@@ -121,33 +126,40 @@ static void try_planes(const uint8_t *data, size_t size, const Header *header, c
     decoder_free(decoder);
 }
 
-/* Makes a picture as a batch of one. */
+/* Makes a picture in a batch: with the first half of its file before it, whose lane ends early,
+   and itself behind it. All that are made must be as they are alone. */
 static void try_batch(const uint8_t *data, size_t size, const Header *header, const Wish *wish)
 {
-    Place place = {.flip = wish->spare >> 3 & 1};
-    File file = {data, size};
-    char done;
+    CropGeometry crop = {.flip = wish->scale_denominator >> 3 & 1};
+    ByteSpan files[3] = {{data, size / 2}, {data, size}, {data, size}};
+    char done[3], alone;
     int height = 1 + wish->resized_height % MOST_SIDE, width = 1 + wish->resized_width % MOST_SIDE;
-    part_of(header->width, wish->left, wish->width, &place.left, &place.width);
-    part_of(header->height, wish->top, wish->height, &place.top, &place.height);
-    part_of(place.width, wish->resized_height, wish->resized_width, &place.needed_left, &place.needed_width);
-    part_of(place.height, wish->resized_width, wish->resized_height, &place.needed_top, &place.needed_height);
-    place.needed_left += place.left;
-    place.needed_top += place.top;
+    part_of(header->width, wish->left, wish->width, &crop.left, &crop.width);
+    part_of(header->height, wish->top, wish->height, &crop.top, &crop.height);
+    part_of(crop.width, wish->resized_height, wish->resized_width, &crop.needed_left, &crop.needed_width);
+    part_of(crop.height, wish->resized_width, wish->resized_height, &crop.needed_top, &crop.needed_height);
+    crop.needed_left += crop.left;
+    crop.needed_top += crop.top;
     if (wish->task & 8) { /* more than there is of the picture */
-        place.width += wish->resized_width;
-        place.needed_width += wish->resized_width;
-        place.height += wish->resized_height;
-        place.needed_height += wish->resized_height;
+        crop.width += wish->resized_width;
+        crop.needed_width += wish->resized_width;
+        crop.height += wish->resized_height;
+        crop.needed_height += wish->resized_height;
     }
-    place.corner_left = wish->task >> 4 & 3;
-    place.corner_top = wish->task >> 6;
-    place.resized_width = width + place.corner_left + (wish->spare >> 4 & 3);
-    place.resized_height = height + place.corner_top + (wish->spare >> 6);
-    uint8_t *out = malloc((size_t)(3 * width * height));
+    crop.corner_left = wish->task >> 4 & 3;
+    crop.corner_top = wish->task >> 6;
+    crop.resized_width = width + crop.corner_left + (wish->scale_denominator >> 4 & 3);
+    crop.resized_height = height + crop.corner_top + (wish->scale_denominator >> 6);
+    size_t bytes = (size_t)(3 * width * height);
+    uint8_t *out = malloc(4 * bytes), *single = out + 3 * bytes;
     check(out != NULL, "there is no memory");
-    use_simd(wish->spare >> 2 & 1);
-    make_batch(&file, &place, 1, height, width, MAX_PIXELS, out, &done, NULL);
+    use_simd(wish->scale_denominator >> 2 & 1);
+    make_batch(files, (CropGeometry[]){crop, crop, crop}, 3, height, width, MAX_PIXELS, out, done, NULL);
+    for (int i = 0; i < 3; i++) {
+        make_batch(&files[i], &crop, 1, height, width, MAX_PIXELS, single, &alone, NULL);
+        check(done[i] == alone, "whether a picture is made depends on others");
+        check(!alone || !memcmp(out + (size_t)i * bytes, single, bytes), "a picture depends on others");
+    }
     free(out);
 }
 
@@ -156,18 +168,18 @@ static void try_transcoder(const uint8_t *data, size_t size, const Header *heade
 {
     Region all = {0, 0, header->width, header->height};
     int restart = 1 + ((wish->left << 8 | wish->top) % 0xFFFF >> (wish->width & 15));
-    int longest = 9 + wish->height % 8, spare = 1 << (wish->spare & 3);
+    int longest = 9 + wish->height % 8, scale_denominator = 1 << (wish->scale_denominator & 3);
     size_t written;
     Planes before, after;
     Transcoder *transcoder = take_transcoder();
     Decoder *decoder = decoder_new(), *other = decoder_new();
     check(transcoder && decoder && other, "there is no memory");
-    use_simd(wish->spare >> 2 & 1);
+    use_simd(wish->scale_denominator >> 2 & 1);
     const uint8_t *made = transcode(transcoder, data, size, restart, longest, MAX_PIXELS, &written);
     if (made) {
-        int failed = decode(decoder, data, size, &all, spare, &before);
+        int failed = decode(decoder, data, size, &all, scale_denominator, &before);
         check(
-            failed == decode(other, made, written, &all, spare, &after),
+            failed == decode(other, made, written, &all, scale_denominator, &after),
             "one of a file and what it was transcoded to is decoded, and the other is not");
         if (!failed) {
             uint8_t *samples = copy_of(&before);

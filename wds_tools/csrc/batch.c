@@ -3,7 +3,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels.h"
 #include "picture.h"
@@ -12,8 +11,8 @@
 typedef struct {
     Decoder *decoder;
     Resampler resampler;
-    Room plane[3];
-    Timings *timings;
+    GrowBuffer plane[3], crops;
+    Stopwatch watch;
 } Worker;
 
 #define MOST_KEPT ((size_t)64 << 20) /* bytes: enough for pictures of 10 megapixels */
@@ -26,7 +25,8 @@ static void worker_free(Worker *worker)
     decoder_free(worker->decoder);
     resampler_free(&worker->resampler);
     for (int c = 0; c < 3; c++)
-        room_free(&worker->plane[c]);
+        buffer_free(&worker->plane[c]);
+    buffer_free(&worker->crops);
     free(worker);
 }
 
@@ -51,36 +51,20 @@ static void give_back(Worker *worker)
         worker_free(worker);
 }
 
-static double seconds(void)
+/* How much smaller a picture can be decoded so that half of what is left is still no less than
+   the result. Averaged over a picture, the difference to decoding it whole is then 0.5 of 255,
+   at most 1.9 on the photographs that were tried; with 3/2 in place of 2 it was 4.2. */
+static int scale_denominator_of(const CropGeometry *crop)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    int scale_denominator = 8;
+    while (scale_denominator > 1 &&
+           (crop->width < 2 * scale_denominator * crop->resized_width ||
+            crop->height < 2 * scale_denominator * crop->resized_height))
+        scale_denominator /= 2;
+    return scale_denominator;
 }
 
-/* Adds the time since `*since`, which becomes now. */
-static void count(const Worker *worker, double *step, double *since)
-{
-    if (worker->timings) {
-        double now = seconds();
-        *step += now - *since;
-        *since = now;
-    }
-}
-
-/* How much smaller a picture can be decoded so that half of what is left is still no less than the result. Averaged
-   over a picture, the difference to decoding it whole is then 0.5 of 255, at most 1.9 on the photographs that were
-   tried; with 3/2 in place of 2 it was 4.2. */
-static int spare_of(const Place *place)
-{
-    int spare = 8;
-    while (spare > 1 &&
-           (place->width < 2 * spare * place->resized_width || place->height < 2 * spare * place->resized_height))
-        spare /= 2;
-    return spare;
-}
-
-/* Puts finished planes into their place. */
+/* Writes finished planes into the batch. */
 static void write_planes(uint8_t *const *planes, const Planes *kinds, int height, int width, uint8_t *out)
 {
     if (kinds->planes == 3 && !kinds->is_rgb) {
@@ -94,72 +78,111 @@ static void write_planes(uint8_t *const *planes, const Planes *kinds, int height
     }
 }
 
-/* Returns 0 once the picture is in `out`. */
-static int make(Worker *worker, const File *file, const Place *place, int height, int width, uint8_t *out)
+/* Numbers come from Python, where a mistake must not become a wrong address. */
+static int is_sound(const CropGeometry *crop, int height, int width)
 {
-    Timings unused, *timings = worker->timings ? worker->timings : &unused;
-    double since = worker->timings ? seconds() : 0;
-    Picture picture = {
-        file->data,
-        file->size,
-        {place->left, place->top, place->width, place->height},
-        {place->needed_left, place->needed_top, place->needed_width, place->needed_height},
-    };
-    View view = {
-        place->resized_width, place->resized_height, place->corner_left, place->corner_top, width, height, place->flip};
-    uint8_t *made[3];
-    Planes planes;
-    if (open_picture(worker->decoder, &picture))
-        return -1;
-    count(worker, &timings->slice, &since);
-    if (decode_planes(worker->decoder, spare_of(place), &planes))
-        return -1;
-    count(worker, &timings->decode, &since);
-    for (int c = 0; c < planes.planes; c++) {
-        made[c] = room_for(&worker->plane[c], plane_bytes(width, height));
-        int kind = c > 0; /* both planes of chroma are alike */
-        if (c < 2 && prepare(&worker->resampler, kind, &planes.box[c], &view))
-            return -1;
-        if (!made[c] || resample(&worker->resampler, kind, &planes.box[c], &view, made[c]))
-            return -1;
+    int32_t numbers[sizeof *crop / sizeof(int32_t)];
+    memcpy(numbers, crop, sizeof *crop);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i] < 0 || numbers[i] > 1 << 20)
+            return 0;
+    return crop->needed_width && crop->needed_height && crop->needed_left >= crop->left &&
+           crop->needed_top >= crop->top &&
+           crop->needed_left + crop->needed_width <= crop->left + crop->width &&
+           crop->needed_top + crop->needed_height <= crop->top + crop->height &&
+           crop->corner_top + height <= crop->resized_height && crop->corner_left + width <= crop->resized_width;
+}
+
+/* A batch while it is made. */
+typedef struct {
+    Worker *worker;
+    const ByteSpan *files;
+    const CropGeometry *crops;
+    size_t number, begun; /* pictures */
+    int height, width;
+    uint8_t *out;
+    char *done;
+} Batch;
+
+static int next_picture(void *of, Picture *picture)
+{
+    Batch *batch = of;
+    while (batch->begun < batch->number) {
+        size_t i = batch->begun++;
+        const ByteSpan *file = &batch->files[i];
+        const CropGeometry *crop = &batch->crops[i];
+        if (!file->data || !is_sound(crop, batch->height, batch->width))
+            continue;
+        *picture = (Picture){
+            file->data,
+            file->size,
+            {crop->left, crop->top, crop->width, crop->height},
+            {crop->needed_left, crop->needed_top, crop->needed_width, crop->needed_height},
+            scale_denominator_of(crop),
+            i,
+        };
+        return 1;
     }
-    count(worker, &timings->resize, &since);
-    write_planes(made, &planes, height, width, out);
-    count(worker, &timings->write, &since);
     return 0;
 }
 
-/* Numbers come from Python, where a mistake must not become a wrong address. */
-static int is_sound(const Place *place, int height, int width)
+/* Resizes the planes of a picture and writes them into the batch. Returns 0, or -1 if Python
+   must do it. */
+static int finish(const Batch *batch, const CropGeometry *crop, const Planes *planes, uint8_t *out)
 {
-    const int32_t *numbers = &place->left;
-    for (size_t i = 0; i < sizeof *place / sizeof *numbers; i++)
-        if (numbers[i] < 0 || numbers[i] > 1 << 20)
-            return 0;
-    return place->needed_width && place->needed_height && place->needed_left >= place->left &&
-           place->needed_top >= place->top &&
-           place->needed_left + place->needed_width <= place->left + place->width &&
-           place->needed_top + place->needed_height <= place->top + place->height &&
-           place->corner_top + height <= place->resized_height && place->corner_left + width <= place->resized_width;
+    Worker *worker = batch->worker;
+    Resampler *resampler = &worker->resampler;
+    View view = {crop->resized_width, crop->resized_height, crop->corner_left, crop->corner_top,
+                 batch->width,         batch->height,         crop->flip};
+    uint8_t *made[3];
+    for (int c = 0; c < planes->planes; c++) {
+        made[c] = buffer_reserve(&worker->plane[c], plane_bytes(batch->width, batch->height));
+        int kind = c > 0; /* both planes of chroma are alike */
+        if (c < 2 && prepare(resampler, kind, &planes->box[c], &view))
+            return -1;
+        if (!made[c] || resample(resampler, kind, &planes->box[c], &view, made[c]))
+            return -1;
+    }
+    add_elapsed(&worker->watch, &worker->watch.spent.resize);
+    write_planes(made, planes, batch->height, batch->width, out);
+    add_elapsed(&worker->watch, &worker->watch.spent.write);
+    return 0;
+}
+
+static void take_picture(void *of, size_t number, const Planes *planes)
+{
+    const Batch *batch = of;
+    uint8_t *out = batch->out + number * 3 * (size_t)batch->height * (size_t)batch->width;
+    batch->done[number] = planes && !finish(batch, &batch->crops[number], planes, out);
+}
+
+static void add_timings(Timings *to, const Timings *spent)
+{
+    to->slice += spent->slice;
+    to->decode += spent->decode;
+    to->resize += spent->resize;
+    to->write += spent->write;
 }
 
 void make_batch(
-    const File *files, const Place *places, size_t number, int height, int width, size_t max_pixels, uint8_t *out,
-    char *done, Timings *timings)
+    const ByteSpan *files, const CropGeometry *crops, size_t number, int height, int width, size_t max_pixels,
+    uint8_t *out, char *done, Timings *timings)
 {
     Worker *worker = take_worker();
-    size_t bytes = 3 * (size_t)height * (size_t)width;
-    if (worker) {
-        worker->timings = timings;
+    memset(done, 0, number);
+    if (!worker)
+        return;
+    CropGeometry *own = (CropGeometry *)(void *)buffer_reserve(&worker->crops, number * sizeof *crops);
+    if (own) {
+        memcpy(own, crops, number * sizeof *crops); /* another thread may write to them after they were checked */
+        Batch batch = {worker, files, own, number, 0, height, width, out, done};
         decoder_limit(worker->decoder, max_pixels);
+        stopwatch_start(&worker->watch, timings != NULL);
+        decode_pictures(worker->decoder, &(Pictures){&batch, next_picture, take_picture, &worker->watch});
+        if (timings)
+            add_timings(timings, &worker->watch.spent);
     }
-    for (size_t i = 0; i < number; i++) {
-        Place place = places[i]; /* a copy: another thread may write to the caller's memory after the check */
-        done[i] = worker && files[i].data && is_sound(&place, height, width) &&
-                  !make(worker, &files[i], &place, height, width, out + i * bytes);
-    }
-    if (worker)
-        give_back(worker);
+    give_back(worker);
 }
 
 void to_planes(const uint8_t *pixels, int height, int width, uint8_t *out)

@@ -1,5 +1,5 @@
-/* Bits of coded data, read from the highest of each byte on (T.81, F.1.2.3). The zeros that are stuffed behind each FF
-   were taken out before (intervals.h). */
+/* Bits of coded data, read from the highest of each byte on (T.81, F.1.2.3). The zeros that are
+   stuffed behind each FF were taken out before (intervals.h). */
 #ifndef WDS_TOOLS_BITS_H
 #define WDS_TOOLS_BITS_H
 
@@ -12,7 +12,8 @@ typedef struct {
     const uint8_t *next; /* the byte behind them */
 } BitReader;
 
-/* What may be read behind the end of the data: a block takes at most 27 + 63 * 26 bits, and its end is checked then. */
+/* What may be read behind the end of the data: a block takes at most 27 + 63 * 26 bits, and its
+   end is checked then. */
 #define READ_AHEAD 256
 
 static inline uint64_t be64(const uint8_t *at)
@@ -46,8 +47,8 @@ static inline void skip(BitReader *reader, int count)
     reader->count -= (uint32_t)count;
 }
 
-/* Skips as many bits as the lowest six bits of an entry say. What else is in it only makes the higher bits of `count`
-   wrong, until the next refill. */
+/* Skips as many bits as the lowest six bits of an entry say. What else is in it only makes the
+   higher bits of `count` wrong, until the next refill. */
 static inline void skip_entry(BitReader *reader, uint32_t entry)
 {
     reader->bits <<= entry & 63;
@@ -62,7 +63,8 @@ static inline int take_bits(BitReader *reader, int count)
     return value;
 }
 
-/* Takes a number of `size` bits, of which those that begin with a zero are negative (RECEIVE and EXTEND: F.2.2.1). */
+/* Takes a number of `size` bits, of which those that begin with a zero are negative (RECEIVE and
+   EXTEND: F.2.2.1). */
 static inline int take_signed(BitReader *reader, int size)
 {
     int value = take_bits(reader, size);

@@ -7,8 +7,8 @@
 
 void coefficients_free(Coefficients *coefficients)
 {
-    room_free(&coefficients->blocks);
-    room_free(&coefficients->last);
+    buffer_free(&coefficients->blocks);
+    buffer_free(&coefficients->last);
 }
 
 int plan_mcu(Mcu *mcu, Tables *tables, const Header *header)
@@ -51,7 +51,8 @@ typedef struct {
     int run; /* blocks to come that get no new coefficient */
 } Progress;
 
-/* Each of the following decodes what a scan brings to one block, and returns 0, or -1 if the data is damaged. */
+/* Each of the following decodes what a scan brings to one block, and returns 0, or -1 if the
+   data is damaged. */
 
 static int first_dc(Progress *progress, int number, int16_t *block)
 {
@@ -187,46 +188,101 @@ static int is_of_frame(const Coefficients *coefficients, const Header *header)
     return header->scan.count == header->count && (header->count > 1 || coefficients->of_mcu == 1);
 }
 
-static Blocks place_of(const Coefficients *coefficients, const Interval *interval)
-{
-    size_t first = (size_t)interval->first * (size_t)coefficients->of_mcu;
-    return (Blocks){blocks_of(coefficients) + first * BLOCK, coefficients->last.bytes + first};
-}
+/* A lane in a sequential scan. */
+typedef struct {
+    const Interval *interval; /* NULL at first */
+    int mcu;                  /* the first that it decodes, of the scan */
+    Stream stream;
+    _Alignas(32) int16_t blocks[MAX_BLOCKS * BLOCK]; /* where an MCU is decoded whose blocks do not lie together */
+    uint8_t last[MAX_BLOCKS];
+} ScanLane;
 
-/* Decodes one or two intervals of a sequential scan that has all components. */
-static int decode_whole(
-    const Coefficients *coefficients, const Mcu *mcu, const Order *order, Stream *stream, const Interval *interval,
-    int lanes)
-{
-    Blocks to = place_of(coefficients, interval);
-    if (lanes == 1)
-        return kernels()->decode_mcus(mcu, order, stream, interval->count, to);
-    return kernels()->decode_two(
-        mcu, order, stream, interval->count, to, stream + 1, interval[1].count, place_of(coefficients, interval + 1));
-}
+/* A sequential scan while it is decoded. */
+typedef struct {
+    Coefficients *coefficients;
+    const Header *header;
+    const Mcu *mcu;
+    const Intervals *intervals;
+    int is_whole; /* its MCUs are those of the frame: an interval's blocks lie together */
+    int begun;    /* intervals */
+    int failed;
+    ScanLane lane[2];
+} SequentialScan;
 
-/* Decodes an interval of any other sequential scan: MCU by MCU, whose blocks go to different places. */
-static int decode_scattered(
-    Coefficients *coefficients, const Header *header, const Mcu *mcu, const Order *order, Stream *stream,
-    const Interval *interval)
+/* Copies the blocks of a lane's MCU to their places. */
+static void scatter(const SequentialScan *sequential, const ScanLane *lane)
 {
+    const Header *header = sequential->header;
     const Scan *scan = &header->scan;
-    for (int i = interval->first; i < interval->first + interval->count; i++) {
-        _Alignas(32) int16_t blocks[MAX_BLOCKS * BLOCK] = {0};
-        uint8_t last[MAX_BLOCKS];
-        const int16_t *block = blocks;
-        if (kernels()->decode_mcus(mcu, order, stream, 1, (Blocks){blocks, last}))
+    const int16_t *block = lane->blocks;
+    for (int s = 0; s < scan->count; s++) {
+        int c = scan->component[s];
+        const Component *component = &header->component[c];
+        int across = scan->count == 1 ? 1 : component->across, down = scan->count == 1 ? 1 : component->down;
+        int mcus = scan->count == 1 ? component->columns : header->mcus_across;
+        int row = lane->mcu / mcus * down, column = lane->mcu % mcus * across;
+        for (int n = 0; n < across * down; n++, block += BLOCK)
+            memcpy(
+                block_at(sequential->coefficients, c, row + n / across, column + n % across), block,
+                BLOCK * sizeof *block);
+    }
+}
+
+/* Takes what a lane has decoded. Returns whether its interval goes on. */
+static int take_decoded(SequentialScan *sequential, ScanLane *lane, int failed)
+{
+    int end = lane->interval->first + lane->interval->count;
+    if (!sequential->is_whole && !failed) {
+        scatter(sequential, lane);
+        if (++lane->mcu < end)
+            return 1;
+    }
+    if (failed || !is_used_up(&lane->stream))
+        sequential->failed = 1;
+    return 0;
+}
+
+/* NextWork for a sequential scan. */
+static int next_of_scan(void *giver, int number, int failed, Work *work)
+{
+    SequentialScan *sequential = giver;
+    const Coefficients *coefficients = sequential->coefficients;
+    ScanLane *lane = &sequential->lane[number];
+    if (!lane->interval || !take_decoded(sequential, lane, failed)) {
+        if (sequential->failed || sequential->begun == sequential->intervals->count)
+            return 0;
+        lane->interval = &sequential->intervals->list[sequential->begun++];
+        lane->mcu = lane->interval->first;
+        stream_start(&lane->stream, lane->interval);
+    }
+    *work = (Work){sequential->mcu, &lane->stream, 1, {lane->blocks, lane->last}};
+    if (sequential->is_whole) {
+        size_t first = (size_t)lane->mcu * (size_t)coefficients->of_mcu;
+        work->mcus = lane->interval->count;
+        work->to = (Blocks){blocks_of(coefficients) + first * BLOCK, coefficients->last.bytes + first};
+    } else
+        memset(lane->blocks, 0, sizeof lane->blocks);
+    return 1;
+}
+
+static int decode_sequential_scan(
+    Coefficients *coefficients, const Header *header, const Mcu *mcu, const Intervals *intervals, const Order *order)
+{
+    SequentialScan sequential = {coefficients, header, mcu, intervals, .is_whole = is_of_frame(coefficients, header)};
+    kernels()->decode_work(order, next_of_scan, &sequential);
+    return sequential.failed ? -1 : 0;
+}
+
+static int decode_progressive_scan(
+    Coefficients *coefficients, const Header *header, const Mcu *mcu, const Intervals *intervals, const Order *order)
+{
+    for (int i = 0; i < intervals->count; i++) {
+        Stream stream;
+        Progress progress = {&header->scan, order, mcu, &stream, 0};
+        stream_start(&stream, &intervals->list[i]);
+        if (decode_progressive(coefficients, header, &progress, &intervals->list[i]) || progress.run ||
+            !is_used_up(&stream))
             return -1;
-        for (int s = 0; s < scan->count; s++) {
-            int c = scan->component[s];
-            const Component *component = &header->component[c];
-            int across = scan->count == 1 ? 1 : component->across, down = scan->count == 1 ? 1 : component->down;
-            int mcus = scan->count == 1 ? component->columns : header->mcus_across;
-            for (int n = 0; n < across * down; n++, block += BLOCK)
-                memcpy(
-                    block_at(coefficients, c, i / mcus * down + n / across, i % mcus * across + n % across), block,
-                    BLOCK * sizeof *block);
-        }
     }
     return 0;
 }
@@ -238,33 +294,18 @@ static int decode_scan(
     const Component *only = &header->component[scan->component[0]];
     int across = scan->count == 1 ? only->columns : header->mcus_across;
     int down = scan->count == 1 ? only->rows : header->mcus_down;
-    int is_whole = !header->is_progressive && is_of_frame(coefficients, header), failed;
     Mcu mcu;
     if (plan_mcu(&mcu, tables, header) ||
         find_intervals(intervals, header, across, down, &(McuBox){0, across, 0, down}))
         return -1;
-    for (int i = 0, lanes; i < intervals->count; i += lanes) {
-        const Interval *interval = &intervals->list[i];
-        Stream stream[2];
-        Progress progress = {scan, order, &mcu, stream, 0};
-        lanes = is_whole && i + 1 < intervals->count ? 2 : 1;
-        for (int lane = 0; lane < lanes; lane++)
-            stream_start(&stream[lane], &interval[lane]);
-        if (header->is_progressive)
-            failed = decode_progressive(coefficients, header, &progress, interval);
-        else if (is_whole)
-            failed = decode_whole(coefficients, &mcu, order, stream, interval, lanes);
-        else
-            failed = decode_scattered(coefficients, header, &mcu, order, stream, interval);
-        if (failed || progress.run || !is_used_up(stream) || !is_used_up(stream + lanes - 1))
-            return -1;
-    }
+    int failed = header->is_progressive ? decode_progressive_scan(coefficients, header, &mcu, intervals, order)
+                                        : decode_sequential_scan(coefficients, header, &mcu, intervals, order);
     header->position = intervals->end;
-    return 0;
+    return failed;
 }
 
 /* Makes room for all blocks, which are zero. */
-static int make_room(Coefficients *coefficients, const Header *header)
+static int reserve_blocks(Coefficients *coefficients, const Header *header)
 {
     size_t mcus = (size_t)header->mcus_across * (size_t)header->mcus_down;
     int blocks = 0;
@@ -277,14 +318,14 @@ static int make_room(Coefficients *coefficients, const Header *header)
     coefficients->of_mcu = blocks;
     coefficients->mcus_across = header->mcus_across;
     size_t bytes = mcus * (size_t)blocks * BLOCK * sizeof(int16_t);
-    if (!room_for(&coefficients->blocks, bytes) || !room_for(&coefficients->last, mcus * (size_t)blocks))
+    if (!buffer_reserve(&coefficients->blocks, bytes) || !buffer_reserve(&coefficients->last, mcus * (size_t)blocks))
         return -1;
     memset(coefficients->blocks.bytes, 0, bytes);
     return 0;
 }
 
-/* Returns whether the scans have brought every bit of every coefficient. What is left out, decoders make up in ways of
-   their own. */
+/* Returns whether the scans have brought every bit of every coefficient. What is left out,
+   decoders make up in ways of their own. */
 static int is_complete(const Header *header)
 {
     for (int c = 0; c < header->count; c++)
@@ -300,7 +341,7 @@ int decode_all(
 {
     size_t most_scans = MOST_PASSES * max_pixels / ((size_t)header->width * (size_t)header->height);
     int found = A_SCAN;
-    if (make_room(coefficients, header))
+    if (reserve_blocks(coefficients, header))
         return -1;
     for (size_t scans = 1; found == A_SCAN; scans++) {
         if (scans > most_scans || decode_scan(coefficients, header, tables, intervals, order))

@@ -1,4 +1,5 @@
-/* All coefficients of a picture, from however many scans: sequential or progressive (T.81, Annexes F and G). */
+/* All coefficients of a picture, from however many scans: sequential or progressive (T.81,
+   Annexes F and G). */
 #ifndef WDS_TOOLS_COEFFICIENTS_H
 #define WDS_TOOLS_COEFFICIENTS_H
 
@@ -10,7 +11,7 @@ typedef struct {
 } Tables;
 
 typedef struct {
-    Room blocks, last;
+    GrowBuffer blocks, last;
     int of_mcu;                        /* blocks of an MCU of the frame */
     int offset[MAX_COMPONENTS];        /* of a component's first block in an MCU */
     int mcus_across;
@@ -33,12 +34,13 @@ static inline int16_t *block_at(const Coefficients *coefficients, int component,
     return blocks_of(coefficients) + (mcu * (size_t)coefficients->of_mcu + inside) * BLOCK;
 }
 
-/* Makes the Huffman tables that header->scan takes, and says how its MCUs are made. Returns 0, or -1. */
+/* Makes the Huffman tables that header->scan takes, and says how its MCUs are made. Returns 0,
+   or -1. */
 int plan_mcu(Mcu *mcu, Tables *tables, const Header *header);
 
-/* Decodes the scan that the header is at, and all that follow, up to the end of the image. `max_pixels` bounds
-   the work: how many pixels all scans pass over is in proportion to it. Returns 0, or -1: damaged, incomplete, too many
-   scans, or not enough memory. */
+/* Decodes the scan that the header is at, and all that follow, up to the end of the image.
+   `max_pixels` bounds the work: how many pixels all scans pass over is in proportion to it.
+   Returns 0, or -1: damaged, incomplete, too many scans, or not enough memory. */
 int decode_all(
     Coefficients *coefficients, Header *header, Tables *tables, Intervals *intervals, const Order *order,
     size_t max_pixels);

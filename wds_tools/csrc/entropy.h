@@ -4,8 +4,9 @@
 
 #include "intervals.h"
 
-/* Where each coefficient goes in its block, from its place in the order of the file. The entries for the end of a
-   block and for long codes write a zero behind the 64 places: it goes to the last coefficient, which is still zero then. */
+/* Where each coefficient goes in its block, from its place in the order of the file. The entries
+   for the end of a block and for long codes write a zero behind the 64 places: it goes to the
+   last coefficient, which is still zero then. */
 typedef struct {
     uint8_t at[BLOCK + NOT_DIRECT];
 } Order;
@@ -43,12 +44,21 @@ static inline int is_used_up(const Stream *stream)
     return left >= 0 && left < 8;
 }
 
-/* Decodes the next `mcus` MCUs of a sequential scan. Returns 0, or -1 if the data is damaged. */
-typedef int DecodeMcus(const Mcu *mcu, const Order *order, Stream *stream, int mcus, Blocks to);
+/* Consecutive MCUs of an interval of a sequential scan, and where their blocks go. */
+typedef struct {
+    const Mcu *mcu;
+    Stream *stream; /* where the interval has got to */
+    int mcus;       /* at least one */
+    Blocks to;
+} Work;
 
-/* The same for two intervals at a time, in turn, which is faster: what one has to wait for, the other does not. */
-typedef int DecodeTwo(
-    const Mcu *mcu, const Order *order, Stream *one, int mcus_one, Blocks to_one, Stream *two, int mcus_two,
-    Blocks to_two);
+/* Gives a lane its next work. What the lane was given before has been decoded then, or was found
+   to be damaged, which `failed` tells. Returns 0 if there is no more work; the lane does not ask
+   again. */
+typedef int NextWork(void *giver, int lane, int failed, Work *work);
+
+/* Decodes all work there is, in two lanes that take turns: while one waits for its next table
+   entry, the other goes on. */
+typedef void DecodeWork(const Order *order, NextWork *next, void *giver);
 
 #endif

@@ -1,15 +1,18 @@
 /* The loops of entropy.h: compiled once for each kind of processor (kernels.h). */
 #include "entropy.h"
 
-/* A stream while blocks are decoded. */
+/* Work while it is decoded. */
 typedef struct {
     BitReader reader;
+    const Mcu *mcu;
+    Stream *stream;
     const uint32_t *direct;
     int16_t *block; /* behind the current one */
     uint8_t *last;
     unsigned k;     /* place of the coefficient that was decoded last */
     int left;       /* blocks */
     int number;     /* of the next block in its MCU */
+    int ended;      /* 1: all blocks are decoded; -1: the data is damaged */
 } Lane;
 
 #define INLINE static inline __attribute__((always_inline))
@@ -53,11 +56,11 @@ INLINE int is_long(const Lane *lane)
 }
 
 /* Takes such a code. Returns -1 where it is not allowed. */
-INLINE int take_long(Lane *lane, const Mcu *mcu, const Order *order)
+INLINE int take_long(Lane *lane, const Order *order)
 {
     lane->k -= NOT_DIRECT;
     refill(&lane->reader);
-    uint32_t entry = long_entry(mcu->ac[lane->number], lane->reader.bits);
+    uint32_t entry = long_entry(lane->mcu->ac[lane->number], lane->reader.bits);
     if (!entry)
         return -1;
     apply(lane, order, entry);
@@ -65,8 +68,10 @@ INLINE int take_long(Lane *lane, const Mcu *mcu, const Order *order)
 }
 
 /* Begins the next block. Returns -1 where its data is damaged. */
-INLINE int begin(Lane *lane, const Mcu *mcu, Stream *stream)
+INLINE int begin(Lane *lane)
 {
+    const Mcu *mcu = lane->mcu;
+    Stream *stream = lane->stream;
     int number = lane->number + 1 < mcu->blocks ? lane->number + 1 : 0;
     int component = mcu->component[number];
     refill(&lane->reader);
@@ -92,76 +97,90 @@ INLINE int finish(Lane *lane)
     return 0;
 }
 
-/* Goes on where the last step has left the block: with a long code, or the next block. Returns 1 if there is none, -1 if
-   the data is damaged. */
-INLINE int go_on(Lane *lane, const Mcu *mcu, const Order *order, Stream *stream)
+/* Goes on where the last step has left the block: with a long code, or the next block. Returns 1
+   if there is none, -1 if the data is damaged. */
+INLINE int go_on(Lane *lane, const Order *order)
 {
     if (is_long(lane)) {
-        if (take_long(lane, mcu, order))
+        if (take_long(lane, order))
             return -1;
         if (is_inside(lane))
             return 0;
     }
     if (finish(lane))
         return -1;
-    return lane->left ? begin(lane, mcu, stream) : 1;
+    return lane->left ? begin(lane) : 1;
 }
 
-INLINE Lane lane_of(const Mcu *mcu, const Stream *stream, int mcus, Blocks to)
-{
-    return (Lane){.reader = stream->reader, .block = to.blocks - BLOCK, .last = to.last,
-                  .left = mcus * mcu->blocks, .number = mcu->blocks - 1};
-}
+#define STEPS (56 / DIRECT_BITS) /* as many as there are bits for */
 
-#define STEPS 4
-
-/* Decodes what is left of a lane, which is inside of a block. */
-static int complete(Lane *of, const Mcu *mcu, const Order *order, Stream *stream)
+/* Decodes until a lane has ended. Both are inside of a block. */
+static void __attribute__((noinline)) decode_both(Lane *first, Lane *second, const Order *order)
 {
-    Lane lane = *of;
-    int state = 0;
-    while (!state) {
-        refill(&lane.reader);
-        for (int i = 0; i < STEPS && is_inside(&lane); i++)
-            step(&lane, order);
-        if (!is_inside(&lane))
-            state = go_on(&lane, mcu, order, stream);
-    }
-    stream->reader = lane.reader;
-    return state < 0 ? -1 : 0;
-}
-
-static int decode_mcus(const Mcu *mcu, const Order *order, Stream *stream, int mcus, Blocks to)
-{
-    Lane lane = lane_of(mcu, stream, mcus, to);
-    return begin(&lane, mcu, stream) ? -1 : complete(&lane, mcu, order, stream);
-}
-
-static int decode_two(
-    const Mcu *mcu, const Order *order, Stream *one, int mcus_one, Blocks to_one, Stream *two, int mcus_two,
-    Blocks to_two)
-{
-    Lane a = lane_of(mcu, one, mcus_one, to_one), b = lane_of(mcu, two, mcus_two, to_two);
-    int state = begin(&a, mcu, one) || begin(&b, mcu, two) ? -1 : 0;
-    while (!state) {
+    Lane a = *first, b = *second;
+    int ended = 0;
+    while (!ended) {
         refill(&a.reader);
         refill(&b.reader);
         for (int i = 0; i < STEPS; i++) {
             step(&a, order);
             if (!is_inside(&a)) {
-                state = go_on(&a, mcu, order, one);
+                ended = a.ended = go_on(&a, order);
                 break;
             }
             step(&b, order);
             if (!is_inside(&b)) {
-                state = go_on(&b, mcu, order, two);
+                ended = b.ended = go_on(&b, order);
                 break;
             }
         }
     }
-    one->reader = a.reader;
-    two->reader = b.reader;
-    if (state < 0)
-        return -1;
-    return a.left ? complete(&a, mcu, order, one) : complete(&b, mcu, order, two);
+    *first = a;
+    *second = b;
+}
+
+/* Decodes a lane to its end. It is inside of a block. */
+static void __attribute__((noinline)) decode_alone(Lane *only, const Order *order)
+{
+    Lane lane = *only;
+    while (!lane.ended) {
+        refill(&lane.reader);
+        for (int i = 0; i < STEPS && is_inside(&lane); i++)
+            step(&lane, order);
+        if (!is_inside(&lane))
+            lane.ended = go_on(&lane, order);
+    }
+    *only = lane;
+}
+
+/* Replaces the work of a lane, which has ended, by the next. Returns 0 if there is none. */
+static int take_work(Lane *lane, int number, NextWork *next, void *giver)
+{
+    Work work;
+    do {
+        if (lane->stream)
+            lane->stream->reader = lane->reader;
+        if (!next(giver, number, lane->ended < 0, &work))
+            return 0;
+        *lane = (Lane){.reader = work.stream->reader, .mcu = work.mcu, .stream = work.stream,
+                       .block = work.to.blocks - BLOCK, .last = work.to.last, .left = work.mcus * work.mcu->blocks,
+                       .number = work.mcu->blocks - 1};
+        lane->ended = begin(lane);
+    } while (lane->ended);
+    return 1;
+}
+
+static void decode_work(const Order *order, NextWork *next, void *giver)
+{
+    Lane lane[2] = {{.ended = 1}, {.ended = 1}};
+    int has[2] = {1, 1};
+    while (has[0] || has[1]) {
+        for (int i = 0; i < 2; i++)
+            if (has[i] && lane[i].ended)
+                has[i] = take_work(&lane[i], i, next, giver);
+        if (has[0] && has[1])
+            decode_both(&lane[0], &lane[1], order);
+        else if (has[0] || has[1])
+            decode_alone(&lane[has[1]], order);
+    }
 }

@@ -132,7 +132,8 @@ static int read_members(Header *header, const uint8_t *at)
     return 0;
 }
 
-/* Returns 0 if a scan continues what the ones before it have brought (G.1.1.1), and notes what it brings. */
+/* Returns 0 if a scan continues what the ones before it have brought (G.1.1.1), and notes what
+   it brings. */
 static int follows(Header *header)
 {
     const Scan *scan = &header->scan;

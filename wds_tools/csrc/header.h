@@ -12,7 +12,8 @@
 #define MAX_COMPONENTS 3
 #define MAX_BLOCKS 10 /* of an MCU (B.2.3) */
 
-/* The place of a coefficient in a block, row by row, from its place in the order of a file (T.81, figure A.6). */
+/* The place of a coefficient in a block, row by row, from its place in the order of a file
+   (T.81, figure A.6). */
 extern const uint8_t zigzag[BLOCK];
 
 typedef struct {
@@ -57,11 +58,13 @@ enum { NO_MORE_SCANS, A_SCAN, NOT_OURS = -1 };
 
 void header_start(Header *header, const uint8_t *data, size_t size);
 
-/* Reads on, to the coded data of the next scan. Returns A_SCAN, NO_MORE_SCANS at the end of the image, or NOT_OURS:
-   damaged, or something other than Huffman-coded pictures of 8 bits with 1 or 3 components. */
+/* Reads on, to the coded data of the next scan. Returns A_SCAN, NO_MORE_SCANS at the end of the
+   image, or NOT_OURS: damaged, or something other than Huffman-coded pictures of 8 bits with 1
+   or 3 components. */
 int next_scan(Header *header);
 
-/* Whether the components are red, green and blue, rather than luma and chroma; by the same signs as libjpeg. */
+/* Whether the components are red, green and blue, rather than luma and chroma; by the same signs
+   as libjpeg. */
 int is_rgb(const Header *header);
 
 static inline int be16(const uint8_t *at)

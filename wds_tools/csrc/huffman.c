@@ -17,9 +17,9 @@ static int make_spec_codes(HuffmanTable *table, const HuffmanSpec *spec)
         table->offset[length] = first - code;
         for (int i = 0; i < spec->counts[length]; i++, code++, first++)
             if (length <= SYMBOL_BITS && code < 1 << length) {
-                int spare = SYMBOL_BITS - length;
-                for (int rest = 0; rest < 1 << spare; rest++)
-                    table->symbol[(code << spare) + rest] = (uint16_t)(length << 8 | spec->symbols[first]);
+                int scale_denominator = SYMBOL_BITS - length;
+                for (int rest = 0; rest < 1 << scale_denominator; rest++)
+                    table->symbol[(code << scale_denominator) + rest] = (uint16_t)(length << 8 | spec->symbols[first]);
             }
         if (code >= 1 << length) /* a code of ones alone is not allowed either (C.2) */
             return -1;
@@ -48,12 +48,13 @@ int find_long_code(const HuffmanTable *table, BitReader *reader)
     return table->spec.symbols[((next >> (MAX_CODE - length)) + table->offset[length]) & 0xFF];
 }
 
-/* Fills in what begins with one code: its numbers, of which each fills the places that differ only in what follows. */
+/* Fills in what begins with one code: its numbers, of which each fills the places that differ
+   only in what follows. */
 static uint32_t *fill(uint32_t *to, int length, int symbol)
 {
-    int run = symbol >> 4, size = symbol & 15, spare = DIRECT_BITS - length - size;
+    int run = symbol >> 4, size = symbol & 15, scale_denominator = DIRECT_BITS - length - size;
     unsigned advance = !size && run < 15 ? END_OF_BLOCK : (unsigned)run + 1;
-    if (spare < 0 || size > MAX_SIZE) {
+    if (scale_denominator < 0 || size > MAX_SIZE) {
         for (int rest = 0; rest < 1 << (DIRECT_BITS - length); rest++)
             *to++ = LONG;
         return to;
@@ -61,7 +62,7 @@ static uint32_t *fill(uint32_t *to, int length, int symbol)
     for (int value = 0; value < 1 << size; value++) {
         int number = value - ((((value << 1) >> size) - 1) & ((1 << size) - 1));
         uint32_t entry = (uint32_t)number << 16 | advance << 8 | (unsigned)(length + size);
-        for (int rest = 0; rest < 1 << spare; rest++)
+        for (int rest = 0; rest < 1 << scale_denominator; rest++)
             *to++ = entry;
     }
     return to;

@@ -21,7 +21,8 @@ typedef struct {
     uint16_t symbol[1 << SYMBOL_BITS]; /* length << 8 | symbol; 0: longer */
     int32_t end[MAX_CODE + 2];         /* behind the last code of each length; shifted to 16 bits */
     int32_t offset[MAX_CODE + 1];      /* from a code to its place in `symbols` */
-    /* value << 16 | advance << 8 | length of code and value; LONG: they do not fit, or are not allowed */
+    /* value << 16 | advance << 8 | length of code and value; LONG: they do not fit, or are not
+       allowed */
     uint32_t direct[1 << DIRECT_BITS];
 } HuffmanTable;
 

@@ -24,7 +24,8 @@ static int by_weight(const void *one, const void *two)
     return a->symbol - b->symbol;
 }
 
-/* Merges the symbols with the packages that pairs of the level below make, in the order of their weights. */
+/* Merges the symbols with the packages that pairs of the level below make, in the order of their
+   weights. */
 static void merge(const Item *symbols, int count, const Level *below, Level *level)
 {
     int taken = 0, packages = below ? below->count / 2 : 0, made = 0;
@@ -40,8 +41,8 @@ static void merge(const Item *symbols, int count, const Level *below, Level *lev
     }
 }
 
-/* Finds code lengths by the package-merge algorithm (Larmore and Hirschberg, 1990): a symbol's code has as many bits as
-   there are levels at which it is among the items that are needed. */
+/* Finds code lengths by the package-merge algorithm (Larmore and Hirschberg, 1990): a symbol's
+   code has as many bits as there are levels at which it is among the items that are needed. */
 static int find_lengths(const Item *symbols, int count, int longest, uint8_t *length)
 {
     Level *levels = malloc((size_t)longest * sizeof *levels);

@@ -1,8 +1,9 @@
 /* The transform of idct.h: compiled once for each kind of processor (kernels.h). */
 #include "idct.h"
 
-/* Constants are 1/8192. A pass over the columns leaves two bits of the fraction; that over the rows takes them away, and
-   three more, because each pass makes numbers larger by the square root of 8. */
+/* Constants are 1/8192. A pass over the columns leaves two bits of the fraction; that over the
+   rows takes them away, and three more, because each pass makes numbers larger by the square
+   root of 8. */
 #define ONE 8192
 #define AFTER_COLUMNS (13 - 2)
 #define AFTER_ROWS (13 + 2 + 3)
@@ -29,8 +30,9 @@ static inline int16_t scaled(const int16_t *block, const Quantization *by, int r
     return (int16_t)((uint16_t)block[PLACE(row, column)] * (uint32_t)(uint16_t)by->at[PLACE(row, column)]);
 }
 
-/* What the coefficients of a row or column add to its first samples. In the sample that mirrors one of them, those of odd
-   number count with the other sign. Constants of T.81, A.3.3, sums of those that libjpeg rounds. */
+/* What the coefficients of a row or column add to its first samples. In the sample that mirrors
+   one of them, those of odd number count with the other sign. Constants of T.81, A.3.3, sums of
+   those that libjpeg rounds. */
 static const int32_t to_two_samples[1][SIDE] = {{4 * ONE, 29692, 0, -10426, 0, 6967, 0, -5906}};
 static const int32_t to_four_samples[2][SIDE] = {
     {2 * ONE, 20995, 15137, 7373, 0, -4926, -6270, -4176},
@@ -88,7 +90,8 @@ typedef __m256i V;
 /* Two 16-bit constants, in each of eight pairs. */
 #define PAIR(first, second) _mm256_set1_epi32((int)((uint32_t)(uint16_t)(second) << 16 | (uint16_t)(first)))
 
-/* A pass: eight lanes, each with eight coefficients in pairs, become eight vectors, of a sample each. */
+/* A pass: eight lanes, each with eight coefficients in pairs, become eight vectors, of a sample
+   each. */
 static inline __attribute__((always_inline)) void pass(V c04, V c26, V c15, V c37, int shift, V *out)
 {
     V half = _mm256_set1_epi32(1 << (shift - 1));

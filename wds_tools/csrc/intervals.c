@@ -6,8 +6,8 @@ enum { RST0 = 0xD0 };
 
 void intervals_free(Intervals *intervals)
 {
-    room_free(&intervals->bytes);
-    room_free(&intervals->items);
+    buffer_free(&intervals->bytes);
+    buffer_free(&intervals->items);
 }
 
 /* Returns whether one of eight bytes is FF. */
@@ -17,7 +17,8 @@ static inline int has_ff(uint64_t word)
     return ((inverted - 0x0101010101010101u) & word & 0x8080808080808080u) != 0;
 }
 
-/* Copies coded data to *to and leaves out what is stuffed. Returns the marker behind it, or where the data ends. */
+/* Copies coded data to *to and leaves out what is stuffed. Returns the marker behind it, or
+   where the data ends. */
 static const uint8_t *unstuff(const uint8_t *from, const uint8_t *end, uint8_t **to)
 {
     uint8_t *out = *to;
@@ -77,8 +78,8 @@ int find_intervals(Intervals *intervals, const Header *header, int across, int d
     int number = (upto + step - 1) / step;
     if (2 * (size_t)number > header->size) /* a header may claim more than there is memory for */
         return -1;
-    uint8_t *to = room_for(&intervals->bytes, header->size);
-    intervals->list = (Interval *)(void *)room_for(&intervals->items, (size_t)number * sizeof(Interval));
+    uint8_t *to = buffer_reserve(&intervals->bytes, header->size);
+    intervals->list = (Interval *)(void *)buffer_reserve(&intervals->items, (size_t)number * sizeof(Interval));
     intervals->count = 0;
     if (!to || !intervals->list)
         return -1;

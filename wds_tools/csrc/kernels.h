@@ -1,7 +1,8 @@
 /* The loops in which the time goes, for the processor that this is.
 
-   Their code is in entropy_code.h, idct_code.h and resample_code.h. It is compiled twice on x86-64: for every processor,
-   and for those with AVX2 and BMI2. On other processors once, with the vectors that all of them have. */
+      Their code is in entropy_code.h, idct_code.h and resample_code.h. It is compiled twice on
+   x86-64: for every processor, and for those with AVX2 and BMI2. On other processors once, with
+   the vectors that all of them have. */
 #ifndef WDS_TOOLS_KERNELS_H
 #define WDS_TOOLS_KERNELS_H
 
@@ -11,8 +12,7 @@
 
 typedef struct {
     const char *simd; /* "avx2", "neon" or "none" */
-    DecodeMcus *decode_mcus;
-    DecodeTwo *decode_two;
+    DecodeWork *decode_work;
     InverseDct *inverse_dct;
     FilterColumns *filter_columns;
     Transpose *transpose;
@@ -32,6 +32,6 @@ extern const Kernels avx2_kernels;
 #endif
 
 #define KERNELS(name) \
-    {name, decode_mcus, decode_two, inverse_dct, filter_columns, transpose, row_to_rgb, row_to_planes}
+    {name, decode_work, inverse_dct, filter_columns, transpose, row_to_rgb, row_to_planes}
 
 #endif

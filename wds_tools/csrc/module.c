@@ -13,11 +13,11 @@
 /* Buffers of a list of bytes-like objects. */
 typedef struct {
     Py_buffer *buffers;
-    File *files;
+    ByteSpan *files;
     Py_ssize_t count;
-} Files;
+} ByteSpans;
 
-static void release(Files *files)
+static void release(ByteSpans *files)
 {
     for (Py_ssize_t i = 0; files->buffers && i < files->count; i++)
         if (files->buffers[i].obj)
@@ -26,8 +26,9 @@ static void release(Files *files)
     free(files->files);
 }
 
-/* None becomes a file without data. Returns -1, with an exception set, where an object is something else. */
-static int take(PyObject *list, Files *files)
+/* None becomes a file without data. Returns -1, with an exception set, where an object is
+   something else. */
+static int take(PyObject *list, ByteSpans *files)
 {
     files->count = PyList_Size(list);
     files->buffers = calloc((size_t)files->count + 1, sizeof *files->buffers);
@@ -42,7 +43,7 @@ static int take(PyObject *list, Files *files)
         Py_XDECREF(item); /* the buffer has a reference of its own */
         if (failed)
             return -1;
-        files->files[i] = (File){files->buffers[i].buf, (size_t)files->buffers[i].len};
+        files->files[i] = (ByteSpan){files->buffers[i].buf, (size_t)files->buffers[i].len};
     }
     return 0;
 }
@@ -60,13 +61,14 @@ static int holds(const Py_buffer *buffer, Py_ssize_t count, size_t size, size_t 
 }
 
 static PyObject *make_into(
-    Files *files, const Py_buffer *places, Py_buffer *out, int height, int width, Py_ssize_t max_pixels,
+    ByteSpans *files, const Py_buffer *crops, Py_buffer *out, int height, int width, Py_ssize_t max_pixels,
     const Py_buffer *timings)
 {
-    if (!is_size(height, width) || max_pixels < 1 || !holds(places, files->count, sizeof(Place), _Alignof(Place)) ||
+    if (!is_size(height, width) || max_pixels < 1 ||
+        !holds(crops, files->count, sizeof(CropGeometry), _Alignof(CropGeometry)) ||
         !holds(out, files->count, 3 * (size_t)height * (size_t)width, 1) ||
         (timings->buf && !holds(timings, 1, sizeof(Timings), _Alignof(Timings)))) {
-        PyErr_SetString(PyExc_ValueError, "places, out or timings have another size than the number of files asks for");
+        PyErr_SetString(PyExc_ValueError, "the size of crops, out or timings does not match the number of files");
         return NULL;
     }
     PyObject *done = PyBytes_FromStringAndSize(NULL, files->count);
@@ -75,7 +77,7 @@ static PyObject *make_into(
     char *flags = PyBytes_AsString(done);
     Py_BEGIN_ALLOW_THREADS
     make_batch(
-        files->files, places->buf, (size_t)files->count, height, width, (size_t)max_pixels, out->buf, flags,
+        files->files, crops->buf, (size_t)files->count, height, width, (size_t)max_pixels, out->buf, flags,
         timings->buf);
     Py_END_ALLOW_THREADS
     return done;
@@ -85,26 +87,26 @@ static PyObject *render_jpegs(PyObject *module, PyObject *arguments)
 {
     (void)module;
     PyObject *list, *timed, *done = NULL;
-    Py_buffer places, out, timings = {0};
+    Py_buffer crops, out, timings = {0};
     int height, width;
     Py_ssize_t max_pixels;
-    Files files = {0};
+    ByteSpans files = {0};
     if (!PyArg_ParseTuple(
-            arguments, "O!y*w*iinO", &PyList_Type, &list, &places, &out, &height, &width, &max_pixels, &timed))
+            arguments, "O!y*w*iinO", &PyList_Type, &list, &crops, &out, &height, &width, &max_pixels, &timed))
         return NULL;
     if (timed == Py_None || !PyObject_GetBuffer(timed, &timings, PyBUF_WRITABLE)) {
         if (!take(list, &files))
-            done = make_into(&files, &places, &out, height, width, max_pixels, &timings);
+            done = make_into(&files, &crops, &out, height, width, max_pixels, &timings);
         release(&files);
     }
     if (timings.obj)
         PyBuffer_Release(&timings);
     PyBuffer_Release(&out);
-    PyBuffer_Release(&places);
+    PyBuffer_Release(&crops);
     return done;
 }
 
-static PyObject *place_into(const Files *files, Py_ssize_t offset, Py_buffer *out, int height, int width)
+static PyObject *copy_into(const ByteSpans *files, Py_ssize_t offset, Py_buffer *out, int height, int width)
 {
     size_t bytes = 3 * (size_t)height * (size_t)width, start = (size_t)offset;
     int sound = is_size(height, width) && offset >= 0 && holds(out, files->count, bytes, 1);
@@ -121,18 +123,18 @@ static PyObject *place_into(const Files *files, Py_ssize_t offset, Py_buffer *ou
     return Py_NewRef(Py_None);
 }
 
-static PyObject *place_pixels(PyObject *module, PyObject *arguments)
+static PyObject *copy_pixels(PyObject *module, PyObject *arguments)
 {
     (void)module;
     PyObject *list, *done = NULL;
     Py_buffer out;
     int height, width;
     Py_ssize_t offset;
-    Files files = {0};
+    ByteSpans files = {0};
     if (!PyArg_ParseTuple(arguments, "O!nw*ii", &PyList_Type, &list, &offset, &out, &height, &width))
         return NULL;
     if (!take(list, &files))
-        done = place_into(&files, offset, &out, height, width);
+        done = copy_into(&files, offset, &out, height, width);
     release(&files);
     PyBuffer_Release(&out);
     return done;
@@ -150,10 +152,10 @@ static PyObject *plane_of(const Box *box)
     return samples ? Py_BuildValue("(nN)", width, samples) : NULL;
 }
 
-static PyObject *decode_region(Decoder *decoder, const Picture *picture, int spare)
+static PyObject *decode_region(Decoder *decoder, const Picture *picture)
 {
     Planes planes;
-    if (open_picture(decoder, picture) || decode_planes(decoder, spare, &planes))
+    if (decode_picture(decoder, picture, &planes))
         return Py_NewRef(Py_None);
     PyObject *list = PyList_New(planes.planes);
     for (int c = 0; list && c < planes.planes; c++) {
@@ -171,21 +173,22 @@ static PyObject *decode_jpeg(PyObject *module, PyObject *arguments)
     (void)module;
     Py_buffer data;
     Region region;
-    int spare;
+    int scale_denominator;
     if (!PyArg_ParseTuple(
-            arguments, "y*(iiii)i", &data, &region.left, &region.top, &region.width, &region.height, &spare))
+            arguments, "y*(iiii)i", &data, &region.left, &region.top, &region.width, &region.height,
+            &scale_denominator))
         return NULL;
     PyObject *planes = NULL;
     Decoder *decoder = decoder_new();
     if (!decoder)
         PyErr_NoMemory();
     else if (region.left < 0 || region.top < 0 || region.width < 1 || region.height < 1 ||
-             (spare != 1 && spare != 2 && spare != 4 && spare != 8))
-        PyErr_SetString(PyExc_ValueError, "the region is empty, or spare is not 1, 2, 4 or 8");
+             (scale_denominator != 1 && scale_denominator != 2 && scale_denominator != 4 && scale_denominator != 8))
+        PyErr_SetString(PyExc_ValueError, "the region is empty, or scale_denominator is not 1, 2, 4 or 8");
     else {
-        Picture picture = {data.buf, (size_t)data.len, region, region};
+        Picture picture = {data.buf, (size_t)data.len, region, region, scale_denominator, 0};
         decoder_limit(decoder, (size_t)1 << 32);
-        planes = decode_region(decoder, &picture, spare);
+        planes = decode_region(decoder, &picture);
     }
     if (decoder)
         decoder_free(decoder);
@@ -234,13 +237,13 @@ static PyObject *simd(PyObject *module, PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"render_jpegs", render_jpegs, METH_VARARGS,
-     "render_jpegs(files, places, out, height, width, max_pixels, timings) -> bytes, 1 for each that was made"},
+     "render_jpegs(files, crops, out, height, width, max_pixels, timings) -> bytes, 1 for each that was made"},
     {"decode_jpeg", decode_jpeg, METH_VARARGS,
-     "decode_jpeg(file, (left, top, width, height), spare) -> [(width, samples)] of each plane, or None"},
+     "decode_jpeg(file, (left, top, width, height), scale_denominator) -> [(width, samples)] of each plane, or None"},
     {"transcode_jpeg", transcode_jpeg, METH_VARARGS,
      "transcode_jpeg(file, restart, longest, max_pixels) -> the file with restart markers, or None"},
     {"simd", simd, METH_VARARGS, "simd(is_wanted=True) -> the SIMD that is used: avx2, neon or none"},
-    {"place_pixels", place_pixels, METH_VARARGS, "place_pixels(files, offset, out, height, width)"},
+    {"copy_pixels", copy_pixels, METH_VARARGS, "copy_pixels(files, offset, out, height, width)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,8 +1,10 @@
-/* Resizing by a triangle filter that is widened when it shrinks, as Pillow and torchvision (antialias=True) do it.
+/* Resizing by a triangle filter that is widened when it shrinks, as Pillow and torchvision
+   (antialias=True) do it.
 
-   Two passes over columns: one down, then, turned, one across. A column pass is the same few instructions for each of a
-   row's neighbours, which the compiler makes vectors of; a pass along a row is not. Weights have 8 bits and sum to 256
-   exactly, so that flat areas stay as they are and 16-bit sums cannot overflow. */
+      Two passes over columns: one down, then, turned, one across. A column pass is the same few
+   instructions for each of a row's neighbours, which the compiler makes vectors of; a pass along
+   a row is not. Weights have 8 bits and sum to 256 exactly, so that flat areas stay as they are
+   and 16-bit sums cannot overflow. */
 #include "resample.h"
 
 #include "kernels.h"
@@ -13,7 +15,7 @@
 
 static size_t rounded_up(int n)
 {
-    return ((size_t)n + LANES - 1) / LANES * LANES;
+    return ((size_t)n + STRIP - 1) / STRIP * STRIP;
 }
 
 size_t row_stride(int width)
@@ -29,15 +31,16 @@ size_t plane_bytes(int width, int height)
 void resampler_free(Resampler *resampler)
 {
     for (int kind = 0; kind < 2; kind++) {
-        room_free(&resampler->rows[kind].room);
-        room_free(&resampler->columns[kind].room);
+        buffer_free(&resampler->rows[kind].buffer);
+        buffer_free(&resampler->columns[kind].buffer);
     }
-    room_free(&resampler->turned);
-    room_free(&resampler->down);
-    room_free(&resampler->across);
+    buffer_free(&resampler->turned);
+    buffer_free(&resampler->down);
+    buffer_free(&resampler->across);
 }
 
-/* Weights of 1/256. It is their running sum that is rounded, so that none is negative and they sum to 256. */
+/* Weights of 1/256. It is their running sum that is rounded, so that none is negative and they
+   sum to 256. */
 static void quantize(Filter *filter, const double *weight, double sum)
 {
     double share = 0;
@@ -75,7 +78,7 @@ static int make_filters(Filters *filters, const Axis *axis)
 {
     if (!memcmp(&filters->axis, axis, sizeof *axis))
         return 0;
-    Filter *to = (Filter *)(void *)room_for(&filters->room, (size_t)axis->count * sizeof(Filter));
+    Filter *to = (Filter *)(void *)buffer_reserve(&filters->buffer, (size_t)axis->count * sizeof(Filter));
     double scale = axis->length / axis->resized, reach = scale < 1 ? 1 : scale;
     int low = (int)fmax(axis->start, axis->low), high = (int)fmin(ceil(axis->start + axis->length), axis->high);
     filters->axis = (Axis){0}; /* until they are all made */
@@ -92,7 +95,8 @@ static int make_filters(Filters *filters, const Axis *axis)
 
 int prepare(Resampler *resampler, int kind, const Box *box, const View *view)
 {
-    Axis rows = {box->top, box->height, box->first_row, box->last_row, view->resized_height, view->top, view->height, 0};
+    Axis rows = {
+        box->top, box->height, box->first_row, box->last_row, view->resized_height, view->top, view->height, 0};
     Axis columns = {box->left, box->width, box->first_column, box->last_column, view->resized_width, view->left,
                     view->width, view->flip};
     return make_filters(&resampler->rows[kind], &rows) || make_filters(&resampler->columns[kind], &columns) ? -1 : 0;
@@ -100,12 +104,12 @@ int prepare(Resampler *resampler, int kind, const Box *box, const View *view)
 
 int resample(Resampler *resampler, int kind, const Box *box, const View *view, uint8_t *out)
 {
-    const Filter *rows = (const Filter *)(void *)resampler->rows[kind].room.bytes;
-    const Filter *columns = (const Filter *)(void *)resampler->columns[kind].room.bytes;
+    const Filter *rows = (const Filter *)(void *)resampler->rows[kind].buffer.bytes;
+    const Filter *columns = (const Filter *)(void *)resampler->columns[kind].buffer.bytes;
     size_t height = rounded_up(view->height), width = rounded_up(box->last_column - box->first_column);
-    uint8_t *down = room_for(&resampler->down, height * width);
-    uint8_t *turned = room_for(&resampler->turned, height * width);
-    uint8_t *across = room_for(&resampler->across, height * row_stride(view->width));
+    uint8_t *down = buffer_reserve(&resampler->down, height * width);
+    uint8_t *turned = buffer_reserve(&resampler->turned, height * width);
+    uint8_t *across = buffer_reserve(&resampler->across, height * row_stride(view->width));
     const Kernels *fast = kernels();
     if (!down || !turned || !across)
         return -1;

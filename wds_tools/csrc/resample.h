@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "room.h"
+#include "grow_buffer.h"
 
-#define LANES 32 /* samples at a time: as many may be read behind the last one of a row, and be written */
+#define STRIP 32 /* samples at a time: as many may be read behind the last one of a row, and be written */
 #define TAPS 64  /* samples under one filter: shrinking by 31 */
 
 /* The weights of some samples, of 1/256. */
@@ -16,8 +16,8 @@ typedef struct {
     uint16_t weight[TAPS];
 } Filter;
 
-/* Each row of the result is a weighted sum of rows, of which the first one given is row `from`; `width` is a multiple of
-   LANES. */
+/* Each row of the result is a weighted sum of rows, of which the first one given is row `from`;
+   `width` is a multiple of STRIP. */
 typedef void FilterColumns(
     const uint8_t *in, size_t stride, int from, size_t width, const Filter *filters, int rows, uint8_t *out);
 
@@ -33,8 +33,9 @@ typedef void RowToRgb(
 typedef void RowToPlanes(
     const uint8_t *restrict pixels, size_t count, uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b);
 
-/* A box in a plane. Its edges may lie between samples, as chroma has half as many as luma, and outside of what is
-   there: only [first_column, last_column) and [first_row, last_row) were decoded. */
+/* A box in a plane. Its edges may lie between samples, as chroma has half as many as luma, and
+   outside of what is there: only [first_column, last_column) and [first_row, last_row) were
+   decoded. */
 typedef struct {
     const uint8_t *samples;
     size_t stride; /* samples from a row to the next one */
@@ -49,8 +50,8 @@ typedef struct {
     int flip; /* mirrored left to right */
 } View;
 
-/* What the filters along one side of a box follow from: `length` samples from `start` on, of which [low, high) are there,
-   become `resized`; of those, `count` from `from` on are kept. */
+/* What the filters along one side of a box follow from: `length` samples from `start` on, of
+   which [low, high) are there, become `resized`; of those, `count` from `from` on are kept. */
 typedef struct {
     double start, length;
     int low, high, resized, from, count, flip;
@@ -58,13 +59,14 @@ typedef struct {
 
 typedef struct {
     Axis axis;
-    Room room;
+    GrowBuffer buffer;
 } Filters;
 
-/* What `resample` needs, used again from picture to picture. Filters are those of two kinds of planes: luma and chroma. */
+/* What `resample` needs, used again from picture to picture. Filters are those of two kinds of
+   planes: luma and chroma. */
 typedef struct {
     Filters rows[2], columns[2];
-    Room turned, down, across;
+    GrowBuffer turned, down, across;
 } Resampler;
 
 void resampler_free(Resampler *resampler);
@@ -75,12 +77,13 @@ size_t row_stride(int width);
 /* Bytes of a result. */
 size_t plane_bytes(int width, int height);
 
-/* Makes the filters for a box. Returns 0, or -1 where it is so much larger than the result that there is no filter for
-   it, or memory ran out. */
+/* Makes the filters for a box. Returns 0, or -1 where it is so much larger than the result that
+   there is no filter for it, or memory ran out. */
 int prepare(Resampler *resampler, int kind, const Box *box, const View *view);
 
-/* Writes view->height rows of view->width samples, row_stride() apart, into plane_bytes(), by the filters of
-   `prepare` for this box or one like it in another plane. Returns 0, or -1 where memory ran out. */
+/* Writes view->height rows of view->width samples, row_stride() apart, into plane_bytes(), by
+   the filters of `prepare` for this box or one like it in another plane. Returns 0, or -1 where
+   memory ran out. */
 int resample(Resampler *resampler, int kind, const Box *box, const View *view, uint8_t *out);
 
 /* Turns YCbCr (JFIF: full range, BT.601) into RGB planes of width * height bytes each. */

@@ -15,21 +15,22 @@ static void filter_columns(
 {
     for (int y = 0; y < rows; y++, out += width) {
         const Filter *filter = &filters[y];
-        for (size_t x = 0; x < width; x += LANES) {
+        for (size_t x = 0; x < width; x += STRIP) {
             const uint8_t *sample = in + (size_t)(filter->first - from) * stride + x;
-            uint16_t sum[LANES];
-            for (size_t i = 0; i < LANES; i++)
+            uint16_t sum[STRIP];
+            for (size_t i = 0; i < STRIP; i++)
                 sum[i] = 128;
             for (int k = 0; k < filter->count; k++, sample += stride)
-                for (size_t i = 0; i < LANES; i++)
+                for (size_t i = 0; i < STRIP; i++)
                     sum[i] = (uint16_t)(sum[i] + (uint16_t)(sample[i] * filter->weight[k]));
-            for (size_t i = 0; i < LANES; i++)
+            for (size_t i = 0; i < STRIP; i++)
                 out[x + i] = (uint8_t)(sum[i] >> 8);
         }
     }
 }
 
-/* Rows become columns, in blocks of 16 x 16: four rounds of interleaving each row with the one half a block below. */
+/* Rows become columns, in blocks of 16 x 16: four rounds of interleaving each row with the one
+   half a block below. */
 static void transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out)
 {
     for (size_t y = 0; y < height; y += 16)
@@ -56,7 +57,8 @@ static uint8_t clipped(int16_t value)
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* One row, in 16 bits: of the factors 1.402, 0.714, 0.344 and 1.772 whole numbers are taken out, the rest are 1/256. */
+/* One row, in 16 bits: of the factors 1.402, 0.714, 0.344 and 1.772 whole numbers are taken out,
+   the rest are 1/256. */
 static void row_to_rgb(
     const uint8_t *restrict y, const uint8_t *restrict cb, const uint8_t *restrict cr, size_t width,
     uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b)

@@ -30,7 +30,7 @@ struct Transcoder {
     Intervals intervals;
     Coefficients coefficients, written;
     Order order;
-    Room tokens, file;
+    GrowBuffer tokens, file;
     uint32_t counts[TABLES][256];
     HuffmanSpec spec[TABLES];
     HuffmanCode codes[TABLES][256];
@@ -93,12 +93,13 @@ static void free_transcoder(Transcoder *transcoder)
     intervals_free(&transcoder->intervals);
     coefficients_free(&transcoder->coefficients);
     coefficients_free(&transcoder->written);
-    room_free(&transcoder->tokens);
-    room_free(&transcoder->file);
+    buffer_free(&transcoder->tokens);
+    buffer_free(&transcoder->file);
     free(transcoder);
 }
 
-/* The transcoder of the last file, unless another thread is at work with it: its memory is used again. */
+/* The transcoder of the last file, unless another thread is at work with it: its memory is used
+   again. */
 static _Atomic(Transcoder *) idle;
 
 Transcoder *take_transcoder(void)
@@ -115,8 +116,8 @@ void give_back_transcoder(Transcoder *transcoder)
         free_transcoder(transcoder);
 }
 
-/* Writes the tokens of a block and counts their symbols. Returns where they end, or NULL if a number has more bits than a
-   sequential file of 8 bits can hold. */
+/* Writes the tokens of a block and counts their symbols. Returns where they end, or NULL if a
+   number has more bits than a sequential file of 8 bits can hold. */
 static inline Token *take_block(
     const Token *of_number, const int16_t *block, int prediction, int table, uint32_t (*counts)[256], Token *to)
 {
@@ -242,7 +243,8 @@ static void put_colours(uint8_t **to, const Header *header)
     }
 }
 
-/* Writes the quantization tables, one for each component that has one of its own. Returns whether one has 16 bits. */
+/* Writes the quantization tables, one for each component that has one of its own. Returns
+   whether one has 16 bits. */
 static int put_quantization(uint8_t **to, const Header *header, int *number)
 {
     int any_wide = 0;
@@ -318,7 +320,7 @@ static Token *tokenize(Transcoder *transcoder, int restart)
     const int16_t *block = blocks_of(&transcoder->coefficients);
     const Token *of_number = transcoder->of_number + MOST;
     size_t blocks = (size_t)mcus * (size_t)blocks_of_mcu(header);
-    Token *to = (Token *)(void *)room_for(
+    Token *to = (Token *)(void *)buffer_reserve(
         &transcoder->tokens, (blocks * (BLOCK + 1) + (size_t)(mcus / restart)) * sizeof(Token));
     memset(transcoder->counts, 0, sizeof transcoder->counts);
     for (int mcu = 0, left = restart; to && mcu < mcus; mcu++, left--) {
@@ -356,7 +358,7 @@ static size_t write_file(Transcoder *transcoder, int restart, int longest)
     for (int table = 0; end && table < TABLES; table++)
         if (make_codes(transcoder->counts[table], longest, &transcoder->spec[table], transcoder->codes[table]))
             return 0;
-    uint8_t *start = end ? room_for(&transcoder->file, HEADERS + most_bytes(transcoder, markers)) : NULL;
+    uint8_t *start = end ? buffer_reserve(&transcoder->file, HEADERS + most_bytes(transcoder, markers)) : NULL;
     if (!start)
         return 0;
     BitWriter writer = {.next = start};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import secrets
 import tempfile
@@ -30,6 +31,14 @@ _PACKAGES = {
 }
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError, ValueError)
 _Answer = TypeVar("_Answer")
+
+
+def _settings(scheme: str) -> dict[str, int]:
+    """Return the settings that the installed file system has: earlier ones upload one part at a time."""
+    if scheme not in _SETTINGS:
+        return {}
+    known = inspect.signature(fsspec.get_filesystem_class(scheme).__init__).parameters
+    return {name: value for name, value in _SETTINGS[scheme].items() if name in known}
 
 
 class StopUploadError(Exception):
@@ -65,9 +74,7 @@ class Bucket:
             )
         try:
             # Not an instance that others share: what they have listed is not asked for again.
-            self._system, self._root = fsspec.core.url_to_fs(
-                self.url, skip_instance_cache=True, **_SETTINGS.get(scheme, {})
-            )
+            self._system, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **_settings(scheme))
         except ImportError as error:
             package = _PACKAGES.get(scheme)
             remedy = f"try `pip install '{package}'`" if package else "install that, then run the same command again"
