@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import fsspec
+import fsspec.asyn
 
 from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.options import CacheOptions
 from wds_tools.storage.base import Range
 from wds_tools.storage.cache import BlockCache
+
+os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # later versions of fsspec do this themselves
 
 MAX_REQUEST_BYTES = 16 << 20  # neighbours are joined into requests of at most this; 8 to 16 MiB is AWS's advice
 
