@@ -1,11 +1,11 @@
 # Each target sets up what it needs in .venv first; `make help` lists them. ARGS adds to the command that is run:
-# make test ARGS='-x tests/test_loader.py'
+# make test ARGS='-x tests/loading/test_loader.py'
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
-COMPILED := $(wildcard wds_tools/csrc/*.* wds_tools/csrc/abi3/*)
+COMPILED := $(wildcard wds_tools/images/csrc/*.* wds_tools/images/csrc/abi3/*)
 # Test processes at a time; more only helps with more cores, as many tests start workers themselves.
 JOBS   ?= 2
 

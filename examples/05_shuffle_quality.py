@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from wds_tools.chart import Plot, Series, draw, write_svg
-from wds_tools.order import Order, default_block
-from wds_tools.picture import quality_curves, streaks
-from wds_tools.quality import LEAST_WINDOW, measure, measured_quality, predicted, window_for, window_of
+from wds_tools.inspection.forecast_chart import quality_curves, streaks
+from wds_tools.inspection.svg import Plot, Series, draw, write_svg
+from wds_tools.order.quality import LEAST_WINDOW, measure, measured_quality, predicted, window_for, window_of
+from wds_tools.order.sequence import Order, default_block
 
 SAMPLE_BYTES = 110_000
 SHARD_SAMPLES = 9_000

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 
 import wds_tools as wt
-from wds_tools import pipeline as pipeline_module
-from wds_tools.assemble import Recipe
 from wds_tools.bench.report import Round, Spread, table
 from wds_tools.bench.timing import time_batches
-from wds_tools.collate import joined
-from wds_tools.job import Job, Task
-from wds_tools.ring import Ring
+from wds_tools.loading import pipeline as pipeline_module
+from wds_tools.loading.assemble import Recipe
+from wds_tools.loading.collate import joined
+from wds_tools.loading.ring import Ring
+from wds_tools.loading.tasks import Job, Task
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
 CASES = [(cores, workers, threads) for cores in (1, 2) for workers, threads in ((1, 1), (1, 2), (2, 1), (2, 2))]
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class ThreadedJob:
-    """What a worker does with a task, in place of `wds_tools.job.Job`: each of its threads does a part."""
+    """What a worker does with a task, in place of `wds_tools.loading.tasks.Job`: each of its threads does a part."""
 
     def __init__(self, recipe: Recipe, ring: Ring, threads: int) -> None:
         self.jobs = [Job(recipe, ring) for _ in range(threads)]

@@ -11,13 +11,13 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from wds_tools import native
-from wds_tools.codecs import probe
-from wds_tools.decode import decode_rgb
 from wds_tools.errors import DecodeError
-from wds_tools.prng import uniform
-from wds_tools.render import render
-from wds_tools.views import Regions, View
+from wds_tools.format.codecs import probe
+from wds_tools.images import native
+from wds_tools.images.decode import decode_rgb
+from wds_tools.images.resize import render
+from wds_tools.images.views import Regions, View
+from wds_tools.order.keyed_random import uniform
 
 Pixels = NDArray[np.uint8]
 

@@ -37,7 +37,7 @@ def free_port():
 
 def main(orders):
     import wds_tools as wt  # noqa: F401 - loaded before the processes part
-    import wds_tools.loader  # noqa: F401
+    import wds_tools.loading.loader  # noqa: F401
 
     world = orders["world"]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world))

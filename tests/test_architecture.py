@@ -10,74 +10,102 @@ import pytest
 import wds_tools
 
 PACKAGE = Path(wds_tools.__file__).parent
-READING_ORDER = """errors wording sample options prng tarfmt jpeg codecs decode pages index dots manifest totals views
-snippet storage card shardset keys
-sources native transcode encode writer claim shardwriter packing packplan packstate packwork packprobe
-publish rayengine packjob packer splits appender merger indexer
-selection proof order mixture planner quality bad_samples where choose arguments reader render assemble
-collate ring worker pool ranks opened advice epochs witness device job dataset feeding pipeline handover bridge loader
-verifier resealer stored tree unpacker stats chart forecast picture sheet bench
-proposal tune machine doctor datacheck cli""".split()  # noqa: SIM905 - read as a book
-LOADS_TORCH_WHEN_USED = {"sources/tensors.py"}
-MAY_IMPORT_TORCH = """advice arguments render assemble collate ring worker ranks opened dataset device job pipeline
-handover bridge loader sheet bench""".split()  # noqa: SIM905
+# Folders, and the modules of each, in reading order. A module imports only what comes before it.
+READING_ORDER = {
+    "": "errors wording options",
+    "format": "jpeg pages sample tar codecs manifest index dots totals",
+    "storage": "base cache commit lock patterns upload local remote",
+    "sources": """base group_cache optional_dependencies pixels protobuf urls columns files labels arrays huggingface
+        image_tree objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset
+        detect""",
+    "order": "keyed_random where selection tally sequence mixture planner quality",
+    "images": "views decode resize native",
+    "reading": "shardset keys reader select stored_samples",
+    "packing": """encode plan shard_file snippet transcode card config destination estimate writer_lock
+        remote_destination shard_writer worker ray_engine run packer append splits""",
+    "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
+        handover ring advice cuda epochs tasks dataset pipeline bridge loader""",
+    "upkeep": "indexer merger resealer restore verifier unpacker",
+    "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
+    "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
+        start scaling session run tune""",
+    "cli": "words create inspect transfer",
+}
+MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
+LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}
+MAY_IMPORT_TORCH = {"loading", "bench"}
+NO_INPUT_OR_OUTPUT = {"format", "order", "images"}
 MAX_LINES = 450
-BUILDS_THE_PACKAGE = PACKAGE / "csrc" / "build_backend.py"  # and is no part of it
-FILES = sorted(set(PACKAGE.rglob("*.py")) - {BUILDS_THE_PACKAGE})
+CSRC = PACKAGE / "images" / "csrc"
+NATIVE = "images._native"
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if CSRC not in path.parents)
+
+
+def name_of(path):
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def imports(path):
-    """Return every `wds_tools.<name>` and top-level package that a file imports, also inside functions."""
-    names = set()
+    """Return the modules of ours that a file imports, also inside functions, and the top-level names of others."""
+    ours, others = set(), set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            own = node.module == "wds_tools"
-            names.update(f"wds_tools.{alias.name}" if own else node.module for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            package, _, rest = node.module.partition(".")
+            if package == "wds_tools":
+                inside = {f"{rest}.{alias.name}".strip(".") for alias in node.names}
+                ours |= inside & {*MODULES, NATIVE} or {rest}
+            else:
+                others.add(package)
         elif isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-    return {name.split(".")[1] if name.startswith("wds_tools.") else name.split(".")[0] for name in names if name}
-
-
-def chapter_of(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+            others |= {alias.name.partition(".")[0] for alias in node.names}
+    return ours - {""}, others
 
 
 def test_the_reading_order_names_exactly_the_modules_there_are():
-    assert {chapter_of(path) for path in FILES} - {"__init__", "__main__"} == set(READING_ORDER)
+    found = {name_of(path) for path in FILES if not path.name.startswith("__")}
+    assert {name for name in found if not name.startswith("bench.peers.")} == set(MODULES)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down_only(path):
-    chapter = chapter_of(path)
-    if chapter.startswith("__"):
-        return
-    later = imports(path) & set(READING_ORDER[READING_ORDER.index(chapter) + 1 :])
-    assert not later, f"{chapter} imports {sorted(later)}, which come later in READING_ORDER"
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_down_only(name):
+    ours, _ = imports(PACKAGE / f"{name.replace('.', '/')}.py")
+    folders = list(READING_ORDER)
+    for other in ours - {NATIVE}:
+        if other in MODULES:
+            assert MODULES.index(other) < MODULES.index(name), f"{name} imports {other}, which comes later"
+        else:  # what a folder itself exports
+            folder, own = other.partition(".")[0], name.partition(".")[0]
+            assert folders.index(folder) < folders.index(own), f"{name} imports {other}, which comes later"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_only_the_reading_side_imports_torch(path):
-    if str(path.relative_to(PACKAGE)) in LOADS_TORCH_WHEN_USED:
+    name = name_of(path)
+    if name in LOADS_TORCH_WHEN_USED or name.partition(".")[0] in MAY_IMPORT_TORCH:
         return  # inside a function: see the test of what does not load it
-    assert not imports(path) & {"torch", "torchvision"} or chapter_of(path) in MAY_IMPORT_TORCH
+    assert not imports(path)[1] & {"torch", "torchvision"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_file_has_one_job(path):
     assert len(path.read_text().splitlines()) <= MAX_LINES, "one file, one job: split it"
 
 
-def test_the_format_modules_do_no_io():
-    for name in ("tarfmt", "index", "manifest", "jpeg", "planner", "views", "prng", "sample"):
-        assert not imports(PACKAGE / f"{name}.py") & {"os", "pathlib", "shutil", "socket", "fsspec", "time"}, name
+@pytest.mark.parametrize("name", [name for name in MODULES if name.partition(".")[0] in NO_INPUT_OR_OUTPUT])
+def test_the_format_the_order_and_the_images_do_no_input_or_output(name):
+    _, others = imports(PACKAGE / f"{name.replace('.', '/')}.py")
+    if name == "order.mixture":
+        others.remove("os")  # os.PathLike, as a type
+    assert not others & {"os", "pathlib", "shutil", "socket", "fsspec", "time", "threading", "multiprocessing"}
 
 
 @pytest.mark.parametrize(
     "statement",
     [
         "import wds_tools",
-        "import wds_tools.packer, wds_tools.sources.tensors, wds_tools.indexer, wds_tools.verifier, wds_tools.stats",
-        "import wds_tools.shardwriter, wds_tools.merger, wds_tools.unpacker",
+        "import wds_tools.packing.packer, wds_tools.sources.tensors, wds_tools.inspection.stats",
+        "import wds_tools.upkeep.indexer, wds_tools.upkeep.verifier",
+        "import wds_tools.packing.shard_writer, wds_tools.upkeep.merger, wds_tools.upkeep.unpacker",
         "import wds_tools.cli",
         "from wds_tools import pack, RandomResizedCrop",
     ],
@@ -98,5 +126,10 @@ def test_the_command_line_starts_without_the_heavy_libraries():
 
 def test_the_map_beside_the_code_names_every_module():
     text = (PACKAGE / "README.md").read_text()
-    missing = [name for name in READING_ORDER if f"`{name}" not in text]
+    missing = [name for name in MODULES if f"`{name.rpartition('.')[2]}`" not in text]
     assert not missing
+
+
+def test_the_tests_mirror_the_folders():
+    folders = {path.name for path in Path(__file__).parent.iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
+    assert folders == set(READING_ORDER) - {""}

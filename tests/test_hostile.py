@@ -20,15 +20,16 @@ from PIL import Image
 from sixteen_bits import chunk
 
 import wds_tools as wt
-from wds_tools import shardset, stats
-from wds_tools.codecs import probe
-from wds_tools.decode import decode_rgb
 from wds_tools.errors import DecodeError, ManifestError, SampleError, StoreError
-from wds_tools.index import from_bytes
-from wds_tools.manifest import MAX_SAMPLES, Manifest, ShardEntry, from_json, seal, to_json
-from wds_tools.render import render
-from wds_tools.shardset import open_shards
-from wds_tools.views import CenterCrop
+from wds_tools.format.codecs import probe
+from wds_tools.format.index import from_bytes
+from wds_tools.format.manifest import MAX_SAMPLES, Manifest, ShardEntry, from_json, seal, to_json
+from wds_tools.images.decode import decode_rgb
+from wds_tools.images.resize import render
+from wds_tools.images.views import CenterCrop
+from wds_tools.inspection import stats
+from wds_tools.reading import shardset
+from wds_tools.reading.shardset import open_shards
 
 LOAD = """
 import sys, torch, wds_tools as wt
@@ -218,7 +219,7 @@ def test_a_manifest_that_claims_more_samples_than_its_bytes_hold_is_refused(samp
 
 def test_an_array_without_size_is_an_error_of_ours() -> None:
     head = b"{'descr': '|S0', 'fortran_order': False, 'shape': (1099511627776, 1099511627776, 3), }\n"
-    from wds_tools.codecs import decode_field
+    from wds_tools.format.codecs import decode_field
 
     with pytest.raises(SampleError, match="does not fit"):
         decode_field("npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head, shard="s", key="k")

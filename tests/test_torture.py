@@ -14,12 +14,12 @@ import pytest
 
 import wds_tools as wt
 from wds_tools.errors import WdsToolsError
-from wds_tools.mixture import MixtureOrder
-from wds_tools.order import Order
-from wds_tools.planner import Cursor, EpochPlan, World, resume, state_dict
-from wds_tools.reader import Reader
-from wds_tools.selection import Selection, balance
-from wds_tools.shardset import open_shards
+from wds_tools.order.mixture import MixtureOrder
+from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
+from wds_tools.order.selection import Selection, balance
+from wds_tools.order.sequence import Order
+from wds_tools.reading.reader import Reader
+from wds_tools.reading.shardset import open_shards
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
 
@@ -173,7 +173,7 @@ def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
 
 @pytest.mark.parametrize("number", range(20))
 def test_the_faults_of_a_loader_twenty_times(number):
-    faults = Path(__file__).with_name("test_faults.py")
+    faults = Path(__file__).parent / "loading" / "test_faults.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(faults)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-5000:]

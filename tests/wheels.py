@@ -19,10 +19,10 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "wds_tools" / "csrc"))
+sys.path.insert(0, str(ROOT / "wds_tools" / "images" / "csrc"))
 from build_backend import TARGETS  # noqa: E402 - it is no part of the package
 
-MODULE = "wds_tools/_native.abi3.so"
+MODULE = "wds_tools/images/_native.abi3.so"
 LIBRARIES = {"manylinux": {"libc.so.6", "libm.so.6"}, "musllinux": {"libc.so"}}
 """What a module may be linked with; all others would have to come with it."""
 
@@ -114,7 +114,7 @@ def check_by_tools(wheel: Path, tag: str) -> None:
 def check_here(wheel: Path) -> str:
     """Install a wheel into an environment of its own, without anything that wds_tools asks for, and call it."""
     code = (
-        "import wds_tools._native as n; out = bytearray(12);"
+        "import wds_tools.images._native as n; out = bytearray(12);"
         "n.copy_pixels([bytes(range(12))], 0, out, 2, 2); print(list(out))"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -15,9 +15,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wds_tools.appender import append, reshard
-    from wds_tools.choose import train_test_split
-    from wds_tools.dataset import StreamingDataset
     from wds_tools.errors import (
         ChecksumError,
         DecodeError,
@@ -39,63 +36,66 @@ if TYPE_CHECKING:
         WdsToolsError,
         WorkerError,
     )
-    from wds_tools.indexer import index_shards
-    from wds_tools.loader import Loader, make_loader
-    from wds_tools.manifest import Manifest
-    from wds_tools.merger import merge
-    from wds_tools.mixture import Mixture
-    from wds_tools.packer import pack
-    from wds_tools.resealer import reseal
-    from wds_tools.shardwriter import ShardWriter
-    from wds_tools.splits import pack_splits
-    from wds_tools.stats import describe
-    from wds_tools.unpacker import unpack
-    from wds_tools.verifier import verify
-    from wds_tools.views import CenterCrop, RandomResizedCrop, Resize
+    from wds_tools.format.manifest import Manifest
+    from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
+    from wds_tools.inspection.stats import describe
+    from wds_tools.loading.dataset import StreamingDataset
+    from wds_tools.loading.loader import Loader, make_loader
+    from wds_tools.order.mixture import Mixture
+    from wds_tools.packing.append import append, reshard
+    from wds_tools.packing.packer import pack
+    from wds_tools.packing.shard_writer import ShardWriter
+    from wds_tools.packing.splits import pack_splits
+    from wds_tools.reading.select import train_test_split
+    from wds_tools.upkeep.indexer import index_shards
+    from wds_tools.upkeep.merger import merge
+    from wds_tools.upkeep.resealer import reseal
+    from wds_tools.upkeep.unpacker import unpack
+    from wds_tools.upkeep.verifier import verify
 
 __version__ = "0.1.0"
 
 # Each name is loaded when it is first used: packing needs no torch, and `wds-tools --help` needs almost nothing.
 _HOMES = {
-    "CenterCrop": "views",
+    "CenterCrop": "images.views",
     "ChecksumError": "errors",
     "DecodeError": "errors",
     "DestinationError": "errors",
     "DeviceError": "errors",
-    "Loader": "loader",
-    "Manifest": "manifest",
+    "Loader": "loading.loader",
+    "Manifest": "format.manifest",
     "LoaderError": "errors",
     "ManifestError": "errors",
     "MissingFieldError": "errors",
-    "Mixture": "mixture",
+    "Mixture": "order.mixture",
     "NotADatasetError": "errors",
     "OptionError": "errors",
     "ProofError": "errors",
-    "RandomResizedCrop": "views",
-    "Resize": "views",
+    "RandomResizedCrop": "images.views",
+    "Resize": "images.views",
     "ResumeError": "errors",
     "SampleError": "errors",
     "ShardError": "errors",
-    "ShardWriter": "shardwriter",
+    "ShardWriter": "packing.shard_writer",
     "SourceError": "errors",
     "StoreError": "errors",
-    "StreamingDataset": "dataset",
+    "StreamingDataset": "loading.dataset",
     "TruncatedShardError": "errors",
     "WdsToolsError": "errors",
     "TransformError": "errors",
     "WorkerError": "errors",
-    "append": "appender",
-    "describe": "stats",
-    "index_shards": "indexer",
-    "make_loader": "loader",
-    "merge": "merger",
-    "pack": "packer",
-    "pack_splits": "splits",
-    "reseal": "resealer",
-    "reshard": "appender",
-    "train_test_split": "choose",
-    "unpack": "unpacker",
-    "verify": "verifier",
+    "append": "packing.append",
+    "describe": "inspection.stats",
+    "index_shards": "upkeep.indexer",
+    "make_loader": "loading.loader",
+    "merge": "upkeep.merger",
+    "pack": "packing.packer",
+    "pack_splits": "packing.splits",
+    "reseal": "upkeep.resealer",
+    "reshard": "packing.append",
+    "train_test_split": "reading.select",
+    "unpack": "upkeep.unpacker",
+    "verify": "upkeep.verifier",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
 /* Decodes files and prints a checksum of every plane, and of the picture made of them: the same
    lines from every compiler, processor and set of instructions. Built and run by
-   tests/test_csrc.py.
+   tests/images/test_csrc.py.
 
       Usage: checksums FILE... */
 #include <inttypes.h>

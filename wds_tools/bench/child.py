@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.bench.contenders import CONTENDERS
+from wds_tools.bench.registry import CONTENDERS
 from wds_tools.bench.timing import time_batches, wait_for_workers
-from wds_tools.bench.works import Runner, Setup
+from wds_tools.bench.workloads import Runner, Setup
 
 
 class _Child:

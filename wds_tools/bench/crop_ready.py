@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from wds_tools.bench import ours
-from wds_tools.bench.works import Setup
-from wds_tools.packer import pack
+from wds_tools.bench.workloads import Setup
+from wds_tools.packing.packer import pack
 
 
 def prepare(setup: Setup) -> None:

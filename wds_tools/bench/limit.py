@@ -12,7 +12,7 @@ import simplejpeg
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from wds_tools.bench.works import RAW_BYTES, Setup
+from wds_tools.bench.workloads import RAW_BYTES, Setup
 
 _MOST_BYTES = 1 << 29  # of files held in memory; workers share them
 _READ_BYTES = 1 << 20

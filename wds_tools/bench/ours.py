@@ -7,10 +7,10 @@ from itertools import chain, islice
 
 import torch
 
-from wds_tools.bench.works import RAW_SIDE, Setup
-from wds_tools.dataset import StreamingDataset
-from wds_tools.loader import Loader, make_loader
-from wds_tools.views import Resize
+from wds_tools.bench.workloads import RAW_SIDE, Setup
+from wds_tools.images.views import Resize
+from wds_tools.loading.dataset import StreamingDataset
+from wds_tools.loading.loader import Loader, make_loader
 
 _FIELDS = {"raw": ("image",), "bytes": ("bin",)}
 _RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # as they are stored; a view says that all have one size

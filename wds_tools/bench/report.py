@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wds_tools.bench.contenders import CONTENDERS, LIMIT, OURS
-from wds_tools.bench.works import IN_A_WORKER, IN_THE_MAIN_PROCESS, WORKS
+from wds_tools.bench.registry import CONTENDERS, LIMIT, OURS
+from wds_tools.bench.workloads import IN_A_WORKER, IN_THE_MAIN_PROCESS, WORKS
 
 _SAME_LEVELS = 2.0  # of 255, on average: beyond, pixels count as different
 

@@ -12,17 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import wds_tools
-from wds_tools import native
 from wds_tools.bench import procfs
-from wds_tools.bench.contenders import CONTENDERS, LIMIT, OURS, PEERS
-from wds_tools.bench.contest import Contest, Progress
-from wds_tools.bench.contestant import contestants
-from wds_tools.bench.material import Material, prepare
+from wds_tools.bench.dataset import Material, prepare
+from wds_tools.bench.process import contestants
+from wds_tools.bench.registry import CONTENDERS, LIMIT, OURS, PEERS
 from wds_tools.bench.scaling import BenchReports
-from wds_tools.bench.works import WORKS, Setup
+from wds_tools.bench.session import Contest, Progress
+from wds_tools.bench.workloads import WORKS, Setup
 from wds_tools.errors import OptionError
+from wds_tools.images import native
 from wds_tools.options import check_counts, check_seconds
-from wds_tools.shardset import open_shards
+from wds_tools.reading.shardset import open_shards
 
 
 def bench(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wds_tools.bench.contenders import OURS
+from wds_tools.bench.registry import OURS
 from wds_tools.bench.report import BenchReport, Round, Spread
-from wds_tools.chart import Bars, Plot, Series, draw
+from wds_tools.inspection.svg import Bars, Plot, Series, draw
 
 
 @dataclass(frozen=True, slots=True)

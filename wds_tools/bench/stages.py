@@ -18,9 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from wds_tools import assemble, decode, jpeg, native, pool, reader, render, shardset
 from wds_tools.bench.ours import loader_of
-from wds_tools.bench.works import IN_A_WORKER, IN_THE_MAIN_PROCESS, Setup
+from wds_tools.bench.workloads import IN_A_WORKER, IN_THE_MAIN_PROCESS, Setup
+from wds_tools.format import jpeg
+from wds_tools.images import decode, native, resize
+from wds_tools.loading import assemble, workers
+from wds_tools.reading import reader, shardset
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,10 @@ _WRAPS = (
     _Wrap("decode", decode, "decode_jpeg", inside="simplejpeg"),
     _Wrap("decode", assemble, "decode_rgb"),
     _Wrap("decode", assemble, "decode_field"),
-    _Wrap("resize", render, "_resize"),
+    _Wrap("resize", resize, "_resize"),
     _Wrap("write", assemble, "render"),
-    _Wrap("write", native, "place_pixels"),
-    _Wrap("wait", pool, "wait"),
+    _Wrap("write", native, "copy_pixels"),
+    _Wrap("wait", workers, "wait"),
 )
 
 

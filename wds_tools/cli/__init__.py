@@ -19,7 +19,7 @@ from contextlib import suppress
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import looking, making, moving
+from wds_tools.cli import create, inspect, transfer
 from wds_tools.cli.words import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
@@ -36,7 +36,7 @@ class _InOrder(click.Group):
 
 def _say_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from wds_tools.machine import compiled_path
+        from wds_tools.inspection.machine import compiled_path
 
         click.echo(f"wds-tools {__version__} ({compiled_path()})")
         context.exit()
@@ -60,17 +60,17 @@ def cli(run: Run, debug: bool) -> None:
 
 
 for _command in (
-    *(making.pack, making.append, making.reshard, making.index),
-    *(moving.merge, moving.unpack),
+    *(create.pack, create.append, create.reshard, create.index),
+    *(transfer.merge, transfer.unpack),
     *(
-        looking.info,
-        looking.verify,
-        making.reseal,
-        looking.sample,
-        looking.plan,
-        looking.tune,
-        looking.bench,
-        looking.doctor,
+        inspect.info,
+        inspect.verify,
+        create.reseal,
+        inspect.sample,
+        inspect.plan,
+        inspect.tune,
+        inspect.bench,
+        inspect.doctor,
     ),
 ):
     cli.add_command(_command)

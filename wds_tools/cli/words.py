@@ -64,7 +64,7 @@ def named(names: Sequence[str]) -> str:
 
 def next_steps(calls: Mapping[str, str]) -> str:
     """Return what to do next with datasets that were just made; ``calls`` are the statements that load them."""
-    from wds_tools.snippet import IMPORT
+    from wds_tools.packing.snippet import IMPORT
 
     looks = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in calls)
     return "\n".join([f"next: {looks}", "", IMPORT, "", *calls.values()])

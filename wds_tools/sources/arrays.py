@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.codecs import encode_png
 from wds_tools.errors import SourceError
+from wds_tools.format.codecs import encode_png
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     WINDOW_BYTES,
@@ -31,7 +31,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, no_image, pick, plain_name
-from wds_tools.sources.groups import GroupCache
+from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 

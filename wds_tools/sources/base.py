@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.tarfmt import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
+from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 MAX_RECORD_BYTES = 1 << 30
 """One record of a container that claims more is damaged or hostile: refused before memory is allocated."""

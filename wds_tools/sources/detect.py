@@ -9,13 +9,13 @@ from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from wds_tools import tarfmt
-from wds_tools.dots import Dots, split_at_last_dot
 from wds_tools.errors import OptionError, ShardError, SourceError
-from wds_tools.sample import split_name
+from wds_tools.format import tar
+from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.sample import split_name
 from wds_tools.sources.base import Source, refusing
 from wds_tools.sources.files import map_file
-from wds_tools.sources.tree import is_image_name
+from wds_tools.sources.image_tree import is_image_name
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
 _LOOKED_AT = 200  # files of a folder, or members of an archive, that tell its kind
@@ -199,7 +199,7 @@ def _member_names(path: Path) -> list[str]:
     if not tars or not tars[0].name.endswith(".tar"):
         return []
     try:
-        members = list(islice(tarfmt.walk(map_file(tars[0]), shard=tars[0].name), _LOOKED_AT))
+        members = list(islice(tar.walk(map_file(tars[0]), shard=tars[0].name), _LOOKED_AT))
     except ShardError:
         return []
     return [member.name for member in members if member.is_file]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Input, Listing, Record, Skip
-from wds_tools.sources.tree import NO_IMAGE, is_image_name, list_tree, raw, text
+from wds_tools.sources.image_tree import NO_IMAGE, is_image_name, list_tree, raw, text
 
 _Found = tuple[bytes, int]  # (relative path, size)
 _Identity = tuple[int, int]  # (device, inode)

@@ -10,7 +10,7 @@ from typing import Any
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
 from wds_tools.sources.base import refusing
-from wds_tools.sources.extras import load
+from wds_tools.sources.optional_dependencies import load
 
 _CLASSES = ("classes", "class_names", "label_names")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from wds_tools import codecs
 from wds_tools.errors import SourceError
+from wds_tools.format import codecs
 from wds_tools.sources.base import Record
 from wds_tools.sources.columns import IMAGE, LABEL, fact_name, field_name, no_image, pick, plain_name
 

@@ -12,13 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wds_tools import codecs
 from wds_tools.errors import OptionError, SourceError
+from wds_tools.format import codecs
 from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
-from wds_tools.sources.extras import load
+from wds_tools.sources.image_tree import raw, text
 from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.optional_dependencies import load
 from wds_tools.sources.protobuf import parse_datum
-from wds_tools.sources.tree import raw, text
 
 _PAIR = re.compile(rb"image-(\d+)$")
 _PLAIN, _DATUM = 0, 1

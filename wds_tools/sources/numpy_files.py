@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools import codecs
 from wds_tools.errors import SourceError
+from wds_tools.format import codecs
 from wds_tools.sources.arrays import Arrays, ArraySource
 from wds_tools.sources.base import refusing
 from wds_tools.sources.files import map_file

@@ -14,8 +14,8 @@ import numpy as np
 import xxhash
 from PIL import Image
 
-from wds_tools import codecs
 from wds_tools.errors import OptionError, SourceError
+from wds_tools.format import codecs
 from wds_tools.sources.base import Input, Listing, Record, field_bytes
 from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, field_name, no_image, pick
 from wds_tools.sources.labels import number_labels

@@ -18,7 +18,7 @@ from wds_tools.errors import SourceError
 from wds_tools.sources.base import WINDOW_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
 from wds_tools.sources.columns import check_columns
 from wds_tools.sources.files import find_files
-from wds_tools.sources.groups import GroupCache
+from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.huggingface import Roles, find_roles, to_record
 from wds_tools.sources.labels import label_inputs
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.codecs import MAX_PIXELS
 from wds_tools.errors import SourceError
+from wds_tools.format.codecs import MAX_PIXELS
 
 _CHANNELS = (1, 3, 4)
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from wds_tools import tarfmt
 from wds_tools.errors import OptionError, ShardError, SourceError
+from wds_tools.format import tar
 from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, stamp_files
 from wds_tools.sources.files import Maps, find_files
-from wds_tools.sources.tree import NO_IMAGE, Found, is_image_name, list_tree, raw, without_common_folder
+from wds_tools.sources.image_tree import NO_IMAGE, Found, is_image_name, list_tree, raw, without_common_folder
 
 
 def is_tar(name: str) -> bool:
@@ -79,11 +79,11 @@ class TarSource(Lazy):
     def _maps(self) -> Maps:
         return Maps(self.paths)
 
-    def _members(self, number: int, path: Path) -> list[tarfmt.Member]:
+    def _members(self, number: int, path: Path) -> list[tar.Member]:
         data = self._maps[number]
         if bytes(data[:2]) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
             raise SourceError(f"{path} is compressed, so its members cannot be found: unpack it first, with gunzip")
         try:
-            return list(tarfmt.walk(data, shard=path.name))
+            return list(tar.walk(data, shard=path.name))
         except ShardError as error:
             raise SourceError(f"{path} cannot be packed: {error}") from error

@@ -16,9 +16,9 @@ from typing import Any
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import MAX_RECORD_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
 from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, pick
-from wds_tools.sources.extras import load
 from wds_tools.sources.files import Maps, find_files
 from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.optional_dependencies import load
 from wds_tools.sources.protobuf import Values, parse_example
 
 _NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)

@@ -12,12 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wds_tools import codecs, tarfmt
-from wds_tools import manifest as manifests
-from wds_tools.dots import Dots, split_at_last_dot
 from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
-from wds_tools.manifest import MANIFEST_NAME
-from wds_tools.sample import IMAGE_FIELDS, split_name
+from wds_tools.format import codecs, tar
+from wds_tools.format import manifest as manifests
+from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.manifest import MANIFEST_NAME
+from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, refusing, stamp_files
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import Maps, find_files
@@ -143,7 +143,7 @@ def samples(
     """
     key, start, stop = None, 0, 0
     fields: _Fields = {}
-    for member in tarfmt.walk(data, shard=shard, complete=part):
+    for member in tar.walk(data, shard=shard, complete=part):
         parts = split(member.name) if member.is_file else None
         if parts is None:
             continue
@@ -154,7 +154,7 @@ def samples(
         if parts[1] in fields:
             raise ShardError(f"field {parts[1]!r} comes twice", shard=shard, key=key, offset=member.header_offset)
         fields[parts[1]] = data[member.offset : member.offset + member.size]
-        stop = member.offset + tarfmt.padded(member.size)
+        stop = member.offset + tar.padded(member.size)
     if key is not None:
         yield key, (number, start, stop), fields
 
@@ -168,9 +168,7 @@ def _extra_bytes(key: str, fields: _Fields, image: str) -> int:
     """Return the bytes in a shard of all but image and label."""
     facts = _object(fields.get("json"))
     apart = (image, "cls") if facts is None else (image, "cls", "json")
-    rest = sum(
-        tarfmt.member_bytes(f"000000000.{name}", len(data)) for name, data in fields.items() if name not in apart
-    )
+    rest = sum(tar.member_bytes(f"000000000.{name}", len(data)) for name, data in fields.items() if name not in apart)
     return rest if facts is None else rest + facts_bytes({"key": key, **facts})
 
 

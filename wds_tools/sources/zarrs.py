@@ -16,7 +16,7 @@ import xxhash
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
 from wds_tools.sources.base import Listing, refusing
-from wds_tools.sources.extras import load
+from wds_tools.sources.optional_dependencies import load
 
 CODECS = frozenset(
     "blosc zlib gzip zstd lz4 lzma bz2 delta shuffle bitround packbits crc32 crc32c adler32 fletcher32 bytes endian "  # noqa: SIM905 - a list

@@ -12,7 +12,7 @@ from pathlib import Path
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources.base import MAX_RECORD_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
 from wds_tools.sources.files import Maps, find_files
-from wds_tools.sources.tree import NO_IMAGE, Found, is_image_name, list_tree, raw, without_common_folder
+from wds_tools.sources.image_tree import NO_IMAGE, Found, is_image_name, list_tree, raw, without_common_folder
 
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1

@@ -8,8 +8,8 @@ from typing import Any
 
 from nvidia.dali import fn, pipeline_def, types
 
-from wds_tools.bench.works import FixedCrop, Setup
-from wds_tools.views import CenterCrop, RandomResizedCrop, Resize, View
+from wds_tools.bench.workloads import FixedCrop, Setup
+from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 
 
 def batches(setup: Setup, seed: int) -> Generator[int]:

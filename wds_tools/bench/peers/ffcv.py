@@ -17,8 +17,8 @@ from ffcv.transforms import RandomHorizontalFlip, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 from PIL import Image
 
-from wds_tools.bench.works import RAW_SHAPE, Setup
-from wds_tools.views import CenterCrop, RandomResizedCrop
+from wds_tools.bench.workloads import RAW_SHAPE, Setup
+from wds_tools.images.views import CenterCrop, RandomResizedCrop
 
 _QUALITY, _MOST_PIXELS = 90, 512  # those of its own benchmark
 _MOST_WRITERS = 4

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from wds_tools.bench.peers import samples
 from wds_tools.bench.peers.transforms import transform_of
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 _READY = ("small", "raw")  # works of which pixels are stored, as users do
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from wds_tools.bench.peers import hdf5
 from wds_tools.bench.peers.hdf5 import batches, pictures
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 __all__ = ["batches", "pictures", "prepare"]
 

@@ -13,7 +13,7 @@ from torchvision.datasets.folder import default_loader
 
 from wds_tools.bench.peers.samples import shuffled
 from wds_tools.bench.peers.transforms import transform_of
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 
 class _Samples(ImageFolder):  # type: ignore[misc]

@@ -8,7 +8,7 @@ import torch
 from torchvision.io import ImageReadMode, decode_image, read_file
 
 from wds_tools.bench.peers import imagefolder
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 
 def batches(setup: Setup, seed: int) -> Generator[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import litdata
 
 from wds_tools.bench.peers.samples import collate, counted, opener, pictures
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 __all__ = ["batches", "pictures", "prepare"]
 

@@ -9,7 +9,7 @@ import lmdb
 from torch.utils.data import Dataset
 
 from wds_tools.bench.peers.samples import opener, pictures, shuffled
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 __all__ = ["batches", "pictures", "prepare"]
 

@@ -9,7 +9,7 @@ import streaming
 from torch.utils.data import DataLoader
 
 from wds_tools.bench.peers.samples import collate, counted, opener, pictures
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 __all__ = ["batches", "pictures", "prepare"]
 

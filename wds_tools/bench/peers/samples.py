@@ -16,7 +16,7 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional
 
 from wds_tools.bench.peers.transforms import transform_of
-from wds_tools.bench.works import RAW_SHAPE, Setup
+from wds_tools.bench.workloads import RAW_SHAPE, Setup
 
 
 def opener(setup: Setup) -> Callable[[Any], Any]:

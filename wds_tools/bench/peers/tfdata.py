@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from wds_tools.bench.works import RAW_SHAPE, FixedCrop, Setup
-from wds_tools.views import CenterCrop, RandomResizedCrop, Resize, View
+from wds_tools.bench.workloads import RAW_SHAPE, FixedCrop, Setup
+from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 
 _SHUFFLE = 1000  # samples in the buffer, as webdataset has it
 _FILES_PER_WORKER = 4

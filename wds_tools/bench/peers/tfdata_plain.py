@@ -7,7 +7,7 @@ from typing import Any
 
 from wds_tools.bench.peers import tfdata
 from wds_tools.bench.peers.tfdata import prepare
-from wds_tools.bench.works import Setup
+from wds_tools.bench.workloads import Setup
 
 __all__ = ["batches", "pictures", "prepare"]
 

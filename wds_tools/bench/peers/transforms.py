@@ -8,8 +8,8 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from wds_tools.bench.works import FixedCrop
-from wds_tools.views import CenterCrop, RandomResizedCrop, Resize, View
+from wds_tools.bench.workloads import FixedCrop
+from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 
 
 def transform_of(view: View | None) -> v2.Transform:

@@ -12,8 +12,8 @@ import webdataset as wds
 
 from wds_tools.bench.peers.samples import collate, counted
 from wds_tools.bench.peers.transforms import transform_of
-from wds_tools.bench.works import Setup
-from wds_tools.sample import IMAGE_FIELDS
+from wds_tools.bench.workloads import Setup
+from wds_tools.format.sample import IMAGE_FIELDS
 
 _SHUFFLE = 1000  # samples in the buffer of each worker, as in its documentation
 

@@ -1,0 +1,127 @@
+"""Tab completion, in a real bash on a terminal of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+from terminals import in_terminal
+
+from wds_tools.bench.tune import VIEWS as TUNE_VIEWS
+from wds_tools.bench.workloads import WORKS
+from wds_tools.cli import cli
+from wds_tools.inspection.contact_sheet import VIEWS as SHEET_VIEWS
+from wds_tools.order.planner import Tail
+from wds_tools.packing.config import Engine
+from wds_tools.packing.transcode import Images
+from wds_tools.upkeep.unpacker import Layout
+
+ROOT = Path(__file__).parents[2]
+# What is completed is not run: the program says which words it got.
+PROGRAM = f"""#!/bin/sh
+[ -z "$_WDS_TOOLS_COMPLETE" ] || exec {sys.executable} -m wds_tools.cli
+printf 'got:'; printf ' <%s>' "$@"; echo
+"""
+
+Type = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Type:
+    """Return a function that types a line into bash, with Tab where ``\\t`` is, and returns the words that result."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "wds-tools"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    for name in ("my-photos", "shards", "it"):
+        (tmp_path / name).mkdir()
+
+    def run(line: str) -> list[str]:
+        lines = ['eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)"', line, "exit"]
+        shell = [shutil.which("bash"), "--norc", "--noprofile", "-i"]
+        code, out = in_terminal(shell, typed="\n".join(lines) + "\n", cwd=tmp_path, env=environment_of(tmp_path))
+        assert code == 0, out
+        (told,) = [part for part in out.replace("\r", "").splitlines() if part.startswith("got:")]
+        return told.removeprefix("got: <").removesuffix(">").split("> <")
+
+    return run
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """Return an environment in which bash knows of nothing but the program."""
+    return {
+        "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "INPUTRC": os.devnull,
+        "TERM": "dumb",
+        "PS1": "$ ",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("wds-tools reind\tx", ["reindx"]),  # nothing fits
+        ("wds-tools verif\tshar\t", ["verify", "shards/"]),
+        ("wds-tools pac\tmy-\t a --stri\t--im\tkee\t", ["pack", "my-photos/", "a", "--strict", "--images", "keep"]),
+        ("wds-tools pack --from parq\tx y", ["pack", "--from", "parquet", "x", "y"]),
+        ("wds-tools merge shards/ my-\t -o it\t", ["merge", "shards/", "my-photos/", "-o", "it/"]),
+        ("wds-tools --ver\t", ["--version"]),
+    ],
+)  # fmt: skip
+def test_bash_completes_commands_options_values_and_paths(typed: Type, line: str, words: list[str]) -> None:
+    assert typed(line) == words
+
+
+@pytest.mark.parametrize(
+    ("shell", "said"), [("bash", "complete -o"), ("zsh", "#compdef wds-tools"), ("fish", "complete ")]
+)
+def test_each_shell_gets_its_script(shell: str, said: str) -> None:
+    done = complete(f"{shell}_source")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said in done.stdout
+    assert "Usage:" not in done.stdout
+
+
+def test_another_shell_is_an_error_that_names_those_that_are_known() -> None:
+    done = complete("csh_source")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: _WDS_TOOLS_COMPLETE='csh_source'; allowed are bash_source, zsh_source and fish_source\n"
+    )
+
+
+def complete(instruction: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "wds_tools.cli"]
+    environment = {**os.environ, "_WDS_TOOLS_COMPLETE": instruction}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "allowed"),
+    [
+        ("pack", "images", get_args(Images)),
+        ("append", "images", get_args(Images)),
+        ("reshard", "images", get_args(Images)),
+        ("pack", "engine", get_args(Engine)),
+        ("plan", "tail", get_args(Tail)),
+        ("sample", "view", SHEET_VIEWS),
+        ("tune", "view", TUNE_VIEWS),
+        ("bench", "view", tuple(WORKS)),
+        ("unpack", "layout", get_args(Layout)),
+    ],
+)
+def test_the_values_that_are_offered_are_those_that_are_allowed(
+    command: str, option: str, allowed: tuple[str, ...]
+) -> None:
+    (found,) = [one for one in cli.commands[command].params if one.name == option]
+    assert isinstance(found.type, click.Choice)
+    assert tuple(found.type.choices) == allowed

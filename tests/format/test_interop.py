@@ -1,0 +1,210 @@
+"""What we pack is read by others: webdataset, tar programs, Hugging Face datasets, pandas, twenty lines of Python."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+import xxhash
+from PIL import Image
+
+from wds_tools.format.index import FORMAT_VERSION as INDEX_VERSION
+
+FORMAT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def source(photos: Path) -> Counter[tuple[str, bytes]]:
+    """Return (class, bytes) of every photograph in the folder."""
+    return Counter((path.parent.name, path.read_bytes()) for path in photos.rglob("*.*"))
+
+
+def shards(packed: Path) -> list[str]:
+    return sorted(map(str, packed.glob("*.tar")))
+
+
+# --- webdataset ---
+
+
+def test_webdataset_reads_every_byte_of_the_folder(packed: Path, source: Counter[tuple[str, bytes]]) -> None:
+    dataset = webdataset.WebDataset(shards(packed), shardshuffle=False)
+    names = json.loads((packed / "manifest.json").read_text())["classes"]
+    read = Counter((names[int(s["cls"])], s.get("jpg") or s["png"]) for s in dataset)
+    assert read == source
+
+
+def test_webdataset_decodes_images_labels_and_json(packed: Path, photos: Path) -> None:
+    count = 0
+    for sample in webdataset.WebDataset(shards(packed), shardshuffle=False).decode("pil"):
+        image = sample.get("jpg") or sample["png"]
+        with Image.open(photos / sample["json"]["path"]) as original:
+            assert image.size == original.size
+        assert sorted(path.name for path in photos.iterdir())[sample["cls"]] == sample["json"]["class"]
+        count += 1
+    assert count == 400
+
+
+# --- GNU tar, and libarchive, which is what bsdtar is and what CMake brings ---
+
+
+@pytest.mark.parametrize("program", [("tar", "-xf"), (sys.executable, "-m", "cmake", "-E", "tar", "xf")])
+def test_tar_programs_unpack_every_byte_of_the_folder(
+    program: tuple[str, ...], packed: Path, photos: Path, tmp_path: Path
+) -> None:
+    for shard in shards(packed):
+        run = subprocess.run([*program, shard], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert run.stderr == ""
+    described = sorted(tmp_path.glob("*.json"))
+    assert len(described) == 400
+    for path in described:
+        told = json.loads(path.read_text())
+        (image,) = [other for other in tmp_path.glob(f"{path.stem}.*") if other.suffix in (".jpg", ".png")]
+        assert image.read_bytes() == (photos / told["path"]).read_bytes()
+        assert image.stat().st_mtime == 0
+
+
+def test_samples_lie_together_in_the_order_of_their_keys(packed: Path) -> None:
+    listed = [
+        name
+        for shard in shards(packed)
+        for name in subprocess.run(["tar", "-tf", shard], capture_output=True, text=True, check=True).stdout.split()
+    ]
+    keys = [f"{number:09d}" for number in range(400) for _ in range(3)]
+    assert [name.partition(".")[0] for name in listed] == keys
+    assert [name.partition(".")[2] for name in listed[1::3]] == ["cls"] * 400
+    assert [name.partition(".")[2] for name in listed[2::3]] == ["json"] * 400
+
+
+# --- Hugging Face ---
+
+
+@pytest.fixture
+def load_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    for name, value in {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_DATASETS_CACHE": str(tmp_path),
+    }.items():
+        monkeypatch.setenv(name, value)
+    import datasets
+
+    datasets.disable_progress_bars()
+
+    def load(files: list[str], **options: Any) -> Any:
+        return datasets.load_dataset(
+            "webdataset", data_files={"train": files}, split="train", cache_dir=str(tmp_path / "cache"), **options
+        )
+
+    return load
+
+
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("streaming", [False, True])
+def test_hugging_face_reads_every_jpeg_of_the_folder(
+    load_dataset: Callable[..., Any], packed: Path, source: Counter[tuple[str, bytes]], streaming: bool
+) -> None:
+    from datasets import Image as HuggingFaceImage
+
+    dataset = load_dataset(shards(packed), streaming=streaming)
+    read = Counter(
+        (sample["json"]["class"], sample["jpg"]["bytes"])
+        for sample in dataset.cast_column("jpg", HuggingFaceImage(decode=False))
+        if sample["jpg"] is not None  # it takes the fields from the first samples, so a PNG elsewhere has no place
+    )
+    jpegs = Counter({(name, data): count for (name, data), count in source.items() if data[:2] == b"\xff\xd8"})
+    assert read == jpegs
+
+
+def test_the_first_samples_have_one_set_of_fields_as_hugging_face_wants_it(packed: Path) -> None:
+    first = list(webdataset.WebDataset(shards(packed)[:1], shardshuffle=False))[:5]
+    assert len({frozenset(name for name in sample if not name.startswith("__")) for sample in first}) == 1
+
+
+# --- the index and the specification ---
+
+
+def test_pandas_finds_a_field_by_the_index(packed: Path) -> None:
+    frame = pd.read_parquet(packed / "shard-000000.parquet")
+    row = frame[frame["width"] > frame["height"]].iloc[0]
+    data = (packed / "shard-000000.tar").read_bytes()[int(row["jpg.offset"]) :][: int(row["jpg.size"])]
+    assert data.startswith(b"\xff\xd8")
+    assert data.endswith(b"\xff\xd9")
+
+
+def snippet() -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", FORMAT.partition("## Read a sample")[2], re.DOTALL)
+    return code
+
+
+def test_the_snippet_of_the_specification_reads_every_sample(packed: Path, source: Counter[tuple[str, bytes]]) -> None:
+    names: dict[str, Any] = {}
+    exec(snippet(), names)
+    samples = [names["read_sample"](packed, number) for number in range(400)]
+    assert [key for key, _, _ in samples] == [f"{number:09d}" for number in range(400)]
+    classes = json.loads((packed / "manifest.json").read_text())["classes"]
+    assert Counter((classes[label], f.get("jpg") or f["png"]) for _, label, f in samples) == source
+    assert all(fields["cls"] == b"%d" % label for _, label, fields in samples)
+
+
+def test_the_snippet_needs_a_parquet_library_alone_and_is_short() -> None:
+    imports = [
+        alias.name for node in ast.walk(ast.parse(snippet())) if isinstance(node, ast.Import) for alias in node.names
+    ]
+    assert imports == ["json", "pyarrow.parquet"]
+    assert len([line for line in snippet().partition("def ")[2].splitlines() if line]) <= 20
+
+
+def test_the_snippet_of_the_checksum_tells_a_whole_manifest_from_a_changed_one(packed: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", FORMAT.partition("## Read a sample")[0], re.DOTALL)
+    assert len(code) == 1
+    data = (packed / "manifest.json").read_bytes()
+    for changed, expected in ((data, True), (data[:-1], False), (data.replace(b"cat", b"dog", 1), False)):
+        names: dict[str, Any] = {"data": changed, "xxhash": xxhash}
+        exec(code[0], names)
+        assert names["whole"] is expected
+
+
+def specified(heading: str) -> list[str]:
+    """Return the words of the first column of the table under ``heading``."""
+    table = FORMAT.partition(heading)[2].partition("|---|")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[1:]]
+    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_the_specification_names_every_word_of_the_manifest(packed: Path) -> None:
+    manifest = json.loads((packed / "manifest.json").read_text())
+    assert specified("## Manifest") == list(manifest)
+    assert sorted(specified("| word of a shard | value |")) == sorted(manifest["shards"][0])
+
+
+def test_the_specification_names_every_column_of_an_index_with_its_type(packed: Path) -> None:
+    table = pq.read_table(packed / "shard-000000.parquet")
+    about = json.loads(table.schema.metadata[b"wds_tools"])
+    columns = [
+        column.replace("F", field)
+        for column in specified("## Index")
+        for field in (about["fields"] if column.startswith("F.") else [""])
+    ]
+    assert sorted(columns) == sorted(table.column_names)
+    for column in specified("## Index"):
+        written = table.schema.field(column.replace("F", "jpg")).type
+        assert re.search(rf"\| `{re.escape(column)}` \| {written} \|", FORMAT)
+    assert sorted(specified("key-value metadata")) == sorted(about)
+
+
+def test_the_specification_gives_the_name_and_number_of_the_format(packed: Path) -> None:
+    manifest = json.loads((packed / "manifest.json").read_text())
+    assert f"\nVersion {manifest['version']} of the manifest, version {INDEX_VERSION} of the index.\n" in FORMAT
+    assert f'"{manifest["format"]}"' in FORMAT

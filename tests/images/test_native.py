@@ -1,0 +1,409 @@
+"""The compiled path makes torchvision's pixels, the same for kept and crop-ready files, or leaves a picture alone."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from natively import (
+    by_native,
+    by_python,
+    encoded,
+    mean_difference,
+    needs_native,
+    python_refuses,
+    region,
+    regions_of,
+    sampled,
+)
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision.transforms import v2
+
+import wds_tools as wt
+from wds_tools.errors import DecodeError
+from wds_tools.format.codecs import encode_npy
+from wds_tools.images import native
+from wds_tools.images.views import CenterCrop, RandomResizedCrop, Regions, Resize, View
+from wds_tools.packing.transcode import Policy, transcode
+
+pytestmark = needs_native
+
+SAMPLINGS = ["444", "422", "420", "440", "411"]
+WHOLE = Resize((24, 40))
+
+
+@pytest.fixture(scope="module")
+def files(photos: Path) -> list[bytes]:
+    """Every second sample photograph that is a JPEG."""
+    return [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))[::2]]
+
+
+@pytest.fixture(scope="module")
+def photo(photos: Path) -> Image.Image:
+    """A colour photograph."""
+    return Image.open(sorted((photos / "coffee").glob("*.jpg"))[0]).convert("RGB")
+
+
+def by_torchvision(files: list[bytes], regions: Regions) -> NDArray[np.uint8]:
+    """Cut, resize with antialiasing, cut and flip what Pillow decodes."""
+    made = []
+    for i, data in enumerate(files):
+        (left, top, w, h), (y, x) = regions.box[i].tolist(), regions.corner[i].tolist()
+        whole = torch.from_numpy(np.array(Image.open(io.BytesIO(data)).convert("RGB"))).permute(2, 0, 1)
+        resized = v2.functional.resized_crop(whole, top, left, h, w, regions.resize[i].tolist(), antialias=True)
+        shown = v2.functional.crop(resized, y, x, *regions.size[i].tolist())
+        made.append((v2.functional.horizontal_flip(shown) if regions.flip[i] else shown).numpy())
+    return np.stack(made)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        RandomResizedCrop(96, flip=True),
+        RandomResizedCrop((40, 56), scale=(0.5, 1), flip=True),  # shrinks most pictures to a half and less
+        RandomResizedCrop(224, scale=(0.05, 0.3)),  # enlarges them
+        CenterCrop(112, resize=128),
+        CenterCrop((100, 140), resize=150),
+        Resize((120, 90)),
+        Resize((300, 400)),
+    ],
+)
+def test_every_photograph_has_torchvisions_pixels(files: list[bytes], view: View) -> None:
+    regions = regions_of(view, files)
+    made, ours = by_native(files, regions)
+    assert all(made)
+    assert mean_difference(ours, by_torchvision(files, regions)) <= 2
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("smaller", [1, 2, 4, 8])
+def test_a_large_picture_decoded_smaller_has_torchvisions_pixels(
+    photo: Image.Image, sampling: str, smaller: int
+) -> None:
+    data = sampled(photo.resize((1601, 1203), Image.Resampling.BICUBIC), sampling)
+    side = 1200 // (2 * smaller)  # half of what is left is no less than the result
+    for view in (
+        Resize((side, side)),
+        CenterCrop(side // 2, resize=side),
+        RandomResizedCrop(side, scale=(0.9, 1), flip=True),
+    ):
+        regions = regions_of(view, [data])
+        made, ours = by_native([data], regions)
+        assert made == [True]
+        assert mean_difference(ours, by_torchvision([data], regions)) <= 2
+
+
+@pytest.mark.parametrize("view", [RandomResizedCrop(64, flip=True), CenterCrop(48, resize=64), Resize((50, 40))])
+def test_kept_and_crop_ready_photographs_give_identical_bytes(files: list[bytes], view: View) -> None:
+    ready = [transcode(data, Policy(images="crop-ready")).data for data in files]
+    assert sum(a != b for a, b in zip(files, ready, strict=True)) > 0.9 * len(files)
+    regions = regions_of(view, files)
+    (made, ours), (made_too, theirs) = by_native(files, regions), by_native(ready, regions)
+    assert all(made)
+    assert all(made_too)
+    assert (ours == theirs).all()
+
+
+def jpegtran(data: bytes, *options: str) -> bytes:
+    return subprocess.run(["jpegtran", *options], input=data, capture_output=True, check=True).stdout
+
+
+def same_as_python(data: bytes, view: View = WHOLE) -> bool:
+    """Return whether the compiled path makes a picture, and compare it."""
+    regions = regions_of(view, [data])
+    made, ours = by_native([data], regions)
+    if made[0]:
+        assert mean_difference(ours, by_python([data], regions)) <= 2
+    return made[0]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_chroma_subsampling_is_made(photo: Image.Image, sampling: str) -> None:
+    assert same_as_python(sampled(photo, sampling))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"progressive": True},
+        {"keep_rgb": True},
+        {"restart_marker_blocks": 1},
+        {"restart_marker_blocks": 7},
+        {"optimize": True},
+    ],
+)
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_every_coding_is_made(photo: Image.Image, mode: str, options: dict[str, object]) -> None:
+    assert same_as_python(encoded(photo.convert(mode), quality=90, **options))
+
+
+@pytest.mark.parametrize("options", [[], ["-progressive"]])
+def test_arithmetic_coding_is_left_to_python(photo: Image.Image, options: list[str]) -> None:
+    data = jpegtran(encoded(photo), "-arithmetic", *options)
+    assert by_native([data], region((0, 0, photo.width, photo.height), (60, 90), (0, 0), (60, 90), flip=False))[0] == [
+        False
+    ]
+
+
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, "Gray"])
+@pytest.mark.parametrize("ready", [False, True])
+def test_small_and_narrow_pictures_are_made(photo: Image.Image, sampling: str, ready: bool) -> None:
+    smooth = photo.resize((9, 7))
+    for width, height in [(w, h) for w in range(1, 18) for h in (1, 2, 7, 8, 9)] + [
+        (1, 300),
+        (3, 200),
+        (400, 1),
+        (400, 2),
+    ]:
+        image = smooth.resize((width, height), Image.Resampling.BICUBIC)
+        data = encoded(image, restart_marker_blocks=1) if ready and sampling == "420" else sampled(image, sampling)
+        regions = regions_of(Resize((11, 13)), [data])
+        made, ours = by_native([data], regions)
+        assert made == [True], (width, height)
+        assert mean_difference(ours, by_python([data], regions)) <= 6, (width, height)  # chroma is a pixel or two
+
+
+def turned(photo: Image.Image, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(photo, exif=exif)
+
+
+def test_what_is_no_grey_or_colour_jpeg_of_eight_bits_is_left_alone(photo: Image.Image) -> None:
+    plain = encoded(photo)
+    frame = plain.index(b"\xff\xc0")
+    twelve_bits = plain[: frame + 4] + b"\x0c" + plain[frame + 5 :]
+    lossless = plain[: frame + 1] + b"\xc3" + plain[frame + 2 :]
+    png = io.BytesIO()
+    photo.save(png, "PNG")
+    for data in (encoded(photo.convert("CMYK")), twelve_bits, lossless, png.getvalue(), b"", b"\xff\xd8", bytes(99)):
+        assert by_native([data], regions_of(WHOLE, [plain]))[0] == [False]
+
+
+def test_a_picture_that_is_not_resized_is_left_alone(photo: Image.Image) -> None:
+    assert by_native([encoded(photo)], regions_of(CenterCrop(64), [encoded(photo)]))[0] == [False]
+
+
+def test_a_picture_that_shrinks_more_than_31_times_in_one_direction_is_left_alone(photo: Image.Image) -> None:
+    data = encoded(photo.resize((4000, 64)))
+    assert by_native([data], regions_of(Resize((64, 8)), [data]))[0] == [False]
+
+
+@pytest.mark.parametrize("sampling", ["2x2,1x2,2x1", "2x2,2x1,1x1", "1x1,2x2,1x1", "1x1,1x1,2x2"])
+def test_unlike_planes_of_chroma_are_left_alone(photo: Image.Image, sampling: str) -> None:
+    ppm = b"P6 %d %d 255\n" % photo.size + photo.tobytes()
+    data = subprocess.run(["cjpeg", "-sample", sampling], input=ppm, capture_output=True, check=True).stdout
+    assert by_native([data], regions_of(WHOLE, [data]))[0] == [False]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=9))
+def test_a_picture_does_not_depend_on_the_others_of_its_batch(photo: Image.Image, parts) -> None:
+    plain, small = encoded(photo), photo.resize((60, 44))
+    codings = (
+        plain,
+        encoded(photo, restart_marker_blocks=4),
+        encoded(photo, progressive=True),
+        encoded(small, quality=95),
+        plain[: len(plain) // 2],
+        b"not a JPEG",
+    )
+    width, height = small.size
+    boxes = [(0, 0, width, height), (0, height // 2, width, height // 2), (8, 0, 20, 9), (40, 30, 20, 14)]
+    files = [codings[coding] for coding, _ in parts]
+    regions = [region(boxes[box], (20, 30), (0, 0), (20, 30), flip=False) for _, box in parts]
+    together = Regions(
+        *(np.concatenate(arrays) for arrays in zip(*(vars(one).values() for one in regions), strict=True))
+    )
+    made, pixels = by_native(files, together)
+    for i, (data, one) in enumerate(zip(files, regions, strict=True)):
+        made_alone, alone = by_native([data], one)
+        assert made[i] == made_alone[0]
+        assert not made[i] or (pixels[i] == alone[0]).all()
+
+
+def test_tables_of_one_picture_do_not_serve_the_next_one(photo: Image.Image) -> None:
+    data = encoded(photo)
+    start = data.index(b"\xff\xdb")
+    length = 2 + int.from_bytes(data[start + 2 : start + 4], "big")
+    without = data[:start] + data[start + length :]
+    regions = regions_of(WHOLE, [data, data])
+    assert python_refuses(without, regions_of(WHOLE, [data]))
+    assert by_native([data, without], regions)[0] == [True, False]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 40, 4000])
+@pytest.mark.parametrize("filler", [b"", bytes(100)], ids=["missing", "zeros"])
+def test_a_file_whose_end_is_lost_is_left_alone(photo: Image.Image, cut: int, filler: bytes) -> None:
+    for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}, {"subsampling": 0}):
+        data = encoded(photo, **options)
+        regions = regions_of(WHOLE, [data])
+        assert python_refuses(data[:-cut] + filler, regions)
+        assert by_native([data[:-cut] + filler], regions)[0] == [False]
+
+
+def test_damage_below_the_crop_is_not_seen_and_damage_in_it_is_left_alone(photo: Image.Image) -> None:
+    data = encoded(photo)
+    scan, rest = data[: data.index(b"\xff\xda") + 14], data[data.index(b"\xff\xda") + 14 :]
+    cut = scan + rest[: len(rest) // 2] + b"\xff\xd9"
+    width, height = photo.size
+    top = region((0, 0, width, height // 4), (20, 30), (0, 0), (20, 30), flip=False)
+    bottom = region((0, height // 2, width, height // 4), (20, 30), (0, 0), (20, 30), flip=False)
+    assert by_native([cut], top)[0] == [True]
+    assert (by_native([cut], top)[1] == by_native([data], top)[1]).all()
+    assert by_native([cut], bottom)[0] == [False]
+
+
+def test_a_picture_smaller_than_its_index_says_is_left_alone(photo: Image.Image) -> None:
+    for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}):
+        large, small = encoded(photo, **options), encoded(photo.crop((0, 0, 50, 40)), **options)
+        assert by_native([small], regions_of(WHOLE, [large]))[0] == [False]
+        with pytest.raises(DecodeError, match="smaller than its index says"):
+            by_python([small], regions_of(WHOLE, [large]))
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch):
+    """Load all of a dataset with the compiled path, and without it; return images, or what went wrong."""
+
+    def load(folder: Path, view: View, use_native: str) -> torch.Tensor | str:
+        monkeypatch.setenv("WDS_TOOLS_NATIVE", use_native)
+        try:
+            with wt.make_loader(folder, batch_size=3, view=view, num_workers=0, seed=3) as loader:
+                return torch.cat([batch.image for batch in loader])
+        except DecodeError as error:
+            return str(error)
+
+    return lambda folder, view: (load(folder, view, "1"), load(folder, view, "0"))
+
+
+def packed(folder: Path, pictures: list[bytes]) -> Path:
+    """Pack files as they are, whatever is wrong with them."""
+    folder.mkdir()
+    with wt.ShardWriter(folder / "shard-%06d.tar") as writer:
+        for number, data in enumerate(pictures):
+            writer.write({"__key__": f"{number:04d}", "jpg": data, "cls": 0})
+    return folder
+
+
+def test_a_loader_gives_the_same_pixels_of_photographs_with_and_without_it(files, tmp_path, loaded) -> None:
+    ours, theirs = loaded(packed(tmp_path / "data", files[:40]), RandomResizedCrop(64, flip=True))
+    assert 0 < mean_difference(ours.numpy(), theirs.numpy()) <= 2
+
+
+def test_a_loader_gives_identical_pixels_of_what_is_left_alone(photo: Image.Image, tmp_path: Path, loaded) -> None:
+    odd = [encoded(photo.convert("CMYK")), *(turned(photo, orientation) for orientation in range(2, 9))]
+    ours, theirs = loaded(packed(tmp_path / "data", odd), RandomResizedCrop(64, flip=True))
+    assert (ours == theirs).all()
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "no tables", "a hole"])
+def test_a_loader_names_damage_in_the_same_words_with_and_without_it(photo, tmp_path, loaded, damage) -> None:
+    data = encoded(photo)
+    scan = data.index(b"\xff\xda") + 14
+    pieces = {
+        "cut": data[: len(data) // 2] + b"\xff\xd9",
+        "garbage": data[: scan + 500] + bytes(range(256)) * 9 + data[scan + 2804 :],
+        "no tables": data.replace(b"\xff\xdb", b"\xff\xfe"),
+        "a hole": data[: scan + 500] + data[scan + 540 :],
+    }
+    ours, theirs = loaded(packed(tmp_path / "data", [data, pieces[damage], data]), WHOLE)
+    assert isinstance(ours, str)
+    assert ours == theirs
+    assert "key" in ours
+
+
+@st.composite
+def crops(draw: st.DrawFn) -> tuple[tuple[int, int], str, int, Regions]:
+    """Draw a picture's size, its sampling, MCUs between restart markers, and a region in it."""
+    width, height = draw(st.integers(1, 130)), draw(st.integers(1, 100))
+    box_w, box_h = draw(st.integers(1, width)), draw(st.integers(1, height))
+    box = draw(st.integers(0, width - box_w)), draw(st.integers(0, height - box_h)), box_w, box_h
+    resize = draw(st.integers(1 + box_h // 20, 80)), draw(st.integers(1 + box_w // 20, 80))
+    size = draw(st.integers(1, resize[0])), draw(st.integers(1, resize[1]))
+    corner = draw(st.integers(0, resize[0] - size[0])), draw(st.integers(0, resize[1] - size[1]))
+    sampling, restart = draw(st.sampled_from(["L", "4:4:4", "4:2:2", "4:2:0"])), draw(st.sampled_from([0, 1, 2, 3]))
+    return (width, height), sampling, restart, region(box, resize, corner, size, draw(st.booleans()))
+
+
+@settings(max_examples=400)
+@given(crops())
+def test_any_region_is_the_python_paths_and_nothing_is_written_beside_it(photo, case) -> None:
+    size, sampling, restart, regions = case
+    image = photo.resize(size).convert("L" if sampling == "L" else "RGB")
+    options = {} if sampling == "L" else {"subsampling": sampling}
+    data = encoded(image, quality=90, restart_marker_blocks=restart, **options)
+    if (regions.resize == regions.box[:, [3, 2]]).all():
+        return
+    height, width = regions.size[0].tolist()
+    room = np.full((3, 3, height, width), 0xA5, np.uint8)
+    assert native.render_jpegs([memoryview(data)], regions, room[1:2]) == [True]
+    assert (room[[0, 2]] == 0xA5).all()
+    # Python interpolates subsampled chroma, and decodes nothing smaller: in a result of a few pixels one sees that.
+    decoded_smaller = (regions.box[0, [3, 2]] >= 4 * regions.resize[0]).all()
+    bound = 6 if sampling in ("L", "4:4:4") and not decoded_smaller else 20
+    assert mean_difference(room[1:2], by_python([data], regions)) <= bound
+
+
+def shown_whole(arrays: list[NDArray[np.generic]], size: tuple[int, int] = (9, 12)) -> tuple[bool, NDArray[np.uint8]]:
+    """Place stored pixels; return whether that was done."""
+    regions = CenterCrop(size).regions(
+        np.full(len(arrays), size[1]), np.full(len(arrays), size[0]), np.zeros((len(arrays), 0))
+    )
+    out = np.zeros((len(arrays), 3, *size), np.uint8)
+    return native.copy_pixels([memoryview(encode_npy(array)) for array in arrays], regions, out), out
+
+
+def pixels(*shape: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def test_stored_pixels_are_placed_as_they_are() -> None:
+    for size in ((9, 12), (1, 1), (64, 33)):
+        arrays = list(pixels(4, *size, 3))
+        placed, out = shown_whole(arrays, size)
+        assert placed
+        assert (out == np.stack(arrays).transpose(0, 3, 1, 2)).all()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pixels(12, 9, 3),
+        pixels(9, 13, 3),
+        pixels(9, 12, 1),
+        pixels(9, 12),
+        np.asfortranarray(pixels(9, 12, 3)),
+        pixels(9, 12, 3).astype(np.float32),
+        pixels(9, 12, 3).astype(np.int8),
+    ],
+    ids=["turned", "wider", "grey", "flat", "fortran", "float", "signed"],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_other_arrays_are_not_placed(odd: NDArray[np.generic], first: bool) -> None:
+    arrays = [odd, pixels(9, 12, 3)] if first else [pixels(9, 12, 3), odd]
+    placed, out = shown_whole(arrays)
+    assert not placed
+    assert not out.any()
+
+
+def test_a_cut_array_is_not_placed() -> None:
+    data = encode_npy(pixels(9, 12, 3))
+    regions = CenterCrop((9, 12)).regions(np.full(2, 12), np.full(2, 9), np.zeros((2, 0)))
+    for cut in (data[:-1], data[:60], b"", data + b"\0"):
+        for files in ([data, cut], [cut, data]):
+            assert not native.copy_pixels(list(map(memoryview, files)), regions, np.zeros((2, 3, 9, 12), np.uint8))
+
+
+def test_a_loader_of_stored_pixels_is_the_same_with_and_without_it(photos: Path, tmp_path: Path, loaded) -> None:
+    wt.pack(photos, tmp_path / "data", images="raw", resize=(48, 64), workers=1)
+    for view in (CenterCrop((48, 64)), CenterCrop(32), RandomResizedCrop(20, flip=True)):
+        ours, theirs = loaded(tmp_path / "data", view)
+        assert (ours == theirs).all()

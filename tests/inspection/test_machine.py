@@ -1,0 +1,122 @@
+"""What is read from the system, in files as different systems write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wds_tools.inspection.machine import (
+    NATIVE,
+    Imports,
+    Torch,
+    compiled_path,
+    describe_path,
+    driver_version,
+    imports,
+    memory_limit,
+    packages,
+    parse_requirement,
+    read_probe,
+)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"memory.max": "8000000000\n"}, 8 * 10**9),
+        ({"memory.max": "max\n"}, None),
+        ({"memory.max": "8000000000\n", "pod/memory.max": "2000000000\n"}, 2 * 10**9),
+        ({"memory/memory.limit_in_bytes": "4000000000\n"}, 4 * 10**9),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+    ],
+)
+def test_the_memory_limit_is_that_of_the_control_groups(
+    tmp_path: Path, files: dict[str, str], limit: int | None
+) -> None:
+    write(tmp_path / "proc/self/cgroup", "0::/pod\n")
+    for name, text in files.items():
+        write(tmp_path / "sys/fs/cgroup" / name, text)
+    assert memory_limit(tmp_path) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n", "535.183.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC 12.2.0", "580.65.06"),
+        ("something else\n", "of unknown version"),
+        (None, None),
+    ],
+)
+def test_the_version_of_the_driver(tmp_path: Path, text: str | None, version: str | None) -> None:
+    if text is not None:
+        write(tmp_path / "proc/driver/nvidia/version", text)
+    assert driver_version(tmp_path) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("pillow>=13.0", ("pillow", "13.0", "")),
+        ("google-crc32c>=1.6; extra == 'sources'", ("google-crc32c", "1.6", "sources")),
+        ('s3fs>=2025.5 ; extra == "s3"', ("s3fs", "2025.5", "s3")),
+        ("moto[s3,server]>=5.1; extra == 'test'", ("moto", "5.1", "test")),
+        ("numpy<3,>=2.0", ("numpy", "2.0", "")),
+        ("click", ("click", "", "")),
+    ],
+)
+def test_a_requirement_has_a_name_a_version_and_an_extra(text: str, parts: tuple[str, str, str]) -> None:
+    assert parse_requirement(text) == parts
+
+
+def test_the_packages_are_those_of_the_project_without_its_tests() -> None:
+    found = {package.name: package for package in packages()}
+    assert found["torch"].installed
+    assert found["aiohttp"].extra == "http"
+    assert "pytest" not in found
+    assert packages("no-such-distribution") == []
+
+
+def test_modules_are_imported_elsewhere() -> None:
+    found = imports("json", "no_such_module")
+    assert found == Imports({"no_such_module": "ModuleNotFoundError: No module named 'no_such_module'"})
+
+
+def test_what_the_other_process_tells_up_to_its_end() -> None:
+    told = [{"begins": "numpy"}, {"name": "numpy"}, {"begins": "torch"}]
+    assert read_probe(told, "ends the process with signal 11").broken == {"torch": "ends the process with signal 11"}
+    torch = {"version": "2.15.0", "cuda": None, "hip": None, "devices": 0, "names": []}
+    assert read_probe([*told, {"name": "torch", "torch": torch}], "") == Imports({}, Torch("2.15.0"))
+    native = [{"begins": NATIVE}, {"name": NATIVE, "simd": "neon"}]
+    assert read_probe(native, "") == Imports(simd="neon")
+
+
+@pytest.mark.parametrize(
+    ("broken", "simd", "allowed", "words"),
+    [
+        ({}, "avx2", True, "compiled, AVX2"),
+        ({}, "neon", True, "compiled, NEON"),
+        ({}, "none", True, "compiled, no SIMD"),
+        ({}, "avx512", True, "compiled, avx512"),
+        ({}, "", True, "compiled"),
+        ({}, "avx2", False, "Python only: WDS_TOOLS_NATIVE=0"),
+        ({NATIVE: "ModuleNotFoundError: No module"}, "", False, "Python only: not compiled"),
+        ({NATIVE: "ImportError: libm.so.6"}, "", True, "Python only: the compiled module cannot be loaded"),
+    ],
+)
+def test_the_path_that_decodes_in_words(broken: dict[str, str], simd: str, allowed: bool, words: str) -> None:
+    assert describe_path(broken, simd, allowed=allowed) == words
+    assert describe_path({"torch": "gone"}, "avx2", allowed=True) == "compiled, AVX2"
+
+
+def test_the_path_here_is_the_one_that_the_probe_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WDS_TOOLS_NATIVE", raising=False)
+    found = imports(NATIVE)
+    assert compiled_path() == describe_path(found.broken, found.simd, allowed=True)

@@ -1,0 +1,138 @@
+"""Warnings about what is allowed and probably not meant: at the line of the user's program, and nowhere else."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+
+import wds_tools as wt
+from wds_tools.loading import advice
+
+LIST = "images will come as a list of tensors"
+
+
+def make(dataset, **options):
+    wt.make_loader(dataset, **{"batch_size": 4, "num_workers": 0, **options}).close()
+
+
+@pytest.mark.parametrize("view", [None, wt.Resize(128)])
+def test_images_that_will_come_as_a_list_are_said_with_their_sizes_and_how_to_get_a_tensor(packed, view):
+    with pytest.warns(UserWarning, match=rf"{LIST}: their sizes differ \(\d+x\d+ to \d+x\d+\).*Resize\(\(224, 224\)\)"):
+        make(packed, view=view)
+
+
+def test_sizes_that_are_not_known_are_said_too(packed):
+    with pytest.warns(UserWarning, match=rf"{LIST}.*\(unknown\)"):
+        make(wt.Mixture([packed, packed], weights=[1, 1]), view=None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"view": wt.CenterCrop(24)},
+        {"view": wt.Resize((24, 24))},
+        {"view": None, "transform": v2.RandomCrop(24)},
+        {"view": None, "fields": "label"},
+        {"view": None, "batch_size": 1},
+        {"view": None, "where": "width >= 1"},  # a condition may choose one size
+    ],
+    ids=str,
+)
+def test_images_that_may_come_as_a_tensor_draw_no_warning(packed, options):
+    make(packed, **options)  # warnings are errors in these tests
+
+
+def test_pictures_of_one_size_draw_no_warning(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        Image.fromarray(np.full((20, 30, 3), number, np.uint8)).save(tmp_path / "in" / f"{number}.png")
+    wt.pack(tmp_path / "in", tmp_path / "out")
+    make(tmp_path / "out", view=None, fields="image")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_workers", "words"), [("1", 9, "num_workers=9, and this"), ("4", 3, "each of 4")]
+)
+def test_many_more_workers_than_cores_draw_a_warning(packed, monkeypatch, ranks, num_workers, words):
+    monkeypatch.setattr(advice, "available_cores", lambda: 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    with pytest.warns(UserWarning, match=f"{words}.* machine has 2 cores: .*tune"):
+        make(packed, fields="label", num_workers=num_workers)
+    for usual in (0, 2, None, "auto"):
+        make(packed, fields="label", num_workers=usual)
+
+
+PROGRAM = """
+import wds_tools as wt
+
+loader = wt.make_loader({0!r}, batch_size=4, num_workers=0)  # here
+"""
+
+
+def test_a_warning_names_the_line_of_the_users_program_and_comes_once(packed, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM.format(str(packed)))
+    run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
+    assert run.stderr.count(LIST) == 1
+    assert "program.py:4: UserWarning: images" in run.stderr
+
+
+def stream(packed, **options):
+    return wt.StreamingDataset(packed, **{"fields": "label", **options})
+
+
+DIFFERENT = r"StreamingDataset\(batch_size=30\) is read by a DataLoader with batch_size=20"
+
+
+def test_a_dataloader_of_another_batch_size_draws_one_warning(packed):
+    loader = DataLoader(stream(packed, batch_size=30), batch_size=20)
+    with pytest.warns(UserWarning, match=DIFFERENT) as caught:
+        list(loader)
+    assert [warning.filename for warning in caught] == [__file__]
+    list(loader)  # warnings are errors in these tests
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [({"batch_size": 20}, 20), ({}, 20), ({"batch_size": 20}, None), ({"decode": False}, None)]
+)
+def test_the_same_batch_size_and_single_samples_draw_no_warning(packed, ours, theirs):
+    options = {"fields": "label", **ours} if ours.get("decode", True) else ours
+    dataset = wt.StreamingDataset(packed, **options)
+    list(DataLoader(dataset, batch_size=theirs))
+    list(dataset)
+    if theirs:
+        next(iter(DataLoader(dataset, batch_size=theirs, num_workers=2)))
+
+
+WORKERS = """
+import wds_tools as wt
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    dataset = wt.StreamingDataset({0!r}, batch_size=30, fields="label")
+    loader = DataLoader(dataset, batch_size=20, num_workers=2, multiprocessing_context={1!r})
+    for epoch in range(3):
+        print(sum(map(len, loader)))
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_of_a_dataloader_tell_once_too(packed, tmp_path, context):
+    (tmp_path / "program.py").write_text(WORKERS.format(str(packed), context))
+    run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["390"] * 3
+    assert run.stderr.count("is read by a DataLoader with batch_size=20") == 1
+
+
+def test_torch_still_calls_the_fetcher_as_it_did():
+    """The check of the batch size looks at this call, and would find nothing without a word if it changed."""
+
+    class Asks(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield advice.batch_size_of_reader()
+
+    assert next(iter(DataLoader(Asks(), batch_size=7))).tolist() == [7]

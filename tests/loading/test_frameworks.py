@@ -1,0 +1,164 @@
+"""Training frameworks with two processes: each sample once, and runs that were interrupted go on exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Each test starts two processes that import torch and a framework.
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+PROGRAM = ROOT / "tests" / "framework_runs.py"
+KEYS = 40  # samples of the small dataset
+
+Facts = dict[str, Any]
+
+
+def run(folder: Path, *words: str | Path) -> str:
+    """Run Python; return what it prints."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "ACCELERATE_USE_CPU": "true",  # without it, Accelerate ignores that there are two processes, where no GPU is
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",  # of usually 60, in which a busy machine may not import torch
+    }
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path, packed: Path, few: Path) -> Path:
+    """Return a working directory with datasets."""
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "photos").symlink_to(packed)
+    (tmp_path / "shards" / "few").symlink_to(few)
+    return tmp_path
+
+
+@pytest.fixture
+def facts(folder: Path) -> Callable[..., list[Facts]]:
+    """Return a function that runs a framework, and returns what each process has seen."""
+
+    def facts(name: str, *launcher: str) -> list[Facts]:
+        (folder / "printed").write_text(run(folder, *launcher, PROGRAM, name, folder))
+        return [json.loads(path.read_text()) for path in sorted(folder.glob("[01].json"))]
+
+    return facts
+
+
+def each_once(steps: Iterable[list[str]]) -> bool:
+    counts = Counter(key for keys in steps for key in keys)
+    return len(counts) == KEYS == sum(counts.values())
+
+
+def test_hugging_faces_trainer_resumes_at_the_very_next_batch(facts: Callable[..., list[Facts]]) -> None:
+    ranks = facts("trainer", *TORCHRUN)
+    for rank in ranks:
+        assert rank["proofs"] == ["epoch 1: 384 samples, each once", "epoch 0: 400 samples, each once"]
+        straight = rank["straight"]
+        assert len(straight["keys"]) == 10
+        for part, first in (("mid", 3), ("second epoch", 6), ("end", 10)):
+            assert rank[part]["keys"] == straight["keys"][first:]
+            assert rank[part]["weights"] == straight["weights"]
+    for epoch in (slice(5), slice(5, 10)):
+        assert each_once(keys for rank in ranks for keys in rank["straight"]["keys"][epoch])
+
+
+def test_accelerate_skips_batches_and_loads_states_exactly(folder: Path, facts: Callable[..., list[Facts]]) -> None:
+    ranks = facts("accelerate", *TORCHRUN)
+    assert "epoch 1: 384 samples, each once" in (folder / "printed").read_text()
+    for rank in ranks:
+        assert (rank["processes"], rank["same"]) == (2, True)
+        assert rank["skipped"] == rank["epochs"][0][2:]
+        assert rank["after"] == rank["epochs"][1]
+        assert rank["loaded"] == rank["epochs"][1][2:]
+        assert "Accelerate's prepare() divides that part once more" in rank["refused"]
+    for epoch in (0, 1):
+        assert each_once(keys for rank in ranks for keys in rank["epochs"][epoch])
+    assert each_once(rank["divided"] for rank in ranks)
+
+
+def test_timm_trains_on_a_loader_and_wraps_it(facts: Callable[..., list[Facts]]) -> None:
+    for rank in facts("timm", *TORCHRUN):
+        assert rank == {
+            "proof": "epoch 1: 384 samples, each once",
+            "equal": [True] * 10,
+            "steps": 5,
+            "samples": KEYS,
+            "mixup": False,
+        }
+
+
+def test_ray_train_takes_a_loader_as_it_is_or_prepared(facts: Callable[..., list[Facts]]) -> None:
+    ranks = facts("ray")
+    for rank in ranks:
+        assert rank["documented"] == "epoch 1: 384 samples, each once"
+        assert rank["prepared"] == rank["plain"]
+        assert rank["steps"] == 5
+        assert rank["proof"] == "epoch 0: 40 samples, each once"
+    for epoch in (0, 1):
+        assert each_once(keys for rank in ranks for keys in rank["plain"][epoch])
+    assert each_once(keys for rank in ranks for keys in rank["streamed"])
+
+
+def test_spawned_processes_may_create_the_loader_before_the_process_group(facts: Callable[..., list[Facts]]) -> None:
+    ranks = facts("spawned")
+    assert {rank["proof"] for rank in ranks} == {"epoch 0: 40 samples, each once"}
+    assert each_once(keys for rank in ranks for keys in rank["steps"])
+
+
+# Lightning
+
+
+Steps = dict[tuple[int, int], Facts]
+
+
+def read_steps(*paths: Path) -> Steps:
+    """Return what each rank was trained on in each step: epoch, keys and loss."""
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    steps = {(line["step"], line["rank"]): line for line in lines}
+    assert len(steps) == len(lines), "a step was done twice"
+    return steps
+
+
+def test_lightning_resumes_at_the_very_next_batch(folder: Path, facts: Callable[..., list[Facts]]) -> None:
+    """The example starts its processes by itself; loaders are created before the process group."""
+    words = ("--data", "shards/few", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32")
+    words += ("--save-every", "3", "--out", "straight", "--metrics", "metrics.jsonl")
+    printed = run(folder, ROOT / "examples" / "07_lightning.py", *words)
+    assert "epoch 1: 40 samples, each once; accuracy" in printed
+    steps = read_steps(folder / "metrics.jsonl")
+    assert len(steps) == 20
+    for epoch in (0, 1):
+        assert each_once(line["keys"] for line in steps.values() if line["epoch"] == epoch)
+
+    ranks = facts("lightning", *TORCHRUN)
+    for checkpoint, first in {"step=3": 3, "epoch=0": 5, "last": 9}.items():  # inside an epoch, at its end, in the next
+        resumed = read_steps(*folder.glob(f"{checkpoint}-[01].jsonl"))
+        assert resumed == {place: line for place, line in steps.items() if place[0] >= first}
+
+    for rank in ranks:
+        assert rank["proof"] == "epoch 1: 384 samples, each once"
+        assert len(rank["whole"]) == 10
+        assert len({tuple(keys["short"]) for _, keys in rank["whole"]}) > 4
+        for step, keys in rank["resumed"].items():
+            assert keys == rank["whole"][int(step) :]
+    for epoch in (0, 1):
+        assert each_once(keys["only"] for rank in ranks for number, keys in rank["streamed"] if number == epoch)

@@ -1,0 +1,642 @@
+"""make_loader: batches, epochs, order, resume, and every promise at its door."""
+
+import gc
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import islice
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+import wds_tools as wt
+from wds_tools.errors import (
+    ChecksumError,
+    DecodeError,
+    DeviceError,
+    LoaderError,
+    MissingFieldError,
+    OptionError,
+    ResumeError,
+    TruncatedShardError,
+    WorkerError,
+)
+from wds_tools.loading import autoscale
+
+VIEW = wt.RandomResizedCrop(32, flip=True)
+KEYS = ("__key__",)
+
+
+def keys_of(loader):
+    return [key for batch in loader for key in batch.key]
+
+
+@pytest.fixture
+def make(packed, no_leftovers):
+    """Make loaders that are closed at the end of the test."""
+    made = []
+
+    def make(dataset=packed, **options):
+        made.append(wt.make_loader(dataset, **{"batch_size": 32, "num_workers": 2, **options}))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.close()
+    made.clear()
+    gc.collect()
+
+
+def test_a_batch_is_uint8_images_and_int64_labels(make):
+    loader = make(view=VIEW, shuffle=True)
+    for images, labels in loader:
+        assert images.shape == (32, 3, 32, 32)
+        assert images.dtype == torch.uint8
+        assert images.is_contiguous()
+        assert labels.shape == (32,)
+        assert labels.dtype == torch.int64
+    assert loader.classes[0] == "astronaut"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_one_epoch_holds_the_bytes_and_labels_of_the_folder(make, photos, num_workers):
+    loader = make(batch_size=1, fields=("json", "label", "image"), shuffle=True, num_workers=num_workers)
+    got = Counter((batch.json[0]["path"], int(batch.label[0])) for batch in loader)
+    classes = sorted(path.name for path in photos.iterdir())
+    files = [path for path in photos.rglob("*") if path.is_file()]
+    assert got == Counter((str(p.relative_to(photos)), classes.index(p.parent.name)) for p in files)
+
+
+@pytest.mark.filterwarnings("ignore:images will come as a list")
+def test_whole_pictures_come_as_a_list_and_are_the_files(make, photos):
+    for batch in make(view=None, fields=("image", "json"), batch_size=50):
+        assert isinstance(batch.image, list)
+        for image, about in zip(batch.image, batch.json, strict=True):
+            expected = np.asarray(Image.open(photos / about["path"]).convert("RGB")).astype(int)
+            assert image.dtype == torch.uint8
+            assert abs(image.permute(1, 2, 0).numpy() - expected).mean() <= 2
+
+
+def test_the_same_pixels_come_with_any_number_of_workers_and_any_way_to_start_them(make):
+    def pixels(**options):
+        return [batch.image.clone() for batch in make(view=VIEW, shuffle=True, batch_size=100, **options)]
+
+    expected = pixels(num_workers=0)
+    for options in ({"num_workers": 1}, {"num_workers": 3, "prefetch_factor": 1}, {"multiprocessing_context": "spawn"}):
+        assert all(torch.equal(a, b) for a, b in zip(pixels(**options), expected, strict=True))
+
+
+def test_each_iteration_is_the_next_epoch_with_another_order_and_other_crops(make):
+    loader = make(view=VIEW, shuffle=True, fields=("__key__", "image"), batch_size=400)
+    (first,), (second,) = loader, loader
+    assert sorted(first.key) == sorted(second.key)
+    assert first.key != second.key
+    place = second.key.index(first.key[0])
+    assert not torch.equal(first.image[0], second.image[place])
+    assert loader.state_dict()["epoch"] == 2
+
+
+def test_an_iterator_from_which_nothing_is_taken_uses_up_no_epoch(make):
+    """As when Lightning resumes at the end of an epoch."""
+    loader, plain = make(fields=KEYS, shuffle=True), make(fields=KEYS, shuffle=True)
+    iter(loader)
+    assert keys_of(loader) == keys_of(plain)
+    unused = iter(loader)
+    assert keys_of(loader) == keys_of(plain)
+    assert loader.state_dict() == plain.state_dict()
+    loader.load_state_dict(plain.state_dict())
+    iter(loader)
+    del unused
+    assert keys_of(loader) == keys_of(plain)
+
+
+def test_two_seeds_give_two_orders_and_one_seed_gives_one(make):
+    first, again, other = (keys_of(make(fields=KEYS, shuffle=True, seed=seed)) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_without_shuffle_samples_come_as_they_are_stored(make):
+    keys = keys_of(make(fields=KEYS, batch_size=100))
+    assert keys == sorted(keys)
+    assert len(keys) == 400
+
+
+def test_a_window_in_samples_can_be_given(make):
+    assert make(fields=KEYS, shuffle=64).state_dict()["window"] == 64
+    with pytest.raises(OptionError, match="window in samples"):
+        make(shuffle=-3)
+
+
+def test_set_epoch_chooses_the_epoch(make):
+    loader = make(fields=KEYS, shuffle=True, batch_size=100)
+    epochs = [keys_of(loader) for _ in range(3)]
+    loader.set_epoch(1)
+    assert keys_of(loader) == epochs[1]
+    assert keys_of(loader) == epochs[2]
+
+
+def test_len_is_exact_and_known_before_anything_is_read(make):
+    for batch_size, tail, steps in (
+        (32, "drop", 12),
+        (32, "pad", 13),
+        (32, "mask", 13),
+        (400, "drop", 1),
+        (500, "pad", 1),
+    ):
+        loader = make(fields=KEYS, batch_size=batch_size, tail=tail)
+        assert len(loader) == steps == len(list(loader))
+
+
+def test_mask_says_which_rows_are_padding_and_counts_each_sample_once(make):
+    batches = list(make(fields=KEYS, batch_size=64, tail="mask", shuffle=True))
+    assert all(len(batch.key) == 64 for batch in batches)
+    valid = [key for batch in batches for key, ok in zip(batch.key, batch.valid.tolist(), strict=True) if ok]
+    assert len(valid) == len(set(valid)) == 400
+
+
+@pytest.mark.parametrize("stop", [1, 5, 11, 12])
+def test_resume_goes_on_at_the_next_sample_with_other_workers_and_batch_sizes(make, stop):
+    loader = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
+    batches = [(batch.key, batch.image.clone()) for batch in loader]
+    seen = iter(make(fields=("__key__", "image"), view=VIEW, shuffle=True))
+    source = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
+    seen = iter(source)
+    for _ in range(stop):
+        next(seen)
+    state = json.loads(json.dumps(source.state_dict()))
+    assert state["position"] == (stop * 32 if stop < 12 else 0)  # prefetched batches do not count
+
+    again = make(fields=("__key__", "image"), view=VIEW, shuffle=True, num_workers=1, batch_size=16)
+    again.load_state_dict(state)
+    got = [(batch.key, batch.image.clone()) for batch in again]
+    if stop == 12:  # the end of an epoch is the start of the next
+        expected = [key for batch in loader for key in batch.key]
+        assert [key for keys, _ in got for key in keys][:384] == expected
+        return
+    flat_keys = [key for keys, _ in batches[stop:] for key in keys]
+    assert [key for keys, _ in got for key in keys][: len(flat_keys)] == flat_keys
+    expected = torch.cat([image for _, image in batches[stop:]])
+    assert torch.equal(torch.cat([image for _, image in got])[: len(expected)], expected)
+
+
+def test_resuming_twice_in_one_epoch_loses_and_repeats_nothing(make):
+    whole = keys_of(make(fields=KEYS, shuffle=True, batch_size=20))
+    got, state = [], None
+    for workers, steps in ((0, 3), (2, 4), (1, 100)):
+        loader = make(fields=KEYS, shuffle=True, batch_size=20, num_workers=workers)
+        if state:
+            loader.load_state_dict(state)
+        for batch in islice(loader, steps):
+            got += batch.key
+        state = loader.state_dict()
+    assert got == whole
+
+
+def test_set_epoch_after_a_resume_keeps_the_position_in_that_epoch(make):
+    loader = make(fields=KEYS, shuffle=True, batch_size=100)
+    whole = keys_of(loader)
+    it = iter(make(fields=KEYS, shuffle=True, batch_size=100))
+    source = make(fields=KEYS, shuffle=True, batch_size=100)
+    it = iter(source)
+    next(it)
+    resumed = make(fields=KEYS, shuffle=True, batch_size=100)
+    resumed.load_state_dict(source.state_dict())
+    resumed.set_epoch(0)  # as trainers do at the start of an epoch
+    assert keys_of(resumed) == whole[100:]
+
+
+def test_leaving_a_loop_early_leaves_nothing_behind_in_the_next_epoch(make):
+    loader, steady = (make(fields=("__key__", "image"), view=VIEW, shuffle=True) for _ in range(2))
+    for epoch in range(6):
+        for number, _ in enumerate(loader):
+            if number == epoch:
+                break
+        for _ in steady:
+            pass
+    assert [b.key for b in loader] == [b.key for b in steady]
+
+
+def test_a_state_of_another_seed_or_dataset_is_refused(make, packed_copy, photos, tmp_path):
+    state = make(fields=KEYS, shuffle=True).state_dict()
+    with pytest.raises(ResumeError, match="seed 0, the loader has 7"):
+        make(fields=KEYS, shuffle=True, seed=7).load_state_dict(state)
+    wt.pack(photos / "cat", tmp_path / "cats", workers=1)
+    with pytest.raises(ResumeError, match="fingerprint"):
+        make(tmp_path / "cats", fields=KEYS, shuffle=True).load_state_dict(state)
+
+
+def test_batches_that_are_kept_stay_as_they_are(make):
+    loader = make(view=VIEW, shuffle=True)
+    kept = [images for images, _ in loader]  # more than there are slots
+    loader.set_epoch(0)
+    for images, (again, _) in zip(kept, loader, strict=True):
+        assert torch.equal(images, again)
+
+
+def test_a_batch_may_be_changed_in_place(make):
+    loader = make(view=VIEW, shuffle=True)
+    for images, _ in loader:
+        images.zero_()
+    loader.set_epoch(0)
+    assert all(images.any() for images, _ in loader)
+
+
+def test_batches_outlive_their_loader(packed, no_leftovers):
+    loader = wt.make_loader(packed, batch_size=32, view=VIEW, num_workers=2)
+    images, _ = next(iter(loader))
+    before = images.clone()
+    loader.close()
+    del loader
+    gc.collect()
+    assert torch.equal(images, before)
+
+
+def test_other_fields_come_as_lists_or_tensors_of_numbers(make):
+    batch = next(iter(make(fields=("json", "cls", "__key__"))))
+    assert isinstance(batch.json[0], dict)
+    assert batch.cls.dtype == torch.int64
+    assert all(isinstance(key, str) for key in batch.key)
+
+
+def test_a_missing_field_is_an_error_that_says_which_there_are(make):
+    with pytest.raises(MissingFieldError, match=r"no 'txt'; it has .*cls.*json"):
+        make(fields=("image", "txt"))
+
+
+def test_transform_runs_on_each_sample_and_decides_shape_and_dtype(make):
+    loader = make(view=VIEW, transform=lambda image: image[:, :16].float() / 255)
+    images, _ = next(iter(loader))
+    assert images.shape == (32, 3, 16, 32)
+    assert images.dtype == torch.float32
+    plain, _ = next(iter(make(view=VIEW)))
+    assert torch.equal(images, plain[:, :, :16].float() / 255)
+
+
+def test_random_transforms_depend_on_the_place_in_the_epoch_alone(make):
+    import random
+
+    def noisy(image):
+        return image.float() + torch.rand(1) + np.random.rand() + random.random()
+
+    def images(workers):
+        return torch.cat([images for images, _ in make(view=VIEW, transform=noisy, num_workers=workers)])
+
+    random.seed(5)
+    before = torch.get_rng_state(), random.getstate()
+    inline = images(0)
+    assert torch.equal(torch.get_rng_state(), before[0])  # the user's own generators are left alone
+    assert random.getstate() == before[1]
+    assert torch.equal(inline, images(3))
+    offsets = inline.amin(dim=(1, 2, 3)) % 1
+    assert len(offsets.unique()) > 100
+
+
+def test_without_workers_a_batch_is_made_by_one_thread_and_the_users_number_comes_back(make):
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        next(
+            iter(make(view=VIEW, num_workers=0, transform=lambda image: seen.append(torch.get_num_threads()) or image))
+        )
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen[1:]) == {1}  # the first one tells the shape
+
+
+def test_a_torchvision_transform_serves_as_transform(make):
+    images, _ = next(iter(make(view=VIEW, transform=v2.RandomInvert(1.0))))
+    plain, _ = next(iter(make(view=VIEW)))
+    assert torch.equal(images, 255 - plain)
+
+
+class FakeAlbumentations:
+    """Calls as Albumentations does: an array [height, width, 3] by keyword, a dictionary back."""
+
+    __module__ = "albumentations.fake"
+
+    def __call__(self, *, image):
+        assert image.dtype == np.uint8
+        assert image.shape == (32, 32, 3)
+        return {"image": image[::-1]}
+
+
+def test_an_albumentations_transform_gets_an_array_and_gives_a_tensor(make):
+    images, _ = next(iter(make(view=VIEW, transform=FakeAlbumentations())))
+    plain, _ = next(iter(make(view=VIEW)))
+    assert torch.equal(images, plain.flip(2))
+
+
+def test_an_exception_in_a_transform_keeps_its_type_and_names_the_sample(make):
+    def fail(image):
+        if not image.any():
+            return image
+        raise KeyError("my own")
+
+    with pytest.raises(KeyError, match="my own") as caught:
+        next(iter(make(view=VIEW, transform=fail)))
+    assert "shard-000000.tar" in str(caught.value.__notes__)
+
+
+def test_a_transform_that_changes_its_shape_is_told_so(make):
+    calls = []
+
+    def moody(image):
+        calls.append(1)
+        return image[:, : 16 + (len(calls) > 3)]
+
+    with pytest.raises(OptionError, match="same shape and dtype"):
+        list(make(view=VIEW, transform=moody, num_workers=0))
+
+
+def test_batch_transform_runs_on_the_whole_batch(make):
+    normalise = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.5] * 3)])
+    images, labels = next(iter(make(view=VIEW, batch_transform=normalise)))
+    plain, _ = next(iter(make(view=VIEW)))
+    assert torch.allclose(images, plain.float() / 127.5 - 1, atol=1e-5)
+    assert labels.dtype == torch.int64
+
+
+def test_a_mask_comes_with_its_class_numbers(make, photos, tmp_path):
+    import webdataset
+
+    out = io.BytesIO()
+    mask = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 5)
+    mask.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255] + [0] * 759)
+    mask.save(out, "PNG")
+    jpeg = next((photos / "cat").glob("*.jpg")).read_bytes()
+    with webdataset.TarWriter(str(tmp_path / "m-0.tar")) as writer:
+        for number in range(4):
+            writer.write({"__key__": f"k{number}", "jpg": jpeg, "mask.png": out.getvalue(), "txt": f"text {number}"})
+    wt.index_shards([str(tmp_path / "m-0.tar")])
+    loader = make(tmp_path, batch_size=4, fields=("image", "mask.png", "txt"), view=VIEW)
+    (batch,) = loader
+    assert (batch.mask_png[0][0].numpy() == np.asarray(mask)).all()
+    assert batch.txt == [f"text {number}" for number in range(4)]
+
+
+def test_ranks_share_each_step_without_overlap_and_with_equal_steps(make):
+    whole = list(make(fields=KEYS, shuffle=True, batch_size=30))
+    parts = [list(make(fields=KEYS, shuffle=True, batch_size=10, rank=r, world_size=3)) for r in range(3)]
+    assert {len(part) for part in parts} == {len(whole)}
+    for step, batch in enumerate(whole):
+        assert [key for part in parts for key in part[step].key] == batch.key
+
+
+def test_torchruns_environment_tells_the_rank(make, monkeypatch):
+    expected = keys_of(make(fields=KEYS, rank=1, world_size=2))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert keys_of(make(fields=KEYS)) == expected
+    with pytest.raises(OptionError, match="both"):
+        make(rank=1)
+
+
+def test_a_batch_larger_than_the_dataset_is_refused_with_both_numbers(make):
+    with pytest.raises(OptionError, match="1,024 samples a step, the dataset has 400"):
+        make(batch_size=512, rank=0, world_size=2)
+    for batch_size in (0, -1):
+        with pytest.raises(OptionError, match="batch_size"):
+            make(batch_size=batch_size)
+
+
+def test_a_view_larger_than_the_pictures_is_refused_at_once_with_the_smallest(make):
+    with pytest.raises(OptionError, match="160"):
+        make(view=wt.CenterCrop(480))
+
+
+def test_what_is_no_view_is_refused(make):
+    with pytest.raises(OptionError, match="transform="):
+        make(view=v2.CenterCrop(32))
+
+
+def test_cuda_without_a_gpu_is_a_clear_error(make):
+    count = torch.cuda.device_count()
+    with pytest.raises(DeviceError, match=f"sees {count} CUDA devices"):
+        make(view=VIEW, device=f"cuda:{count}")
+    with pytest.raises(DeviceError, match="no device of torch"):
+        make(view=VIEW, device="abacus")
+
+
+def test_a_misspelt_option_fails(packed):
+    with pytest.raises(TypeError, match="batchsize"):
+        wt.make_loader(packed, batchsize=3)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_flipped_bit_stops_the_loader_with_its_place(make, packed_copy, num_workers):
+    path = packed_copy / "shard-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError) as caught:
+        list(make(packed_copy, view=VIEW, num_workers=num_workers))
+    assert caught.value.shard == "shard-000001.tar"
+    assert caught.value.key
+    assert abs(caught.value.offset - len(data) // 2) < 200_000
+
+
+def test_a_cut_shard_stops_the_loader_with_its_name(make, packed_copy):
+    path = packed_copy / "shard-000001.tar"
+    os.truncate(path, path.stat().st_size - 100)
+    with pytest.raises(TruncatedShardError, match=r"shard-000001\.tar"):
+        list(make(packed_copy, view=VIEW))
+
+
+def test_an_undecodable_image_is_named(make, tmp_path, photos):
+    import webdataset
+
+    jpeg = next((photos / "cat").glob("*.jpg")).read_bytes()
+    broken = jpeg[: len(jpeg) // 2] + b"\xff\xd9"  # cut, and closed again: only decoding can tell
+    with webdataset.TarWriter(str(tmp_path / "b-0.tar")) as writer:
+        for number, data in enumerate([jpeg, broken]):
+            writer.write({"__key__": f"k{number}", "jpg": data, "cls": "0"})
+    wt.index_shards([str(tmp_path / "b-0.tar")])
+    with pytest.raises(DecodeError, match="decoded") as caught:
+        list(make(tmp_path, batch_size=2, view=VIEW))
+    assert caught.value.key == "k1"
+
+
+def test_a_killed_worker_is_reported_and_the_loader_can_go_on(make):
+    loader = make(view=VIEW, fields=("__key__", "image"), shuffle=True, batch_size=8)
+    expected = keys_of(make(fields=KEYS, shuffle=True, batch_size=8))
+    batches = iter(loader)
+    got = [key for batch in islice(batches, 3) for key in batch.key]
+    os.kill(loader._pipeline.pool._workers[0].process.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        got.extend(key for batch in batches for key in batch.key)
+    state = loader.state_dict()
+    assert state["position"] == len(got)
+    loader.load_state_dict(state)
+    assert got + keys_of(loader) == expected
+
+
+@pytest.fixture
+def four_workers(monkeypatch):
+    """Let "auto" go up to four workers on any machine."""
+    monkeypatch.setattr(autoscale, "available_cores", lambda: 4)
+
+
+def run_until_it_grew(loader):
+    """Take batches as fast as they come until a worker was added; return the keys of all epochs."""
+    keys, patience = [], time.monotonic() + 60
+    while loader.num_workers == 1:
+        keys.append(keys_of(loader))
+        assert time.monotonic() < patience, "a loop that does nothing but wait got no second worker"
+    return keys
+
+
+def test_auto_adds_workers_while_the_loop_waits_and_the_batches_stay_the_same(make, four_workers):
+    options = {"view": VIEW, "shuffle": True, "batch_size": 8, "fields": ("__key__", "image")}
+    grown, fixed = make(num_workers="auto", **options), make(num_workers=2, **options)
+    assert grown.num_workers == 1
+    epochs = run_until_it_grew(grown)
+    assert 1 < grown.num_workers <= 4
+    assert epochs == [keys_of(fixed) for _ in epochs]
+    for ours, theirs in zip(grown, fixed, strict=True):
+        assert ours.key == theirs.key
+        assert torch.equal(ours.image, theirs.image)
+
+
+def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers):
+    loader = make(view=VIEW, num_workers="auto", batch_size=4)
+    for _ in islice(loader, 60):
+        time.sleep(0.02)
+        # Busy until the next batch is there, however slow this machine is just now.
+        wait([worker.pipe for worker in loader._pipeline.pool._workers if worker.tasks])
+    assert loader.num_workers == 1
+
+
+def test_auto_keeps_its_number_when_it_starts_again_and_a_state_goes_anywhere(make, four_workers):
+    options = {"view": VIEW, "shuffle": True, "batch_size": 8, "fields": KEYS}
+    loader = make(num_workers="auto", **options)
+    epochs = len(run_until_it_grew(loader))
+    workers = loader.num_workers
+    first = [batch.key for batch in islice(loader, 3)]
+    state = loader.state_dict()
+    loader.close()
+    other, fixed = make(num_workers="auto", **options), make(num_workers=2, **options)
+    fixed.set_epoch(epochs)
+    for again in (other, loader):
+        again.load_state_dict(state)
+    assert loader.num_workers == workers
+    expected = [batch.key for batch in fixed]
+    assert first == expected[:3]
+    assert [batch.key for batch in other] == [batch.key for batch in loader] == expected[3:]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_auto_reports_a_killed_worker_whether_it_works_already_or_not(make, four_workers, number):
+    loader = make(view=VIEW, num_workers="auto", batch_size=8)
+    batches = iter(loader)
+    next(batches)
+    process = loader._pipeline.pool._workers[number].process
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()  # an epoch of these small pictures may be over before a busy machine has ended it
+    with pytest.raises(WorkerError, match=r"worker \d of 4 .* SIGKILL"):
+        list(batches)
+    assert len(list(loader)) == 50  # with new workers
+
+
+def test_an_iterator_ends_when_a_newer_one_is_made(make):
+    loader = make(fields=KEYS)
+    old = iter(loader)
+    next(old)
+    new = iter(loader)
+    next(new)
+    with pytest.raises(LoaderError, match="newer"):
+        next(old)
+    next(new)
+
+
+def test_memory_and_descriptors_stay_the_same_over_epochs(make):
+    loader = make(view=VIEW, shuffle=True)
+
+    def resources():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * 4096, len(list(Path("/proc/self/fd").iterdir()))
+
+    for _ in range(3):
+        list(loader)
+    memory, descriptors = resources()
+    for _ in range(6):
+        list(loader)
+    memory_now, descriptors_now = resources()
+    assert descriptors_now == descriptors
+    assert memory_now - memory < 20e6
+
+
+def test_a_dataset_is_read_through_a_url_and_a_pattern(make, packed, tmp_path):
+    import fsspec
+
+    expected = [batch.image.clone() for batch in make(view=VIEW, shuffle=True)]
+    memory = fsspec.filesystem("memory")
+    memory.put(str(packed), "/loader", recursive=True)
+    try:
+        last = len(list(packed.glob("*.tar"))) - 1
+        for spec in ("memory://loader", f"memory://loader/shard-{{000000..{last:06}}}.tar"):
+            got = list(make(spec, view=VIEW, shuffle=True, cache_dir=tmp_path / "blocks", cache_bytes="10MB"))
+            assert all(torch.equal(a.image, b) for a, b in zip(got, expected, strict=True))
+    finally:
+        memory.rm("/loader", recursive=True)
+    assert list((tmp_path / "blocks").glob("*/*"))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_script_that_ends_in_the_middle_of_an_epoch_ends_in_silence(packed, num_workers):
+    script = (
+        "import wds_tools as wt\n"
+        f"loader = wt.make_loader({str(packed)!r}, batch_size=8, num_workers={num_workers}, fields=('label',))\n"
+        "batches = iter(loader)\nnext(batches)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_loader_tells_what_it_reads_and_how(make, packed):
+    text = repr(make(view=wt.CenterCrop(24)))
+    assert text == (
+        f"Loader({str(packed)!r}, samples=400, batch_size=32, steps=12, num_workers=2, device='cpu', "
+        "view=CenterCrop(size=24, resize=None))"
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_a_transform_that_returns_one_size_gives_a_tensor_for_pictures_of_any_size(make, num_workers, dtype):
+    transform = v2.Compose([v2.RandomCrop(64), v2.ToDtype(dtype, scale=True)])
+    for more in ({"view": None}, {"view": wt.Resize(128)}, {"batch_size": 150}):
+        options = {"fields": "image", "transform": transform, "num_workers": num_workers, **more}
+        first, *rest = make(**options)
+        assert first.shape == (options.get("batch_size", 32), 3, 64, 64)
+        assert first.dtype == dtype
+        assert all(isinstance(batch, torch.Tensor) for batch in rest)
+        assert all(torch.equal(batch, again) for batch, again in zip([first, *rest], make(**options), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:images will come as a list")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_pictures_of_one_size_are_a_tensor_without_a_view_and_others_a_list(make, tmp_path, num_workers):
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        side = 20 if number < 9 else 30
+        Image.fromarray(np.full((side, 40, 3), number, np.uint8)).save(tmp_path / "in" / f"{number}.png")
+    wt.pack(tmp_path / "in", tmp_path / "packed")
+    found = Counter()
+    for images in make(tmp_path / "packed", view=None, fields="image", batch_size=3, num_workers=num_workers):
+        assert isinstance(images, torch.Tensor) == (len({image.shape for image in images}) == 1)
+        found += Counter((image.shape[1], int(image[0, 0, 0])) for image in images)
+    assert found == Counter((20 if number < 9 else 30, number) for number in range(12))
+    single = make(tmp_path / "packed", view=None, fields="image", batch_size=1, num_workers=num_workers)
+    assert {tuple(images.shape) for images in single} == {(1, 3, 20, 40), (1, 3, 30, 40)}

@@ -1,0 +1,82 @@
+"""Slots of shared memory: lent without a copy, taken back when the last view is gone."""
+
+import gc
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+
+from wds_tools.loading.assemble import Layout
+from wds_tools.loading.ring import Ring
+
+IMAGES = Layout((3, 4, 5), torch.uint8)
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def fill(ring, slot, value):
+    ring.images(slot).fill_(value)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_what_a_process_writes_is_seen_here_however_it_was_started(method):
+    ring = Ring(slots=3, rows=2, layout=IMAGES)
+    process = multiprocessing.get_context(method).Process(target=fill, args=(ring, 1, 77))
+    process.start()
+    process.join()
+    assert (ring.images(1) == 77).all()
+    assert not ring.images(0).any()
+    assert not ring.images(2).any()
+
+
+def test_a_lent_slot_comes_back_when_the_last_view_of_it_is_gone():
+    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    images = ring.lend(ring.take())
+    one = images[0, 1:, :2]
+    del images
+    gc.collect()
+    assert ring.free == 0  # a part of a picture keeps the whole slot
+    del one
+    gc.collect()
+    assert ring.free == 1
+
+
+def test_a_lent_tensor_outlives_its_ring():
+    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    images = ring.lend(ring.take())
+    images.fill_(9)
+    del ring
+    gc.collect()
+    assert (images == 9).all()
+
+
+def test_the_slot_that_was_freed_last_is_used_first():
+    ring = Ring(slots=4, rows=1, layout=Layout((1,), torch.uint8))
+    taken = [ring.take() for _ in range(4)]
+    for slot in taken:
+        ring.release(slot)
+    assert [ring.take() for _ in range(4)] == taken[::-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.int64])
+def test_slots_hold_any_dtype(dtype):
+    ring = Ring(slots=2, rows=3, layout=Layout((2, 2), dtype))
+    images = ring.images(1)
+    assert images.shape == (3, 2, 2)
+    assert images.dtype == dtype
+    images.fill_(1)
+    assert (ring.images(1) == 1).all()
+    assert not ring.images(0).any()
+
+
+def test_a_ring_has_no_name_in_dev_shm_and_closes_its_descriptor():
+    before = descriptors()
+    ring = Ring(slots=2, rows=2, layout=IMAGES)
+    assert descriptors() > before
+    assert "/memfd:wds_tools" in Path("/proc/self/maps").read_text()
+    del ring
+    gc.collect()
+    assert descriptors() == before

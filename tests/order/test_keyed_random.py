@@ -1,0 +1,63 @@
+"""Randomness that is a function of its key."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wds_tools.order.keyed_random import hashes, key_of, permute, uniform, unpermute
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+@given(KEYS, st.integers(1, 5000))
+def test_permute_hits_every_value_once_and_unpermute_undoes_it(key, n):
+    values = np.arange(n)
+    permuted = permute(key, n, values)
+    assert sorted(permuted.tolist()) == list(range(n))
+    assert (unpermute(key, n, permuted) == values).all()
+
+
+@given(KEYS, st.integers(2, 2**40), st.lists(st.integers(0, 2**40), min_size=1, max_size=50))
+def test_permute_of_a_few_values_of_a_huge_range_stays_inside_and_is_undone(key, n, values):
+    values = np.array(values) % n
+    permuted = permute(key, n, values)
+    assert (permuted >= 0).all()
+    assert (permuted < n).all()
+    assert (unpermute(key, n, permuted) == values).all()
+
+
+def test_permutations_of_two_keys_differ():
+    assert (permute(1, 1000, np.arange(1000)) != permute(2, 1000, np.arange(1000))).mean() > 0.9
+
+
+def test_permute_sends_each_value_everywhere_about_equally_often():
+    counts = np.zeros((8, 8))
+    for key in range(4000):
+        counts[np.arange(8), permute(key, 8, np.arange(8))] += 1
+    assert abs(counts / 4000 - 1 / 8).max() < 0.03  # five standard deviations
+
+
+@given(KEYS, st.integers(0, 10**12), st.integers(1, 40))
+def test_uniform_depends_on_its_position_alone(key, position, count):
+    alone = uniform(key, np.array([position]), count)
+    among = uniform(key, np.arange(position, position + 5), count)
+    assert (alone[0] == among[0]).all()
+    assert ((among >= 0) & (among < 1)).all()
+
+
+def test_uniform_is_uniform_and_uncorrelated():
+    u = uniform(7, np.arange(50_000), 4)
+    histogram = np.histogram(u, bins=20, range=(0, 1))[0] / u.size
+    assert abs(histogram - 0.05).max() < 0.002
+    assert abs(np.corrcoef(u.T) - np.eye(4)).max() < 0.03
+    assert abs(np.corrcoef(u[:-1, 0], u[1:, 0])[0, 1]) < 0.03
+
+
+def test_hashes_of_neighbouring_counters_share_half_their_bits():
+    x = hashes(3, np.arange(10_000))
+    different = np.unpackbits((x[1:] ^ x[:-1]).view(np.uint8)).sum() / len(x[1:])
+    assert abs(different - 32) < 0.2
+
+
+def test_key_of_tells_numbers_from_text_and_keeps_parts_apart():
+    assert len({key_of(1), key_of("1"), key_of("a", "b"), key_of("ab"), key_of("b", "a")}) == 5

@@ -1,0 +1,193 @@
+"""Mixtures: exact proportions at every place, one sequence, one state."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wds_tools as wt
+from wds_tools.errors import OptionError, ResumeError
+from wds_tools.order.mixture import MixtureOrder, pattern_of, whole_shares
+from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
+from wds_tools.order.sequence import Order
+
+SHARES = st.lists(st.integers(1, 12), min_size=2, max_size=5)
+
+
+@st.composite
+def mixtures(draw):
+    shares = draw(SHARES)
+    lanes, seed = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    parts = [
+        Order(
+            fingerprint=str(number),
+            shard_samples=draw(st.lists(st.integers(1, 30), min_size=1, max_size=4)),
+            seed=seed,
+            window=draw(st.integers(1, 40)),
+            block=draw(st.integers(1, 8)),
+            lanes=lanes,
+        )
+        for number in range(len(shares))
+    ]
+    return MixtureOrder(parts, shares, draw(st.sampled_from(["first_exhausted", "all_exhausted"])))
+
+
+def whose(order, ids):
+    return np.searchsorted(order._first_id, ids, side="right") - 1
+
+
+@given(SHARES)
+def test_after_any_number_of_places_each_part_has_its_share_to_within_one(shares):
+    pattern = np.tile(pattern_of(shares), 2)
+    for number, share in enumerate(shares):
+        taken = np.cumsum(pattern == number)
+        assert (abs(taken - np.arange(1, len(pattern) + 1) * share / sum(shares)) < 1).all()
+
+
+@given(mixtures(), st.integers(1, 3), st.integers(0, 2))
+def test_batches_of_whole_shares_have_exactly_these(order, times, epoch):
+    size = times * sum(order.shares)
+    for start in range(0, order.samples - size + 1, size):
+        ids = order.ids(epoch, start, start + size)
+        assert np.bincount(whose(order, ids), minlength=len(order.shares)).tolist() == [
+            times * share for share in order.shares
+        ]
+
+
+@given(mixtures(), st.integers(0, 2), st.data())
+def test_any_part_of_the_sequence_is_the_same_however_it_is_asked_for(order, epoch, data):
+    whole = order.ids(epoch, 0, order.samples)
+    start = data.draw(st.integers(0, order.samples))
+    stop = data.draw(st.integers(start, order.samples))
+    again = order.like(window=order.window, block=order.block, lanes=order.lanes)
+    assert (again.ids(epoch, start, stop) == whole[start:stop]).all()
+
+
+@given(mixtures(), st.integers(0, 2))
+def test_the_stop_rules_end_where_they_say(order, epoch):
+    ids = order.ids(epoch, 0, order.samples)
+    counts = np.bincount(whose(order, ids), minlength=len(order.parts))
+    sizes = np.array([part.samples for part in order.parts])
+    if order.stop == "first_exhausted":
+        assert len(set(ids.tolist())) == len(ids)  # nothing twice
+        after = whose(order, np.array([order._first_id[n] for n in [order._pattern[order.samples % order._period]]]))
+        assert counts[after[0]] == sizes[after[0]]  # the next place would need a sample that is not there
+    else:
+        assert (counts >= sizes).all()
+        assert set(ids.tolist()) == set(range(order.stored))  # each at least once
+        assert len(set(ids[:-1].tolist())) < order.stored  # and not one place too long
+        for number, size in enumerate(sizes.tolist()):
+            mine = ids[whose(order, ids) == number]
+            assert len(set(mine[:size].tolist())) == size  # a pass is complete before the next one
+
+
+def test_a_second_pass_and_a_second_epoch_have_orders_of_their_own():
+    small = Order(fingerprint="s", shard_samples=[40], seed=0, window=40, block=2)
+    large = Order(fingerprint="l", shard_samples=[200], seed=0, window=40, block=2)
+    order = MixtureOrder([small, large], [1, 1], "all_exhausted")
+    passes = [order.ids(epoch, 0, 400)[::2][k * 40 : k * 40 + 40].tolist() for epoch in range(2) for k in range(5)]
+    assert all(sorted(one) == list(range(40)) for one in passes)
+    assert len(set(map(tuple, passes))) == 10
+
+
+@given(mixtures(), st.integers(1, 3), st.integers(1, 7), st.data())
+def test_a_state_goes_on_on_any_topology(order, world, batch, data):
+    plan = EpochPlan(order, Cursor(1), World(), data.draw(st.integers(1, 9)), "mask")
+    number = data.draw(st.integers(0, len(plan) - 1))
+    cursor = plan.cursor_after(number)
+    state = json.loads(json.dumps(state_dict(order, cursor)))
+    course, found = resume(state, order.like(window=[3] * len(order.parts), block=[2] * len(order.parts), lanes=1))
+    assert found == cursor
+    rest = []
+    plans = [EpochPlan(course.of(cursor.epoch), cursor, World(rank, world), batch, "mask") for rank in range(world)]
+    for step in (plan.step(k) for plan in plans for k in range(len(plan))):
+        rest += [row for row in zip(step.positions.tolist(), step.ids.tolist(), step.valid, strict=True) if row[2]]
+    assert [i for _, i, _ in sorted(rest)] == order.ids(cursor.epoch, cursor.position, order.samples).tolist()
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [([0.7, 0.3], [7, 3]), ([1, 1], [1, 1]), ([2, 4, 6], [1, 2, 3]), ([1 / 3, 2 / 3], [1, 2]), ([0.125, 1], [1, 8])],
+)
+def test_weights_become_the_smallest_whole_numbers(weights, shares):
+    assert whole_shares(weights) == shares
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6))
+def test_odd_weights_are_met_to_a_few_thousandths(weights):
+    shares = np.array(whole_shares(weights))
+    assert abs(shares / shares.sum() - np.array(weights) / sum(weights)).max() < 2e-4
+    assert shares.sum() <= 10_000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"datasets": ["a", "b"], "weights": [1]},
+        {"datasets": ["a"], "weights": [-1]},
+        {"datasets": [], "weights": []},
+        {"datasets": "a", "weights": [1]},
+        {"datasets": ["a"], "weights": [1], "stop": "sometime"},
+        {"datasets": ["a"], "weights": [float("nan")]},
+    ],
+)
+def test_what_is_no_mixture_is_refused(wrong):
+    with pytest.raises(OptionError, match=r"Mixture|stop="):
+        wt.Mixture(**wrong)
+
+
+@pytest.fixture(scope="module")
+def two(photos, tmp_path_factory):
+    """Return two datasets, of cats and of all the others, with the same classes."""
+    folder = tmp_path_factory.mktemp("mixture")
+    classes = sorted(path.name for path in photos.iterdir() if path.is_dir())
+    for name, wanted in (("cats", classes[:1]), ("others", classes[1:])):
+        (folder / f"{name}-in").mkdir()
+        for word in wanted:
+            (folder / f"{name}-in" / word).symlink_to(photos / word)
+        wt.pack(folder / f"{name}-in", folder / name, shard_bytes="500kB", classes=classes, workers=1)
+    return folder / "cats", folder / "others"
+
+
+def test_a_loader_of_a_mixture_gives_exact_proportions_right_labels_and_resumes(two):
+    def make(**options):
+        mixture = wt.Mixture(two, weights=[0.3, 0.7], stop="all_exhausted")
+        return wt.make_loader(
+            mixture, batch_size=20, shuffle=True, view=wt.RandomResizedCrop(16), fields=("image", "label"), **options
+        )
+
+    with make(num_workers=2) as loader:
+        batches = [(images.clone(), labels) for images, labels in loader]
+        assert len(batches) == len(loader) > 20
+        assert all(int((labels == 0).sum()) == 6 for _, labels in batches)
+        assert loader.epoch_proof().ok
+    with make(num_workers=0) as loader:
+        seen = iter(loader)
+        for images, labels in batches[:7]:
+            got_images, got_labels = next(seen)
+            assert (got_images == images).all()
+            assert (got_labels == labels).all()
+        state = json.loads(json.dumps(loader.state_dict()))
+    assert len(json.dumps(state)) < 400
+    with make(num_workers=1) as loader:
+        loader.load_state_dict(state)
+        assert all(
+            (got[0] == want[0]).all() and (got[1] == want[1]).all()
+            for got, want in zip(loader, batches[7:], strict=True)
+        )
+
+
+def test_a_mixture_of_other_weights_refuses_the_state(two):
+    def make(weights):
+        return wt.make_loader(wt.Mixture(two, weights=weights), batch_size=10, fields=("label",), shuffle=True)
+
+    with make([1, 1]) as one, make([1, 2]) as other, pytest.raises(ResumeError, match="fingerprint"):
+        other.load_state_dict(one.state_dict())
+
+
+def test_datasets_that_number_their_classes_differently_do_not_mix(two, packed, photos, tmp_path):
+    wt.pack(photos, tmp_path / "flat", workers=1, classes=sorted(p.name for p in photos.iterdir())[::-1])
+    with pytest.raises(OptionError, match="number their classes differently"):
+        wt.make_loader(wt.Mixture([two[0], tmp_path / "flat"], weights=[1, 1]), batch_size=4, fields=("label",))

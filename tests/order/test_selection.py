@@ -1,0 +1,112 @@
+"""Which samples an epoch has, and how often: counts are exact, who is repeated rotates."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wds_tools.errors import OptionError
+from wds_tools.order.selection import Selection, apportion, balance, draw, split_by_class
+from wds_tools.order.sequence import Order
+
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80).map(lambda values: np.array(values, np.int64))
+WEIGHTS = st.lists(st.sampled_from([0.1, 0.5, 1.0, 3.0, 100.0]), min_size=5, max_size=5).map(np.array)
+
+
+@given(st.integers(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=9).filter(lambda s: sum(s) > 1e-3))
+def test_apportion_sums_up_and_stays_within_one_of_the_exact_share(total, shares):
+    parts = apportion(total, np.array(shares))
+    assert parts.sum() == total
+    assert (abs(parts - total * np.array(shares) / sum(shares)) < 1 + 1e-6).all()
+
+
+@given(LABELS, WEIGHTS, st.integers(0, 5))
+def test_each_class_gets_its_share_of_each_epoch_and_its_samples_come_equally_often(label, weights, epoch):
+    selection = Selection(np.arange(len(label)) * 3, balance=balance(label, weights), seed=1)
+    ids = selection.ids(epoch)
+    assert len(ids) == selection.samples == len(label)
+    assert (np.diff(ids) >= 0).all()
+    share = weights[label]  # what WeightedRandomSampler would be given
+    for number in np.unique(label):
+        repeats = selection.repeats(epoch)[label == number]
+        expected = len(label) * share[label == number].sum() / share.sum()
+        assert abs(repeats.sum() - expected) < 1 + 1e-6
+        assert repeats.max() - repeats.min() <= 1
+
+
+def test_who_comes_once_more_rotates_until_each_has_had_its_turn():
+    label = np.array([0] * 30 + [1] * 10)
+    selection = Selection(np.arange(40), balance=balance(label, np.array([1 / 30, 1 / 10])), seed=0)
+    assert selection.balance.factors.tolist() == [20 / 30, 2.0]
+    counts = sum(selection.repeats(epoch) for epoch in range(3))
+    assert (counts[:30] == 2).all()  # 20 of 30 in each of three epochs
+    assert (counts[30:] == 6).all()
+    assert (selection.repeats(0) != selection.repeats(1)).any()
+
+
+def test_the_counts_are_those_of_a_weighted_random_sampler():
+    import torch
+
+    label = np.repeat([0, 1, 2], [700, 200, 100])
+    weights = np.array([1.0, 2.0, 10.0])
+    torch.manual_seed(0)
+    drawn = list(torch.utils.data.WeightedRandomSampler(weights[label].tolist(), 200_000))
+    theirs = np.bincount(label[drawn]) / 200
+    ours = balance(label, weights).targets
+    assert abs(theirs - ours).max() < 10
+
+
+@pytest.mark.parametrize("weights", [[-1, 1], [np.nan, 1], [np.inf, 1], [0, 0]])
+def test_impossible_weights_are_refused(weights):
+    with pytest.raises(OptionError, match="class_weights"):
+        balance(np.array([0, 1]), np.array(weights, np.float64))
+
+
+def test_nothing_chosen_is_refused():
+    with pytest.raises(OptionError, match="leave no sample"):
+        Selection(np.empty(0, np.int64))
+
+
+@given(LABELS, st.data())
+def test_a_split_is_disjoint_complete_and_stratified(label, data):
+    ids = np.arange(len(label)) * 2
+    count = data.draw(st.integers(0, len(label)))
+    first, second = split_by_class(ids, label, count, seed=3)
+    assert len(second) == count
+    assert sorted([*first, *second]) == ids.tolist()
+    for number in np.unique(label):
+        there = ids[label == number]
+        assert abs(np.isin(second, there).sum() - len(there) * count / len(ids)) < 1 + 1e-6
+
+
+def test_another_seed_draws_others():
+    ids = np.arange(1000)
+    one, two = (draw(ids, 100, seed=seed, purpose="subset") for seed in (0, 1))
+    assert len(one) == 100
+    assert (one == draw(ids, 100, seed=0, purpose="subset")).all()
+    assert len(np.intersect1d(one, two)) < 40
+
+
+@given(LABELS, WEIGHTS, st.integers(0, 50), st.integers(1, 7), st.integers(1, 3), st.integers(0, 4))
+def test_an_order_of_a_selection_holds_exactly_its_samples(label, weights, window, block, lanes, epoch):
+    selection = Selection(np.arange(len(label)) * 3, balance=balance(label, weights), seed=1)
+    shards = [3 * len(label) - 5, 5] if len(label) > 2 else [3 * len(label)]
+    order = Order(
+        fingerprint="x", shard_samples=shards, seed=0, window=window, block=block, lanes=lanes, selection=selection
+    )
+    ids = order.ids(epoch, 0, order.samples)
+    assert sorted(ids.tolist()) == selection.ids(epoch).tolist()
+    middle = order.samples // 2
+    again = order.like(window=window, block=block, lanes=lanes)
+    assert again.ids(epoch, middle, order.samples).tolist() == ids[middle:].tolist()
+
+
+def test_repeated_samples_stay_within_the_window_of_their_block():
+    label = np.array([0] * 900 + [1] * 100)
+    selection = Selection(np.arange(1000), balance=balance(label, np.array([1 / 900, 1 / 100])), seed=0)
+    order = Order(fingerprint="x", shard_samples=[1000], seed=0, window=50, block=10, selection=selection)
+    ids = order.ids(0, 0, 1000)
+    for sample in (905, 950):
+        places = np.flatnonzero(ids == sample)
+        assert len(places) == 5
+        assert np.ptp(places) <= 2 * (50 + 10)

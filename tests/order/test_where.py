@@ -1,0 +1,87 @@
+"""where= is parsed, never evaluated; it says the same as Python would of each row."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wds_tools.errors import OptionError
+from wds_tools.order.where import parse
+
+COLUMNS = ["width", "height", "label", "mode", "jpg.size"]
+CLASSES = ["cat", "dog", "fox"]
+ROWS = [
+    {"width": w, "height": h, "label": n, "mode": m, "jpg.size": w * h // 3}
+    for w, h, n, m in [(100, 50, 0, "RGB"), (256, 256, 1, "L"), (640, 480, 2, "RGB"), (10, 2000, 1, "CMYK")]
+]
+TABLE = pa.Table.from_pylist(ROWS)
+
+
+def found(where):
+    rows = TABLE.filter(parse(where, columns=COLUMNS, classes=CLASSES)).to_pylist()
+    return [ROWS.index(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("width >= 256", [1, 2]),
+        ("width >= 256 and label in (1, 2)", [1, 2]),
+        ("label == 'cat' or label == 'fox'", [0, 2]),
+        ("label in ('cat', 'dog')", [0, 1, 3]),
+        ("'dog' == label", [1, 3]),
+        ("label not in ['cat']", [1, 2, 3]),
+        ("not (mode == 'RGB')", [1, 3]),
+        ("100 < width < 600", [1]),
+        ("width / height > 1.3", [0, 2]),
+        ("width * height >= 20_000 and jpg.size > 21_845", [2]),
+        ("width - height == -1990", [3]),
+        ("True", [0, 1, 2, 3]),
+        (pc.field("width") < 100, [3]),
+    ],
+)
+def test_a_condition_finds_its_rows(where, rows):
+    assert found(where) == rows
+
+
+NUMBERS = st.sampled_from(["width", "height", "label", "3", "-1", "256", "2.5"])
+SUMS = st.tuples(NUMBERS, st.sampled_from(["+", "-", "*"]), NUMBERS).map(" ".join)
+COMPARISONS = st.tuples(SUMS, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), SUMS).map(" ".join)
+CONDITIONS = st.recursive(
+    COMPARISONS,
+    lambda inner: (
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda t: f"({' '.join(t)})")
+        | inner.map(lambda text: f"not ({text})")
+    ),
+    max_leaves=5,
+)
+
+
+@given(CONDITIONS)
+def test_a_condition_means_what_it_means_in_python(text):
+    expected = [number for number, row in enumerate(ROWS) if eval(text, {}, row)]
+    assert found(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("weight > 3", "no column 'weight'; the index has width"),
+        ("label == 'cow'", "no class 'cow'; the dataset has cat, dog, fox"),
+        ("width >=", "cannot be read"),
+        ("width = 3", "cannot be read"),
+        ("__import__('os').system('true')", "not allowed"),
+        ("(lambda: 1)()", "not allowed"),
+        ("[x for x in (1,)]", "not allowed"),
+        ("width ** 9", "not allowed"),
+        ("width is 3", "allowed are"),
+        ("width in 3", "behind in comes a list"),
+        ("(" * 500 + "1" + ")" * 500, "cannot be read"),
+        (17, "allowed are text"),
+    ],
+)
+def test_anything_else_is_refused_with_what_is_allowed(where, words):
+    with pytest.raises(OptionError, match="where=") as caught:
+        parse(where, columns=COLUMNS, classes=CLASSES)
+    assert words in str(caught.value)

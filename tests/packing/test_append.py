@@ -1,0 +1,166 @@
+"""Datasets that are added to, and written anew."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import wds_tools as wt
+from wds_tools.errors import DestinationError, OptionError
+
+REPOSITORY = Path(__file__).parents[2]
+KEEP = {"images": "keep", "workers": 1}
+
+
+@pytest.fixture
+def halves(photos, tmp_path):
+    """Return two folders: every other photograph in each; the second has a class of its own."""
+    for number, name in enumerate(("first", "second")):
+        for path in sorted(photos.glob("*/*"))[number::2]:
+            folder = tmp_path / name / path.parent.name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / path.name).symlink_to(path)
+    shutil.rmtree(tmp_path / "first" / "dandelion")  # not the last name: numbers must not shift
+    return tmp_path / "first", tmp_path / "second"
+
+
+def stored(dataset):
+    """Return (path, class name) and key of every sample, read by the loader."""
+    with wt.make_loader(
+        dataset, batch_size=16, fields=("__key__", "json", "label"), tail="mask", num_workers=0
+    ) as loader:
+        return [
+            (key, facts["path"], loader.classes[label])
+            for batch in loader
+            for key, facts, label, ok in zip(batch.key, batch.json, batch.label.tolist(), batch.valid, strict=True)
+            if ok
+        ]
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_appended_comes_behind_and_classes_keep_their_numbers(halves, tmp_path):
+    first, second = halves
+    before = wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP).manifest
+    old = {entry.name: (tmp_path / "dst" / entry.name).read_bytes() for entry in before.shards}
+    report = wt.append(second, tmp_path / "dst", **KEEP)
+    now = report.manifest
+    assert report.packed == now.samples - before.samples == 200
+    assert now.shards[: len(before.shards)] == before.shards
+    assert all((tmp_path / "dst" / name).read_bytes() == data for name, data in old.items())
+    assert now.classes == (*before.classes, "dandelion")
+    assert now.shuffled
+    rows = stored(tmp_path / "dst")
+    assert len({key for key, _, _ in rows}) == len(rows) == now.samples
+    assert all(path.split("/")[0] == name for _, path, name in rows)
+    wanted = [str(path.relative_to(folder)) for folder in halves for path in folder.glob("*/*")]
+    assert Counter(path for _, path, _ in rows) == Counter(wanted)
+    assert wt.verify(tmp_path / "dst").damage_count == 0
+
+
+def test_appending_again_does_nothing_and_a_third_part_comes_behind_both(halves, photos, tmp_path):
+    first, second = halves
+    wt.pack(first, tmp_path / "dst", **KEEP)
+    wt.append(second, tmp_path / "dst", **KEEP)
+    whole = contents(tmp_path / "dst")
+    again = wt.append(second, tmp_path / "dst", **KEEP)
+    assert again.packed == 0
+    assert contents(tmp_path / "dst") == whole
+    (tmp_path / "third").mkdir()
+    (tmp_path / "third" / "cat").symlink_to(photos / "cat")
+    third = wt.append(tmp_path / "third", tmp_path / "dst", **KEEP).manifest
+    assert third.samples == again.manifest.samples + 50
+    assert len(third.source["parts"]) == 3
+    keys = [key for key, _, _ in stored(tmp_path / "dst")]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_training_run_takes_the_new_samples_in_at_its_next_epoch(halves, tmp_path):
+    first, second = halves
+    wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP)
+
+    def make():
+        return wt.make_loader(tmp_path / "dst", batch_size=10, fields=("__key__",), shuffle=True, num_workers=0)
+
+    with make() as loader:
+        whole = [key for batch in loader for key in batch.key]
+    with make() as loader:
+        got = [key for batch in itertools.islice(loader, 4) for key in batch.key]
+        state = json.loads(json.dumps(loader.state_dict()))
+    wt.append(second, tmp_path / "dst", **KEEP)
+    with make() as loader:
+        loader.load_state_dict(state)
+        assert got + [key for batch in loader for key in batch.key] == whole
+        assert len(loader) == wt.describe(tmp_path / "dst").samples // 10
+        assert len({key for batch in loader for key in batch.key}) == len(loader) * 10
+
+
+@pytest.mark.parametrize("moment", ["plan.json", "shard-000003.json", "shard-000004.json"])
+def test_a_killed_append_leaves_the_dataset_as_it_was_and_the_rerun_ends_the_same(halves, tmp_path, moment):
+    first, second = halves
+    wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP)
+    shutil.copytree(tmp_path / "dst", tmp_path / "undisturbed")
+    wt.append(second, tmp_path / "undisturbed", **KEEP)
+    manifest = (tmp_path / "dst" / "manifest.json").read_bytes()
+    script = f"import wds_tools as wt; wt.append({str(second)!r}, {str(tmp_path / 'dst')!r}, images='keep', workers=1)"
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    while process.poll() is None and not (tmp_path / "dst" / ".packing" / moment).exists():
+        time.sleep(0.001)
+    process.kill()
+    if process.wait():
+        assert (tmp_path / "dst" / "manifest.json").read_bytes() == manifest
+        assert wt.verify(tmp_path / "dst").damage_count == 0
+    wt.append(second, tmp_path / "dst", **KEEP)
+    assert contents(tmp_path / "dst") == contents(tmp_path / "undisturbed")
+
+
+def test_what_does_not_go_together_is_refused_with_what_does(halves, photos, packed_copy, tmp_path):
+    first, second = halves
+    with pytest.raises(DestinationError, match=r"has no manifest\.json: append to a finished dataset"):
+        wt.append(second, tmp_path / "nowhere", **KEEP)
+    wt.pack(first, tmp_path / "dst", **KEEP)
+    with pytest.raises(OptionError, match="packed with images='keep', this would add 'raw'"):
+        wt.append(second, tmp_path / "dst", images="raw", workers=1)
+    with pytest.raises(OptionError, match="has names for its classes"):
+        wt.append(photos / "cat", tmp_path / "dst", **KEEP)
+    (packed_copy / "manifest.json").unlink()
+    wt.index_shards(f"{packed_copy}/*.tar")
+    with pytest.raises(DestinationError, match="was not made by pack"):
+        wt.append(second, packed_copy, **KEEP)
+    with pytest.raises(DestinationError, match="holds another dataset"):
+        wt.pack(second, tmp_path / "dst", **KEEP)
+
+
+def test_resharding_keeps_the_samples_and_their_order(packed, tmp_path):
+    manifest = wt.reshard(packed, tmp_path / "big", workers=1).manifest
+    assert len(manifest.shards) == 1
+    assert manifest.shuffled  # it was, and still is
+    assert manifest.classes == wt.Manifest(manifest.shards, {}, manifest.classes).classes
+    before, after = stored(packed), stored(tmp_path / "big")
+    assert [row[1:] for row in before] == [row[1:] for row in after]
+    wt.reshard(packed, tmp_path / "mixed", shuffle=True, seed=5, shard_bytes="300kB", workers=1)
+    mixed = stored(tmp_path / "mixed")
+    assert sorted(row[1:] for row in mixed) == sorted(row[1:] for row in before)
+    assert [row[1:] for row in mixed] != [row[1:] for row in before]
+
+
+def test_resharding_may_change_the_images(packed, tmp_path):
+    wt.reshard(packed, tmp_path / "raw", images="raw", resize="32x24", workers=1)
+    with wt.make_loader(tmp_path / "raw", batch_size=50, view=wt.Resize((24, 32)), num_workers=0) as loader:
+        assert next(iter(loader)).image.shape == (50, 3, 24, 32)
+
+
+def test_a_pack_may_keep_the_order_of_its_source(photos, tmp_path):
+    manifest = wt.pack(photos, tmp_path / "dst", shuffle=False, **KEEP).manifest
+    assert not manifest.shuffled
+    paths = [path for _, path, _ in stored(tmp_path / "dst")]
+    assert paths == sorted(paths)

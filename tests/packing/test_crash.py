@@ -1,0 +1,179 @@
+"""kill -9 and failing calls at every write, fsync and rename of a pack, each in turn; the rerun ends the same.
+
+`writev` is what shards are written by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import faults
+import mounts
+import pytest
+
+import wds_tools as wt
+from wds_tools.packing.shard_file import CHUNK_BYTES
+
+REPOSITORY = Path(__file__).parents[2]
+OPTIONS = {"shard_bytes": "60kB", "workers": 1, "images": "keep"}
+COMMAND = [sys.executable, "-m", "wds_tools", "pack", "--shard-bytes=60kB", "--workers=1", "--images=keep"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernel() -> None:
+    """Skip where the kernel cannot hand calls over."""
+    if reason := faults.missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def few(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of four pictures, which make two shards."""
+    folder = tmp_path_factory.mktemp("few")
+    for name, count in (("cat", 2), ("fig", 2)):
+        (folder / name).mkdir()
+        for path in sorted((photos / name).glob("*.jpg"))[:count]:
+            shutil.copy(path, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of an undisturbed pack."""
+    folder = tmp_path_factory.mktemp("whole") / "dst"
+    wt.pack(few, folder, **OPTIONS)
+    found = contents(folder)
+    assert len([name for name in found if name.endswith(".tar")]) == 2
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def pack_with(fault: str, call: str, number: int, few: Path, dst: Path) -> subprocess.CompletedProcess[str]:
+    """Pack, with a fault at the call of this number."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+    return faults.run_with_fault([*COMMAND, few, dst], call, number, fault, environment)
+
+
+def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], folder: Path) -> int:
+    """Let each call fail in turn, until a run has so few that it ends whole; return how many there were."""
+    for number in range(1, 200):
+        dst = folder / f"{call}-{number}"
+        done = pack_with(fault, call, number, few, dst)
+        if done.returncode == 0:
+            assert contents(dst) == whole
+            if fault == "KILL":
+                return number - 1
+        elif fault != "KILL":
+            assert done.stderr.startswith("error: "), done.stderr
+            assert "Traceback" not in done.stderr
+            if "manifest.json" not in contents(dst) and (dst / ".packing").exists():
+                assert "run the same command again" in done.stderr
+        found = contents(dst)
+        if "manifest.json" in found:  # what has a manifest is whole, whatever happened afterwards
+            assert {name: data for name, data in found.items() if name in whole} == whole
+        wt.pack(few, dst, **OPTIONS)
+        assert contents(dst) == whole, f"{fault} at {call} number {number}"
+        if fault != "KILL" and done.returncode == 0 and number > 40:
+            return number
+    raise AssertionError("a pack of four pictures makes fewer calls than that")
+
+
+@pytest.fixture(scope="module")
+def long(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of three pictures, each of several chunks, which are written on a thread."""
+    folder = tmp_path_factory.mktemp("long")
+    for path in sorted((photos / "cat").glob("*.jpg"))[:3]:
+        (folder / path.name).write_bytes(path.read_bytes() + bytes(2 * CHUNK_BYTES))
+    return folder
+
+
+@pytest.mark.parametrize("fault", ["KILL", "ENOSPC", "EIO"])
+def test_a_fault_at_a_write_on_the_thread_is_mended_by_a_rerun(fault, long, tmp_path):
+    wt.pack(long, tmp_path / "whole", **OPTIONS)
+    for number in (1, 2):
+        dst = tmp_path / str(number)
+        done = pack_with(fault, "writev", number, long, dst)
+        assert done.returncode in (1, -signal.SIGKILL)
+        assert ("run the same command again" in done.stderr) == (fault != "KILL")
+        assert not list(dst.glob("*.json"))
+        wt.pack(long, dst, **OPTIONS)
+        assert contents(dst) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
+def test_a_kill_at_any_write_fsync_or_rename_is_mended_by_a_rerun(call, few, whole, tmp_path):
+    calls = try_every_call("KILL", call, few, whole, tmp_path)
+    assert calls >= {"write": 6, "writev": 2, "fsync": 14, "rename": 7}[call]  # or the calls have other names by now
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("call", ["unlink", "mkdir", "rmdir", "link"])
+def test_a_kill_at_any_other_change_of_the_folder_is_mended_by_a_rerun(call, few, whole, tmp_path):
+    assert try_every_call("KILL", call, few, whole, tmp_path) >= 1
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
+def test_a_failing_write_fsync_or_rename_is_one_line_and_mended_by_a_rerun(call, error, few, whole, tmp_path):
+    try_every_call(error, call, few, whole, tmp_path)
+
+
+@pytest.mark.parametrize(("call", "number"), [("write", 4), ("writev", 2), ("fsync", 5), ("fsync", 9), ("rename", 3)])
+def test_some_failing_calls_are_one_line_and_mended_by_a_rerun(call, number, few, whole, tmp_path):
+    done = pack_with("ENOSPC", call, number, few, tmp_path / "dst")
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "run the same command again" in done.stderr
+    wt.pack(few, tmp_path / "dst", **OPTIONS)
+    assert contents(tmp_path / "dst") == whole
+
+
+FULL_DISKS = """
+import json, pathlib, sys, mounts
+mounts.enter()
+import wds_tools as wt
+from wds_tools.errors import DestinationError
+src, disk, sizes = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3])
+reference = json.loads(sys.argv[4])
+for size in sizes:
+    mounts.make_small(disk, size)
+    try:
+        wt.pack(src, disk / "dst", shard_bytes="1MB", workers=1, images="keep")
+        said = ""
+    except DestinationError as error:
+        said = str(error)
+        assert "No space left on device" in said and "finished and kept" in said and "make room" in said, said
+    if (disk / "dst" / "manifest.json").exists():
+        assert not said
+    mounts.resize(disk, 40_000)
+    wt.pack(src, disk / "dst", shard_bytes="1MB", workers=1, images="keep")
+    found = {path.name: path.stat().st_size for path in (disk / "dst").rglob("*") if path.is_file()}
+    assert found == reference, (size, found)
+    assert not wt.verify(disk / "dst").damage_count
+    mounts.unmount(disk)
+    sys.stdout.write(f"{size} {bool(said)}\\n")
+"""
+
+
+@pytest.mark.torture
+def test_disks_of_many_sizes_fill_up_with_a_clear_word_and_a_rerun_goes_on(photos, packed, tmp_path, can_mount):
+    sizes = [4, 8, 16, 40, 100, *range(300, 7300, 333), 7400]
+    reference = {path.name: path.stat().st_size for path in packed.iterdir()}
+    (tmp_path / "disk").mkdir()
+    words = photos, tmp_path / "disk", json.dumps(sizes), json.dumps(reference)
+    done = mounts.run(FULL_DISKS, *words, timeout=600)
+    assert done.returncode == 0, done.stderr
+    full = dict(line.split() for line in done.stdout.splitlines())
+    assert len(full) == len(sizes)
+    assert full["300"] == "True"
+    assert full["7400"] == "False"

@@ -1,0 +1,125 @@
+"""Packing by several processes that know nothing of each other: task arrays, and Ray."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wds_tools as wt
+from wds_tools.errors import DestinationError, OptionError
+
+REPOSITORY = Path(__file__).parents[2]
+OPTIONS = {"shard_bytes": "500kB", "images": "keep", "workers": 1}
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def whole(photos, tmp_path_factory):
+    """Return the files of a pack by one process."""
+    folder = tmp_path_factory.mktemp("whole") / "dst"
+    wt.pack(photos, folder, **OPTIONS)
+    return contents(folder)
+
+
+def start_task(photos, dst, index, count):
+    words = ["pack", photos, dst, "--shard-bytes", "500kB", "--images", "keep", "--workers", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "wds_tools", *words, "--task-index", str(index), "--task-count", str(count)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_tasks_that_run_at_once_and_a_finish_make_the_bytes_of_one_process(photos, whole, tmp_path):
+    dst = tmp_path / "dst"
+    tasks = [start_task(photos, dst, index, 3) for index in range(3)]
+    outputs = [task.communicate(timeout=300) for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0, 0], outputs
+    assert "the same with --finish" in outputs[0][0]
+    assert not (dst / "manifest.json").exists()
+    report = wt.pack(photos, dst, finish=True, **OPTIONS)
+    assert report.kept == len(report.manifest.shards)
+    assert contents(dst) == whole
+
+
+def test_finishing_too_early_names_what_is_missing_and_a_plain_pack_makes_it(photos, whole, tmp_path):
+    dst = tmp_path / "dst"
+    part = wt.pack(photos, dst, task=(1, 4), **OPTIONS)
+    assert not part.complete
+    with pytest.raises(DestinationError, match=r"shards are missing in .*, such as shard-000000\.tar: run the tasks"):
+        wt.pack(photos, dst, finish=True, **OPTIONS)
+    assert not (dst / "manifest.json").exists()
+    again = wt.pack(photos, dst, task=(1, 4), **OPTIONS)
+    assert again.kept == len(again.manifest.shards)  # nothing is packed twice
+    assert wt.pack(photos, dst, **OPTIONS).kept == again.kept
+    assert contents(dst) == whole
+
+
+def test_a_task_that_was_killed_is_run_again(photos, whole, tmp_path):
+    dst = tmp_path / "dst"
+    task = start_task(photos, dst, 0, 2)
+    while task.poll() is None and not list(dst.glob(".packing/shard-*.json")):
+        pass
+    task.kill()
+    task.communicate()
+    for index in (1, 0):
+        wt.pack(photos, dst, task=(index, 2), **OPTIONS)
+    wt.pack(photos, dst, finish=True, **OPTIONS)
+    assert contents(dst) == whole
+
+
+def test_a_task_twice_at_once_and_a_packer_beside_tasks_are_refused(photos, tmp_path):
+    from wds_tools.packing.destination import Destination
+
+    with Destination(tmp_path / "dst", task=(0, 2)), Destination(tmp_path / "dst", task=(1, 2)):
+        for task in ((0, 2), None):
+            with pytest.raises(DestinationError, match="another packer"), Destination(tmp_path / "dst", task=task):
+                pass
+    with (
+        Destination(tmp_path / "other"),
+        pytest.raises(DestinationError, match="another packer"),
+        Destination(tmp_path / "other", task=(0, 2)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"task": (2, 2)}, {"task": (-1, 2)}, {"task": (0, 2), "finish": True}])
+def test_an_impossible_task_is_refused(photos, tmp_path, wrong):
+    with pytest.raises(OptionError, match="task"):
+        wt.pack(photos, tmp_path / "dst", **OPTIONS, **wrong)
+
+
+def test_an_unknown_engine_and_a_missing_ray_are_told(photos, tmp_path, monkeypatch):
+    with pytest.raises(OptionError, match="allowed are 'local', 'ray'"):
+        wt.pack(photos, tmp_path / "dst", engine="steam", **OPTIONS)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OptionError, match=r"pip install 'wds-tools\[ray\]'"):
+        wt.pack(photos, tmp_path / "dst", engine="ray", **OPTIONS)
+
+
+@pytest.mark.frameworks
+def test_ray_makes_the_same_bytes_and_goes_on_where_another_run_ended(photos, whole, tmp_path):
+    script = (
+        "import sys, wds_tools as wt\n"
+        "dst = sys.argv[2]\n"
+        "wt.pack(sys.argv[1], dst, shard_bytes='500kB', images='keep', workers=1, task=(0, 3))\n"
+        "report = wt.pack(sys.argv[1], dst, shard_bytes='500kB', images='keep', engine='ray')\n"
+        "assert 0 < report.kept < len(report.manifest.shards), report.kept\n"
+    )
+    done = subprocess.run(  # a process of its own: what Ray starts must end with it
+        [sys.executable, "-c", script, photos, tmp_path / "dst"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "dst") == whole

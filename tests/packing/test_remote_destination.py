@@ -1,0 +1,551 @@
+"""Packing to URLs: the same bytes as in a folder, whatever fails; nothing half-visible; bounded room here."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from buckets import Bucketful
+from PIL import Image
+
+import wds_tools as wt
+from wds_tools.errors import DestinationError, NotADatasetError, OptionError, SourceError, StoreError
+from wds_tools.packing.remote_destination import UPLOADS, spool_folder
+from wds_tools.storage import upload
+
+REPOSITORY = Path(__file__).parents[2]
+PUTS = 1 + 3 * 5 + 1 + 3  # plan; index, shard and report; report of the empty one; skipped files, card, manifest
+OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
+
+
+def picture(colour: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (8, 6), (colour % 256, colour // 256 % 256, 77)).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def src(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return 15 small pictures and one that is none: five shards, one that stays empty, a line in skipped.jsonl."""
+    folder = tmp_path_factory.mktemp("src")
+    for number in range(15):
+        (folder / "abc"[number % 3]).mkdir(exist_ok=True)
+        (folder / "abc"[number % 3] / f"{number:02d}.jpg").write_bytes(picture(number * 99))
+    (folder / "a" / "none.jpg").write_bytes(b"no picture" * 20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(src: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return what a pack into a folder makes."""
+    folder = tmp_path_factory.mktemp("whole") / "dst"
+    wt.pack(src, folder, **OPTIONS)
+    found = contents(folder)
+    assert len([name for name in found if name.endswith(".tar")]) == 5
+    return found
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(upload, "FIRST_DELAY_SECONDS", 0.001)
+    Bucketful.reset()
+    yield
+    Bucketful.reset()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    """Return the folder that is the bucket; `url_of` tells its URL."""
+    return tmp_path / "bucket"
+
+
+def url_of(bucket: Path) -> str:
+    return f"bucket://{bucket}/train"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def spooled(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "cache" / "spool").rglob("*") if path.is_file()]
+
+
+# The same dataset as in a folder
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_objects_are_the_files_of_a_local_pack_and_no_spool_is_left(src, bucket, whole, tmp_path, workers):
+    report = wt.pack(src, url_of(bucket), **{**OPTIONS, "workers": workers})
+    assert contents(bucket / "train") == whole
+    assert not (bucket / "train" / ".packing").exists()
+    assert report.dst == url_of(bucket)
+    assert report.packed == 15
+    assert [skip.path for skip in report.skipped] == ["a/none.jpg"]
+    assert not list((tmp_path / "cache" / "spool").iterdir())
+
+
+def test_loader_verify_and_info_read_what_was_packed_to_a_url(src, tmp_path):
+    memory = fsspec.filesystem("memory")
+    try:
+        wt.pack(src, "memory://bucket/train/", **OPTIONS)
+        assert wt.verify("memory://bucket/train").damage_count == 0
+        assert wt.describe("memory://bucket/train").samples == 15
+        with wt.make_loader("memory://bucket/train", batch_size=5, view=wt.Resize((8, 8)), num_workers=0) as loader:
+            assert sum(len(images) for images, _ in loader) == 15
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_a_file_url_is_a_folder(src, whole, tmp_path):
+    wt.pack(src, f"file://{tmp_path}/dst", **OPTIONS)
+    assert contents(tmp_path / "dst") == whole
+
+
+def test_splits_are_a_dataset_each(src, bucket, tmp_path):
+    made = wt.pack_splits(src, f"bucket://{bucket}", split={"train": 0.8, "val": 0.2}, **OPTIONS)
+    wt.pack_splits(src, tmp_path / "local", split={"train": 0.8, "val": 0.2}, **OPTIONS)
+    assert contents(bucket) == contents(tmp_path / "local")
+    assert made["val"].dst == f"bucket://{bucket}/val"
+
+
+# The order of things
+
+
+def test_the_index_precedes_its_shard_the_report_follows_and_the_manifest_is_last(src, bucket):
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    log = [name for _, name in Bucketful.log]
+    assert log[-4:] == ["skipped.jsonl", "README.md", "manifest.json", ".packing"]
+    for name in (name for name in log if name.endswith(".tar")):
+        stem = name.removesuffix(".tar")
+        assert log.index(f"{stem}.parquet") < log.index(name) < log.index(f"{stem}.json")
+
+
+def test_until_the_manifest_is_there_no_reader_takes_it_for_a_dataset(src, bucket):
+    seen = []
+
+    def look(_number: int, _path: str) -> None:
+        with pytest.raises(NotADatasetError):
+            wt.describe(url_of(bucket))
+        seen.append(1)
+
+    Bucketful.fault = staticmethod(look)
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    assert len(seen) == Bucketful.puts == PUTS
+
+
+# Room on this machine
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_shards_wait_for_slow_uploads_and_take_little_room(photos, bucket, tmp_path, workers):
+    spool, peak, stop = tmp_path / "spool", [0], threading.Event()
+
+    def sample() -> None:
+        while not stop.is_set():
+            with suppress(FileNotFoundError):  # files and folders go while they are looked at
+                peak[0] = max(peak[0], sum(path.stat().st_size for path in spool.rglob("*shard-*.tar*")))
+            time.sleep(0.002)
+
+    Bucketful.seconds = 0.1
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        report = wt.pack(photos, url_of(bucket), **{**OPTIONS, "shard_bytes": "500kB", "workers": workers}, spool=spool)
+    finally:
+        stop.set()
+        sampler.join()
+    assert report.manifest.bytes > 10 * 500_000
+    assert 500_000 < peak[0] <= (workers + UPLOADS) * 500_000
+
+
+# Uploads that fail
+
+
+@pytest.mark.parametrize("fault", ["fails", "cuts", "dies in the middle"])
+def test_uploads_that_fail_at_first_are_tried_again(src, bucket, whole, fault):
+    tries = Counter()
+
+    def fails_twice(_number, path):
+        tries[path] += 1
+        return fault if tries[path] <= 2 else None
+
+    Bucketful.fault = staticmethod(fails_twice)
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    assert contents(bucket / "train") == whole
+
+
+@pytest.mark.parametrize("fault", ["fails", "cuts", "dies in the middle", "forbidden"])
+@pytest.mark.parametrize("name", ["shard-000002.tar", "shard-000003.parquet", "shard-000001.json", "manifest.json"])
+def test_uploads_that_always_fail_are_an_error_that_says_what_is_kept(src, bucket, whole, fault, name):
+    Bucketful.fault = staticmethod(lambda _, path: fault if path.endswith(name) else None)
+    with pytest.raises(DestinationError, match=r"shards are finished and kept.*run the same command again") as caught:
+        wt.pack(src, url_of(bucket), **OPTIONS)
+    assert name in str(caught.value)
+    assert url_of(bucket) in str(caught.value)
+    assert ("tried 5 times" in str(caught.value)) == (fault != "forbidden")
+    assert not (bucket / "train" / "manifest.json").exists()
+    Bucketful.reset()
+    report = wt.pack(src, url_of(bucket), **OPTIONS)
+    assert report.kept >= 1
+    assert contents(bucket / "train") == whole
+
+
+@pytest.mark.parametrize("data", [b"", b'{"number": 1, "ent', b"[]", b'{"number": "1"}'])
+def test_a_damaged_report_counts_as_none(src, bucket, whole, data, tmp_path):
+    stopped_after(4, src, bucket)
+    (bucket / "train" / ".packing" / "shard-000001.json").write_bytes(data)
+    wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
+    assert ("put", "shard-000001.tar") in Bucketful.log
+    assert contents(bucket / "train") == whole
+
+
+def test_a_bucket_that_refuses_is_told_before_anything_is_packed(src, bucket, tmp_path):
+    Bucketful.fault = staticmethod(lambda *_: "forbidden")
+    with pytest.raises(DestinationError, match=r"PermissionError: not yours; 0 of 6 shards"):
+        wt.pack(src, url_of(bucket), **OPTIONS)
+    assert Bucketful.puts == 1
+    assert not spooled(tmp_path)
+
+
+# Runs that are continued
+
+
+def stopped_after(shards: int, src: Path, bucket: Path, **options: Any) -> None:
+    """Leave the bucket as a run that fails when so many shards are there."""
+    name = f"shard-{shards:06d}.parquet"
+    Bucketful.fault = staticmethod(lambda _, path: "forbidden" if path.endswith(name) else None)
+    with pytest.raises(DestinationError):
+        wt.pack(src, url_of(bucket), **{**OPTIONS, **options})
+    Bucketful.reset()
+
+
+def test_shards_that_are_there_are_neither_packed_nor_uploaded_again(src, bucket, whole):
+    stopped_after(4, src, bucket)
+    report = wt.pack(src, url_of(bucket), **OPTIONS)
+    assert report.kept >= 4
+    assert not {f"shard-{number:06d}.tar" for number in range(3)} & {name for _, name in Bucketful.log}
+    assert contents(bucket / "train") == whole
+
+
+def test_a_run_is_continued_on_another_machine_which_has_no_spool(src, bucket, whole, tmp_path):
+    stopped_after(4, src, bucket)
+    report = wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
+    assert report.kept in (3, 4)  # the fourth was perhaps still on its way
+    assert contents(bucket / "train") == whole
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"short")])
+@pytest.mark.parametrize("name", ["shard-000001.tar", "shard-000001.parquet"])
+def test_an_object_that_was_lost_or_cut_meanwhile_is_made_again(src, bucket, whole, damage, name, tmp_path):
+    stopped_after(4, src, bucket)
+    damage(bucket / "train" / name)
+    report = wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
+    assert report.kept in (2, 3)  # the fourth was perhaps still on its way
+    assert ("put", name) in Bucketful.log
+    assert contents(bucket / "train") == whole
+
+
+def test_an_object_that_is_lost_before_the_end_is_an_error_and_a_rerun_mends_it(src, bucket, whole):
+    def lose(_number: int, path: str) -> None:
+        if path.endswith("shard-000005.json"):
+            (bucket / "train" / "shard-000001.tar").unlink()
+
+    Bucketful.fault = staticmethod(lose)
+    with pytest.raises(DestinationError, match=r"1 of 5 shards.*are gone.*shard-000001\.tar.*again"):
+        wt.pack(src, url_of(bucket), **OPTIONS)
+    assert not (bucket / "train" / "manifest.json").exists()
+    Bucketful.reset()
+    assert wt.pack(src, url_of(bucket), **OPTIONS).kept == 5
+    assert contents(bucket / "train") == whole
+
+
+def test_a_spool_with_leftovers_of_another_pack_does_no_harm(src, bucket, whole, tmp_path):
+    stopped_after(2, src, bucket, seed=7)
+    assert spooled(tmp_path)
+    wt.pack(src, url_of(bucket), **OPTIONS, fresh=True)
+    assert contents(bucket / "train") == whole
+    for path in sorted(bucket.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    stopped_after(2, src, bucket, seed=7)
+    for path in sorted(bucket.rglob("*"), reverse=True):  # somebody empties the bucket, not the spool
+        path.rmdir() if path.is_dir() else path.unlink()
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    assert contents(bucket / "train") == whole
+    assert not spooled(tmp_path)
+
+
+# What is there already
+
+
+def test_the_same_source_was_packed_already(src, bucket):
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    Bucketful.reset()
+    assert wt.pack(src, url_of(bucket), **OPTIONS).kept == 5
+    assert not Bucketful.log
+
+
+def test_a_finished_dataset_that_lost_a_shard_is_an_error_not_a_success(src, bucket):
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    (bucket / "train" / "shard-000003.tar").unlink()
+    with pytest.raises(DestinationError, match=r"shard-000003\.tar.*--fresh"):
+        wt.pack(src, url_of(bucket), **OPTIONS)
+
+
+def test_another_dataset_is_refused_and_with_fresh_its_manifest_goes_first(src, bucket, whole):
+    wt.pack(src, url_of(bucket), **{**OPTIONS, "seed": 1, "shard_bytes": "1MB"})
+    before = contents(bucket)
+    with pytest.raises(DestinationError, match=r"holds another dataset.*--fresh"):
+        wt.pack(src, url_of(bucket), **OPTIONS)
+    assert contents(bucket) == before
+    Bucketful.reset()
+    wt.pack(src, url_of(bucket), **OPTIONS, fresh=True)
+    assert Bucketful.log[0] == ("rm", "manifest.json")
+    assert contents(bucket / "train") == whole
+
+
+def test_an_unfinished_pack_of_something_else_is_refused(src, bucket, whole):
+    stopped_after(3, src, bucket)
+    with pytest.raises(DestinationError, match=r"unfinished pack of something else.*seed"):
+        wt.pack(src, url_of(bucket), **{**OPTIONS, "seed": 1})
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    assert contents(bucket / "train") == whole
+
+
+def test_shards_of_others_are_not_overwritten(src, bucket):
+    (bucket / "train").mkdir(parents=True)
+    (bucket / "train" / "shard-000000.tar").write_bytes(b"theirs")
+    with pytest.raises(DestinationError, match=r"already has 1 files.*shard-000000\.tar"):
+        wt.pack(src, url_of(bucket), **OPTIONS)
+    assert contents(bucket) == {"train/shard-000000.tar": b"theirs"}
+
+
+def test_other_objects_at_the_url_stay(src, bucket, whole):
+    (bucket / "train").mkdir(parents=True)
+    (bucket / "train" / "notes.txt").write_bytes(b"mine")
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    wt.pack(src, url_of(bucket), **OPTIONS, fresh=True)
+    assert contents(bucket / "train") == whole | {"notes.txt": b"mine"}
+
+
+def test_strict_publishes_nothing(src, bucket, tmp_path):
+    with pytest.raises(SourceError, match=r"none\.jpg"):
+        wt.pack(src, url_of(bucket), **OPTIONS, strict=True)
+    assert contents(bucket) == {}
+    assert not spooled(tmp_path)
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("https://host/train", "nothing can be written there"),
+        ("zip://a::s3://bucket/x", "nothing can be written there"),
+        ("s3://bucket/train-*", "no URL of a folder"),
+        ("s3://bucket/{a,b}", "no URL of a folder"),
+        ("s3://", "no URL of a folder"),
+        ("nonsense://bucket/x", "Protocol not known"),
+    ],
+)
+def test_urls_that_cannot_be_are_refused(src, url, why):
+    with pytest.raises(OptionError, match=why):
+        wt.pack(src, url, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"), [("s3", r"pip install 'wds-tools\[s3\]'"), ("gs", "'gcsfs'"), ("oss", "install that")]
+)
+def test_a_missing_driver_says_what_to_install(src, monkeypatch, scheme, words):
+    def missing(*_: Any, **__: Any) -> None:
+        raise ImportError("Install its driver")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    with pytest.raises(StoreError, match=words):
+        wt.pack(src, f"{scheme}://bucket/train", **OPTIONS)
+
+
+def test_a_url_that_became_a_path_is_refused(src):
+    for broken in (Path("s3://bucket/train"), "s3:/bucket/train"):
+        with pytest.raises(OptionError, match="lost a slash"):
+            wt.pack(src, broken, **OPTIONS)
+
+
+def test_a_folder_needs_no_spool(src, tmp_path):
+    with pytest.raises(OptionError, match="needs none"):
+        wt.pack(src, tmp_path / "dst", **OPTIONS, spool=tmp_path)
+
+
+def test_a_spool_inside_the_source_is_refused(src):
+    with pytest.raises(DestinationError, match="lies inside the source"):
+        wt.pack(src, "memory://x/y", **OPTIONS, spool=src / "a")
+
+
+# Kills
+
+SCRIPT = """
+import sys; sys.path.insert(0, {tests!r})
+import wds_tools as wt
+from buckets import Bucketful
+from wds_tools.storage import upload
+upload.FIRST_DELAY_SECONDS = 0.001
+def pack(bucket, **options):
+    return wt.pack({src!r}, "bucket://" + bucket + "/train", shard_bytes=12_000, images="keep", **options)
+"""
+
+
+def run(script: str, src: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), src=str(src)) + textwrap.dedent(script)
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OPENBLAS_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("when", ["kill", "kill afterwards"])
+def test_a_kill_at_any_upload_is_mended_by_a_rerun_here_or_elsewhere(tmp_path, when):
+    src, dst = tmp_path / "src", tmp_path / "dst"
+    src.mkdir()
+    for number in range(5):  # two shards
+        (src / f"{number}.jpg").write_bytes(picture(number))
+    wt.pack(src, dst, **OPTIONS)
+    whole = contents(dst)
+    script = f"""
+    import os
+    os.fsync = lambda descriptor: None
+    for number in range(1, 100):
+        child = os.fork()
+        if not child:
+            Bucketful.fault = staticmethod(lambda n, _: {when!r} if n == number else None)
+            pack({str(tmp_path)!r} + f"/{{number}}", workers=1)
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+            break
+    print(number)
+    """
+    done = run(script, src)
+    assert done.returncode == 0, done.stderr
+    kills = int(done.stdout) - 1
+    assert kills == 1 + 3 * 2 + 2
+    for number in range(1, kills + 1):
+        bucket = tmp_path / str(number)
+        if (bucket / "train" / "manifest.json").exists():
+            assert contents(bucket / "train").items() >= whole.items()
+        elsewhere = {} if number % 2 else {"spool": tmp_path / "elsewhere"}
+        wt.pack(src, url_of(bucket), **OPTIONS, **elsewhere)
+        assert contents(bucket / "train") == whole, f"after a kill at upload {number}"
+
+
+def test_a_kill_of_a_packer_with_workers_is_mended_by_a_rerun(src, bucket, whole, tmp_path):
+    done = run(
+        f"""
+        if __name__ == "__main__":
+            Bucketful.fault = staticmethod(lambda n, _: "kill" if n == 9 else None)
+            pack({str(bucket)!r}, workers=2)
+        """,
+        src,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (bucket / "train" / "manifest.json").exists()
+    assert wt.pack(src, url_of(bucket), **OPTIONS).kept >= 1
+    assert contents(bucket / "train") == whole
+    assert not spooled(tmp_path)
+
+
+@pytest.mark.parametrize("slow", ["", ".tar", ".json"])  # whatever it is, a shard, or the report of one
+def test_an_interrupt_ends_uploads_soon_and_a_rerun_goes_on(src, bucket, whole, tmp_path, slow):
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), src=str(src)) + textwrap.dedent(
+        f"""
+        from wds_tools.cli import main
+        def fault(number, path):
+            if number >= 6 and path.endswith({slow!r}) and not Bucketful.seconds:
+                print("now", flush=True)
+                Bucketful.seconds = 60
+        Bucketful.fault = staticmethod(fault)
+        main(["pack", {str(src)!r}, {url_of(bucket)!r}, "--shard-bytes", "12000", "--images", "keep"])
+        """
+    )
+    packer = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert packer.stdout.readline() == "now\n"
+    time.sleep(0.5)
+    started = time.monotonic()
+    packer.send_signal(signal.SIGINT)
+    _, said = packer.communicate(timeout=300)
+    assert packer.returncode == 130
+    assert "run the same command again to go on" in said
+    assert "Traceback" not in said
+    assert time.monotonic() - started < 20  # one part takes 6 s, an upload 60 s
+    assert wt.pack(src, url_of(bucket), **OPTIONS).kept >= 1
+    assert contents(bucket / "train") == whole
+
+
+def test_a_second_packer_on_this_machine_is_refused(src, bucket):
+    said = []
+
+    def second(number: int, _path: str) -> None:
+        if number == 3:
+            with pytest.raises(DestinationError, match=r"another packer is writing into bucket://") as caught:
+                wt.pack(src, url_of(bucket), **OPTIONS)
+            said.append(caught.value)
+
+    Bucketful.fault = staticmethod(second)
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    assert said
+
+
+# The command
+
+
+def test_the_command_says_where_the_dataset_is(src, bucket, capsys):
+    command = ["pack", str(src), url_of(bucket), "--shard-bytes", "12000", "--images", "keep", "--workers", "1"]
+    for words in ("packed 15 images in 5 shards", "was packed already"):
+        with pytest.raises(SystemExit) as ended:
+            wt_main(command)
+        assert ended.value.code == 0
+        said = capsys.readouterr().out
+        assert words in said
+        assert f"{url_of(bucket)}/skipped.jsonl says which and why" in said
+        assert f"next: wds-tools info {url_of(bucket)}" in said
+
+
+def wt_main(command: list[str]) -> None:
+    from wds_tools.cli import main
+
+    main(command)
+
+
+def test_each_url_has_a_spool_of_its_own(tmp_path):
+    assert len({spool_folder(url, tmp_path) for url in ("s3://a/train", "s3://a/val", "gs://a/train")}) == 3
+    assert spool_folder("s3://a/b", None).parent.name == "spool"
+
+
+def test_what_continues_a_run_is_at_the_url(src, bucket):
+    stopped_after(3, src, bucket)
+    work = bucket / "train" / ".packing"
+    assert json.loads((work / "plan.json").read_text())["seed"] == 0
+    assert {path.name for path in work.iterdir()} >= {f"shard-{number:06d}.json" for number in range(3)}

@@ -1,0 +1,187 @@
+"""Packing to S3, through s3fs to a server that speaks its protocol: moto's, a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import wds_tools as wt
+from wds_tools.errors import DestinationError, NotADatasetError
+
+REPOSITORY = Path(__file__).parents[2]
+OPTIONS: dict[str, Any] = {"shard_bytes": "1MB", "workers": 1, "images": "keep"}
+PART_BYTES = 5 << 20  # the smallest that S3 takes
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    with (tmp_path_factory.mktemp("moto") / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(url)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=100)
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(3000):
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError("moto_server does not start")
+
+
+@pytest.fixture
+def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a file system of an empty server, which s3:// now is."""
+    import s3fs
+
+    settings = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
+    system = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
+    system.mkdir("bucket")
+    return system
+
+
+@pytest.fixture(scope="module")
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return pictures of noise that make one shard of 13 MB, which S3 takes in parts."""
+    folder = tmp_path_factory.mktemp("heavy")
+    noise = np.random.default_rng(0)
+    for number in range(12):
+        pixels = noise.integers(0, 256, (600, 600, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png", compress_level=0)
+    return folder
+
+
+def objects(s3: Any, folder: str = "bucket/train") -> dict[str, bytes]:
+    s3.invalidate_cache()
+    return {path.removeprefix(f"{folder}/"): s3.cat_file(path) for path in s3.find(folder)}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(photos, packed, s3):
+    report = wt.pack(photos, "s3://bucket/train", **{**OPTIONS, "workers": 2})
+    assert objects(s3) == contents(packed)
+    assert wt.verify("s3://bucket/train").damage_count == 0
+    assert wt.describe("s3://bucket/train").samples == report.packed
+    with wt.make_loader("s3://bucket/train", batch_size=50, view=wt.Resize((16, 16)), num_workers=1) as loader:
+        assert sum(len(images) for images, _ in loader) == report.packed
+    assert wt.pack(photos, "s3://bucket/train", **OPTIONS).kept == len(report.manifest.shards)
+
+
+def test_a_bucket_that_is_not_there_is_an_error_and_none_is_made(photos, s3):
+    with pytest.raises(DestinationError, match=r"specified bucket does not exist.*is the bucket there"):
+        wt.pack(photos, "s3://none/train", **OPTIONS)
+    assert s3.ls("") == ["bucket"]
+
+
+def test_fresh_replaces_another_dataset_and_leaves_other_objects(photos, packed, s3):
+    s3.pipe_file("bucket/train/notes.txt", b"mine")
+    wt.pack(photos, "s3://bucket/train", **{**OPTIONS, "seed": 1, "shard_bytes": "500kB"})
+    wt.pack(photos, "s3://bucket/train", **OPTIONS, fresh=True)
+    assert objects(s3) == contents(packed) | {"notes.txt": b"mine"}
+
+
+def test_strict_leaves_nothing(photos, s3, tmp_path):
+    folder = Path(shutil.copytree(photos, tmp_path / "src"))
+    cut = next(folder.rglob("*.jpg"))
+    cut.write_bytes(cut.read_bytes()[:100])
+    with pytest.raises(wt.WdsToolsError, match=cut.name):
+        wt.pack(folder, "s3://bucket/train", **OPTIONS, strict=True)
+    assert objects(s3) == {}
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    script = "import os, wds_tools as wt\nfrom wds_tools.packing import remote_destination\n" + textwrap.dedent(script)
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_kill_in_the_middle_is_mended_by_a_rerun_here_or_on_another_machine(photos, packed, s3, elsewhere, tmp_path):
+    done = run(f"""
+        publish_one = remote_destination.BucketDestination._publish
+        def publish_some(self, report):
+            if report.number == 4:
+                os.kill(os.getpid(), 9)
+            publish_one(self, report)
+        remote_destination.BucketDestination._publish = publish_some
+        wt.pack({str(photos)!r}, "s3://bucket/train", **{OPTIONS!r})
+    """)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert "manifest.json" not in objects(s3)
+    with pytest.raises(NotADatasetError):
+        wt.describe("s3://bucket/train")
+    report = wt.pack(photos, "s3://bucket/train", **OPTIONS, spool=tmp_path / "other" if elsewhere else None)
+    assert report.kept >= 2
+    assert objects(s3) == contents(packed)
+
+
+def test_a_large_shard_goes_in_parts_and_a_kill_between_them_leaves_no_object(heavy, s3, tmp_path):
+    options = {**OPTIONS, "shard_bytes": "100MB"}
+    wt.pack(heavy, tmp_path / "local", **options)
+    small_parts = f"""
+        import inspect, s3fs
+        put = s3fs.S3FileSystem._put_file
+        names = [name for name, given in inspect.signature(put).parameters.items() if given.default is not given.empty]
+        values = dict(zip(names, put.__defaults__)) | {{"chunksize": {PART_BYTES}}}
+        put.__defaults__ = tuple(values.values())
+        class Kill:
+            def update(self, size):
+                if size == {PART_BYTES}: os.kill(os.getpid(), 9)
+    """
+    pack = f"""
+        wt.pack({str(heavy)!r}, "s3://bucket/train", **{options!r})
+    """
+    done = run(
+        small_parts
+        + """
+        def advance(self, size):
+            Kill().update(size)
+        remote_destination.BucketDestination._advance = advance
+        """
+        + pack
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert "shard-000000.tar" not in objects(s3)
+    assert s3.list_multipart_uploads("bucket")
+    done = run(small_parts + pack)
+    assert done.returncode == 0, done.stderr
+    assert objects(s3) == contents(tmp_path / "local")
+    assert s3.info("bucket/train/shard-000000.tar")["ETag"].strip('"').endswith("-3")  # it came in three parts

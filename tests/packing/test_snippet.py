@@ -1,0 +1,197 @@
+"""The call of make_loader that a command prints runs on the dataset that it has just made, as it is printed."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import shlex
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from wds_tools.cli import main
+from wds_tools.format.manifest import ImageStats, Manifest
+from wds_tools.loading.loader import Loader
+from wds_tools.packing.snippet import usual_side
+
+Batches = dict[str, Any]
+
+
+@pytest.fixture
+def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]:
+    """Return a function that runs a command, then what it prints, and returns the first batch of each loader."""
+    loaders: list[Loader] = []
+
+    def run(*words: str | Path) -> Batches:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert end.value.code == 0, err
+        names: dict[str, Any] = {}
+        exec(out[out.index("import wds_tools") :], names)
+        made = {name: value for name, value in names.items() if isinstance(value, Loader)}
+        loaders.extend(made.values())
+        looks_at_it(out)
+        return {name: next(iter(loader)) for name, loader in made.items()}
+
+    def looks_at_it(out: str) -> None:
+        """Run what is printed for the shell, too."""
+        shown = out[out.index("next: ") : out.index("\n\nimport")].removeprefix("next: ").splitlines()
+        for line in shown:
+            program, *words = shlex.split(line)
+            assert program == "wds-tools"
+            with pytest.raises(SystemExit) as end:
+                main(words)
+            assert end.value.code == 0
+
+    yield run
+    for loader in loaders:
+        loader.close()
+
+
+def write_shard(path: Path, members: dict[str, bytes]) -> Path:
+    """Write a shard as others would."""
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def picture(side: int = 40) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (side, side), (200, 100, 50)).save(out, "JPEG")
+    return out.getvalue()
+
+
+def test_of_six_pictures(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    images, labels = make("pack", six_photos, tmp_path / "out")["loader"]
+    assert (images.shape, labels.shape) == ((4, 3, 224, 224), (4,))
+
+
+def test_of_one_picture(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    for path in [*six_photos.glob("cat/*"), *list(six_photos.glob("fig/*"))[1:]]:
+        path.unlink()
+    images, labels = make("pack", six_photos, tmp_path / "out")["loader"]
+    assert (images.shape, labels.tolist()) == ((1, 3, 224, 224), [0])
+
+
+def test_of_pictures_without_labels(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    images = make("pack", six_photos / "cat", tmp_path / "out")["loader"]
+    assert images.shape == (2, 3, 224, 224)
+
+
+def test_of_pictures_with_captions(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    rows = [f"{path.relative_to(tmp_path)},a picture of {path.parent.name}" for path in sorted(six_photos.glob("*/*"))]
+    (tmp_path / "table.csv").write_text("\n".join(["path,caption", *rows]) + "\n")
+    batch = make("pack", tmp_path / "table.csv", tmp_path / "out")["loader"]
+    assert batch.image.shape == (4, 3, 224, 224)
+    assert all(text.startswith("a picture of ") for text in batch.txt)
+
+
+def test_of_small_pictures(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    images, _ = make("pack", six_photos, tmp_path / "out", "--resize", "40x40")["loader"]
+    assert images.shape == (4, 3, 40, 40)
+
+
+def test_of_pictures_with_sixteen_bits(make: Callable[..., Batches], tmp_path: Path) -> None:
+    for name in ("cat", "fig"):
+        (tmp_path / "deep" / name).mkdir(parents=True)
+        Image.new("I;16", (40, 30), 40_000).save(tmp_path / "deep" / name / "a.png")
+    batch = make("pack", tmp_path / "deep", tmp_path / "out", "--images", "keep")["loader"]
+    assert {"png", "label"} <= set(batch._fields)
+    assert [picture.numpy().max() for picture in batch.png] == [40_000, 40_000]
+
+
+def test_of_splits_that_get_pictures_of_one_size(
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path
+) -> None:
+    batches = make("pack", six_photos, tmp_path / "out", "--split", "train=0.5,val=0.5")
+    assert list(batches) == ["train_loader", "val_loader"]
+    assert batches["train_loader"].image.shape[1:] == batches["val_loader"].image.shape[1:] == (3, 224, 224)
+    assert batches["val_loader"]._fields == ("image", "label", "valid")
+
+
+def test_of_splits_in_folders_with_any_name(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+    batches = make("pack", six_photos, tmp_path / "out", "--split", "1=0.5,a-b=0.5")
+    assert list(batches) == ["loader", "a_b_loader"]
+
+
+@pytest.mark.parametrize(
+    "name", ["my shards", "it's", 'say "so"', "back\\slash", "ünïcode", "[x]", "{0..9}", "a.tar", "b.json"]
+)
+def test_of_a_folder_with_any_name(make: Callable[..., Batches], six_photos: Path, tmp_path: Path, name: str) -> None:
+    images, _ = make("pack", six_photos, tmp_path / name)["loader"]
+    assert images.shape == (4, 3, 224, 224)
+
+
+def test_of_a_relative_folder(
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(make("pack", "six_photos", "out")["loader"].label) == 4
+    shard = write_shard(tmp_path / "a-0.tar", {"1.jpg": picture(), "1.cls": b"0"})
+    assert len(make("index", shard.name)["loader"].label) == 1
+
+
+def test_of_a_url(make: Callable[..., Batches], six_photos: Path, request: pytest.FixtureRequest) -> None:
+    images, _ = make("pack", six_photos, f"memory://{request.node.name}/folder")["loader"]
+    assert images.shape == (4, 3, 224, 224)
+
+
+def test_of_a_dataset_that_has_grown_or_was_written_anew(
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path
+) -> None:
+    make("pack", six_photos, tmp_path / "out")
+    shutil.rmtree(six_photos / "fig")
+    assert len(make("append", six_photos, tmp_path / "out", "--seed", "1")["loader"].label) == 8
+    assert len(make("reshard", tmp_path / "out", tmp_path / "new")["loader"].label) == 8
+
+
+@pytest.mark.parametrize(
+    ("members", "fields", "count"),
+    [
+        ({"a.txt": b"hello", "a.cls": b"1", "b.txt": b"world", "b.cls": b"0"}, ("txt", "label"), 2),
+        ({"a.jpg": picture(), "a.cls": b"1", "b.jpg": picture(), "b.cls": b"0"}, ("image", "label"), 2),
+        ({"a.jpg": picture(), "a.cls": b"cat", "a.txt": b"a cat"}, ("image", "txt"), 1),
+        ({"a.jpg": picture(), "a.cls": b"1", "b.txt": b"x", "b.cls": b"0"}, ("label",), 2),
+        ({"a.jpg": b"no picture", "a.json": b"{}", "b.jpg": picture(), "b.json": b"{}"}, ("json",), 2),
+        ({"a.txt": b"x", "b.json": b"{}", "c.cls": b"dog"}, ("key",), 2),
+    ],
+)
+def test_of_shards_of_others(
+    make: Callable[..., Batches], tmp_path: Path, members: dict[str, bytes], fields: tuple[str, ...], count: int
+) -> None:
+    shard = write_shard(tmp_path / "theirs" / "a-0.tar", members)
+    batch = make("index", shard)["loader"]
+    if len(fields) == 1:  # one field comes as itself
+        assert len(batch) == count
+    else:
+        assert batch._fields == fields
+        assert all(len(value) == count for value in batch)
+
+
+def test_of_several_manifests_in_a_folder(make: Callable[..., Batches], tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    for number, part in itertools.product(range(2), ("train", "val")):
+        members = {f"{part}{number}.jpg": picture(), f"{part}{number}.cls": b"1"}
+        write_shard(folder / f"{part}-{number}.tar", members)
+    for part in ("train", "val"):
+        batch = make("index", f"{folder}/{part}-{{0..1}}.tar", "--manifest", f"{part}.json")["loader"]
+        assert len(batch.label) == 2
+
+
+@pytest.mark.parametrize(
+    ("largest", "side"), [((500, 400), 224), ((150, 300), 224), ((96, 100), 96), ((28, 28), 28), (None, 224)]
+)
+def test_pictures_are_not_made_larger_than_any_is(largest: tuple[int, int] | None, side: int) -> None:
+    sizes = ImageStats(1, largest[0], 1, largest[1]) if largest else None
+    assert usual_side([Manifest((), {}, images=sizes)]) == side

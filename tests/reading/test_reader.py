@@ -1,0 +1,108 @@
+"""Ids become verified bytes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wds_tools.errors import ChecksumError, MissingFieldError
+from wds_tools.reading.reader import Reader, check_fields
+from wds_tools.reading.shardset import open_shards
+
+
+@pytest.fixture(scope="module")
+def reader(packed):
+    return Reader(open_shards(packed), block=7)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_any_choice_of_ids_gives_their_own_bytes_in_order(reader, packed, data):
+    samples = reader.shards.manifest.samples
+    ids = np.array(data.draw(st.lists(st.integers(0, samples - 1), min_size=1, max_size=30)))
+    rows = reader.rows(ids)
+    images, labels, keys = rows.images(), rows.gather("label"), rows.keys()
+    for i, number in enumerate(ids.tolist()):
+        shard, row = (int(part[0]) for part in reader.locate(np.array([number])))
+        index = reader.shards.index(shard)
+        field = rows.kinds()[i]
+        offset, size = index.fields[field].offset[row], index.fields[field].size[row]
+        content = (packed / index.shard).read_bytes()
+        assert bytes(images[i]) == content[offset : offset + size]
+        assert keys[i] == index.keys[row]
+        assert labels[i] == index.label[row]
+
+
+def test_a_whole_epoch_of_the_reader_is_the_folder_of_photographs(reader, photos):
+    rows = reader.rows(np.arange(reader.shards.manifest.samples))
+    read = sorted(bytes(image) for image in rows.images())
+    assert read == sorted(path.read_bytes() for path in photos.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("field", ["image", "cls", "json"])
+def test_a_flipped_bit_is_reported_with_shard_key_and_byte(packed_copy, field):
+    shards = open_shards(packed_copy)
+    index = shards.index(1)
+    name = next(f for f in ("jpg", "png") if index.fields[f].offset[3] >= 0) if field == "image" else field
+    offset = int(index.fields[name].offset[3] + index.fields[name].size[3] // 2)
+    path = packed_copy / "shard-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 4
+    path.write_bytes(data)
+    reader = Reader(open_shards(packed_copy), block=7)
+    rows = reader.rows(np.arange(*reader._first_id[1:3]))
+    with pytest.raises(ChecksumError) as caught:
+        rows.images() if field == "image" else rows.field(field)
+    assert caught.value.shard == "shard-000001.tar"
+    assert caught.value.key == index.keys[3]
+    assert caught.value.offset == int(index.fields[name].offset[3])
+    assert "wds-tools verify" in str(caught.value)
+
+
+def test_a_sample_without_the_field_names_those_it_has(reader):
+    ids = np.arange(reader.shards.manifest.samples)
+    png = next(i for i, kind in enumerate(reader.rows(ids).kinds()) if kind == "png")
+    with pytest.raises(MissingFieldError, match=r"no field 'jpg'; it has .*png") as caught:
+        reader.rows(ids[png : png + 1]).field("jpg")
+    assert caught.value.key
+
+
+@pytest.mark.parametrize(
+    ("fields", "available", "fine"),
+    [
+        (("image", "label", "__key__"), ["jpg", "cls"], True),
+        (("webp",), ["webp"], True),
+        (("label",), ["jpg", "json"], False),
+        (("image",), ["txt"], False),
+        (("mask.png",), ["jpg", "cls"], False),
+    ],
+)
+def test_check_fields_knows_what_a_dataset_offers(fields, available, fine):
+    if fine:
+        check_fields(fields, available)
+        return
+    with pytest.raises(MissingFieldError) as caught:
+        check_fields(fields, available)
+    assert all(word in str(caught.value) for word in available)
+
+
+def test_a_damaged_block_of_the_cache_is_fetched_again_and_not_given_out(packed, tmp_path):
+    import fsspec
+    import xxhash
+
+    from wds_tools.options import CacheOptions
+
+    memory = fsspec.filesystem("memory")
+    memory.put(str(packed), "/again", recursive=True)
+    cache = CacheOptions(folder=tmp_path / "blocks")
+    try:
+        Reader(open_shards("memory://again", cache=cache), block=5).rows(np.arange(20)).images()
+        for path in cache.folder.glob("*/*"):  # damage that the cache's own checksum agrees with
+            block = bytes(len(path.read_bytes()) - 16)
+            path.write_bytes(block + xxhash.xxh3_128_digest(block))
+        images = Reader(open_shards("memory://again", cache=cache), block=5).rows(np.arange(20)).images()
+    finally:
+        memory.rm("/again", recursive=True)
+    assert [bytes(i) for i in images] == [
+        bytes(i) for i in Reader(open_shards(packed), block=5).rows(np.arange(20)).images()
+    ]

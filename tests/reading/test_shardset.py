@@ -1,0 +1,167 @@
+"""Finding a dataset: by folder, URL, manifest or pattern; and refusing what is none, in one line."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import wds_tools as wt
+from wds_tools.errors import (
+    ChecksumError,
+    ManifestError,
+    NotADatasetError,
+    OptionError,
+    StoreError,
+    TruncatedShardError,
+)
+from wds_tools.format.manifest import MANIFEST_NAME
+from wds_tools.reading.shardset import open_shards
+
+
+def names(shards):
+    return [place.entry.name for place in shards.places]
+
+
+def test_a_folder_its_manifest_and_a_file_url_name_the_same_dataset(packed):
+    by_folder = open_shards(packed)
+    assert len(by_folder.places) > 2
+    for spec in (str(packed) + "/", packed / MANIFEST_NAME, f"file://{packed}"):
+        assert open_shards(spec).manifest == by_folder.manifest
+
+
+def test_a_pattern_takes_the_shards_it_names_in_its_order(packed):
+    shards = open_shards(f"{packed}/shard-{{000002,000000}}.tar")
+    assert names(shards) == ["shard-000002.tar", "shard-000000.tar"]
+    whole = open_shards(packed).manifest
+    assert shards.manifest.samples == whole.shards[2].samples + whole.shards[0].samples
+    assert shards.manifest.classes == whole.classes
+    assert shards.manifest.shuffled
+
+
+def test_a_pattern_works_without_a_manifest_from_the_indexes_alone(packed_copy):
+    whole = open_shards(packed_copy).manifest
+    (packed_copy / MANIFEST_NAME).unlink()
+    shards = open_shards(f"{packed_copy}/shard-*.tar")
+    assert shards.manifest.shards == whole.shards
+    assert shards.manifest.fingerprint == whole.fingerprint
+
+
+def test_without_a_manifest_fields_and_image_sizes_come_from_the_indexes(packed_copy):
+    whole = open_shards(packed_copy).manifest
+    (packed_copy / MANIFEST_NAME).unlink()
+    made = open_shards(f"{packed_copy}/shard-{{000000..000006}}.tar").manifest
+    assert made.fields == whole.fields
+    assert made.images == whole.images
+    assert made.classes == ()
+    index = open_shards(f"{packed_copy}/shard-000002.tar").index(0)
+    part = open_shards(f"{packed_copy}/shard-000002.tar").manifest
+    assert part.fields == {name: (columns.offset >= 0).sum() for name, columns in index.fields.items()}
+    assert "png" in part.fields
+    assert part.images.max_width == index.width.max()
+
+
+def test_a_pattern_without_a_manifest_is_loaded_split_described_verified_and_merged(packed, packed_copy, tmp_path):
+    (packed_copy / MANIFEST_NAME).unlink()
+    pattern = f"{packed_copy}/shard-{{000000..000006}}.tar"
+    options = {"batch_size": 8, "view": wt.RandomResizedCrop(32), "shuffle": 64, "num_workers": 0}
+    with wt.make_loader(packed, **options) as whole, wt.make_loader(pattern, **options) as loader:
+        for (images, labels), (expected_images, expected_labels) in zip(loader, whole, strict=True):
+            assert torch.equal(images, expected_images)
+            assert torch.equal(labels, expected_labels)
+    with pytest.raises(OptionError, match="needs images of at least 5000x5000"):
+        wt.make_loader(pattern, batch_size=8, view=wt.CenterCrop(5000))
+    assert len(wt.train_test_split(pattern)[1]) == 80
+    assert wt.describe(pattern).samples == 400
+    assert wt.verify(pattern).ok
+    assert wt.merge([pattern], tmp_path / "merged").manifest.samples == 400
+
+
+def test_a_shard_that_its_folders_manifest_does_not_list_adds_its_fields(packed_copy, tmp_path):
+    with wt.ShardWriter(f"{tmp_path}/more-%06d.tar") as writer:
+        writer.write({"__key__": "a", "txt": b"hello"})
+    for name in ("more-000000.tar", "more-000000.parquet"):
+        shutil.copy(tmp_path / name, packed_copy / name)
+    assert set(open_shards(f"{packed_copy}/*.tar").manifest.fields) == {"jpg", "png", "cls", "json", "txt"}
+
+
+def test_an_index_knows_where_every_field_is(packed):
+    shards = open_shards(packed)
+    index = shards.index(0)
+    columns = index.fields["json"]
+    ranges = [(int(o), int(o + s)) for o, s in zip(columns.offset, columns.size, strict=True)]
+    for data in shards.fetch(0, ranges):
+        assert json.loads(bytes(data))["class"] in shards.manifest.classes
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("missing", ["missing", "no such folder", "wds-tools pack"]),
+        ("missing/x-{0..3}.tar", ["no such shard", "x-0.tar"]),
+        ("missing/*.tar", ["*.tar"]),
+        ("missing/manifest.json", ["no such folder"]),
+    ],
+)
+def test_what_is_not_there_is_named_with_the_next_step(tmp_path, spec, words):
+    with pytest.raises(NotADatasetError) as caught:
+        open_shards(f"{tmp_path}/{spec}")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_a_folder_of_photographs_is_told_to_be_packed(photos):
+    with pytest.raises(NotADatasetError, match="wds-tools pack"):
+        open_shards(photos)
+
+
+def test_a_folder_of_foreign_tars_is_told_to_be_indexed(tmp_path, packed):
+    shutil.copy(packed / "shard-000000.tar", tmp_path)
+    with pytest.raises(NotADatasetError, match="wds-tools index"):
+        open_shards(tmp_path)
+    with pytest.raises(NotADatasetError, match="wds-tools index"):
+        open_shards(tmp_path / "shard-000000.tar")
+
+
+def test_a_url_without_a_manifest_is_no_dataset():
+    with pytest.raises(NotADatasetError, match=r"memory://nowhere.*manifest\.json"):
+        open_shards("memory://nowhere")
+
+
+def test_a_cut_shard_is_noticed_before_a_byte_is_read(packed_copy):
+    shard = packed_copy / "shard-000001.tar"
+    shard.write_bytes(shard.read_bytes()[:-512])
+    with pytest.raises(TruncatedShardError, match=r"shard-000001\.tar.*manifest says"):
+        open_shards(packed_copy).fetch(1, [(0, 512)])
+
+
+def test_a_missing_shard_is_named(packed_copy):
+    (packed_copy / "shard-000001.tar").unlink()
+    with pytest.raises(StoreError, match=r"shard-000001\.tar is missing"):
+        open_shards(packed_copy).fetch(1, [(0, 512)])
+
+
+def test_a_flipped_or_swapped_index_is_refused(packed_copy):
+    index = packed_copy / "shard-000001.parquet"
+    data = bytearray(index.read_bytes())
+    data[len(data) // 2] ^= 1
+    index.write_bytes(data)
+    with pytest.raises(ChecksumError, match=r"shard-000001\.parquet"):
+        open_shards(packed_copy).index(1)
+    shutil.copy(packed_copy / "shard-000000.parquet", index)
+    with pytest.raises(ChecksumError, match="not the one that the manifest names"):
+        open_shards(packed_copy).index(1)
+
+
+def test_a_missing_index_is_named(packed_copy):
+    (packed_copy / "shard-000002.parquet").unlink()
+    with pytest.raises(StoreError, match=r"shard-000002\.parquet is missing"):
+        open_shards(packed_copy).index(2)
+
+
+def test_a_manifest_edited_by_hand_is_refused(packed_copy):
+    path = packed_copy / MANIFEST_NAME
+    path.write_text(path.read_text().replace('"samples": ', '"samples": 1', 1))
+    with pytest.raises(ManifestError, match="wds-tools reseal"):
+        open_shards(packed_copy)

@@ -1,0 +1,637 @@
+"""What is particular to one format: names, classes, fields, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from sources_conformance import CLASSES, Photo, contents, decode, photos_of, picture, stored
+from test_formats_conformance import example, frame, hugging_face_table, message, tar_of, varint
+
+import wds_tools as wt
+from wds_tools.errors import OptionError, SourceError
+from wds_tools.format.codecs import encode_png
+from wds_tools.packing.worker import ShardFile
+from wds_tools.sources.base import Listing
+from wds_tools.sources.detect import detect, open_source
+from wds_tools.sources.group_cache import GroupCache
+from wds_tools.sources.labels import number_labels
+from wds_tools.sources.objects import ObjectSource
+from wds_tools.sources.pixels import layout_of, png_bound
+from wds_tools.sources.protobuf import parse_datum, parse_example
+
+
+def pack(src, dst, **options):
+    """Pack with the bytes of images as they are, so that they can be compared."""
+    return wt.pack(src, dst, **{"images": "keep", **options})
+
+
+@pytest.fixture(scope="module")
+def six() -> list[Photo]:
+    return photos_of(6)
+
+
+def scan(path: Path, **columns: str) -> Listing:
+    return open_source(path, kind=None, classes=None, columns=columns or None).scan()
+
+
+def scan_as(path: Path, kind: str) -> Listing:
+    return open_source(path, kind=kind, classes=None, columns=None).scan()
+
+
+def pack_and_read(src: object, dst: Path, **options: object) -> list[dict[str, bytes]]:
+    pack(src, dst, workers=1, **options)
+    return stored(dst)
+
+
+def pixels_of(photos: list[Photo]) -> np.ndarray:
+    return np.stack([photo.pixels for photo in photos])
+
+
+# Tables
+
+
+@pytest.fixture
+def birds(tmp_path: Path, six: list[Photo]) -> Path:
+    """Return a table with several labels, a text, boxes and a mask."""
+    lines = ["id,photo_file,species,sex,caption,boxes.json,mask.png"]
+    for number, photo in enumerate(six):
+        (tmp_path / f"{photo.name}.jpg").write_bytes(photo.data)
+        (tmp_path / f"{photo.name}-mask.png").write_bytes(encode_png(np.full((4, 4), number, np.uint8)))
+        lines.append(
+            f'{number},{photo.name}.jpg,{CLASSES[photo.label]},f,"a bird, no. {number}","[1,2]",{photo.name}-mask.png'
+        )
+    (tmp_path / "birds.csv").write_text("\r\n".join(lines), encoding="utf-8-sig")
+    return tmp_path / "birds.csv"
+
+
+def test_a_table_gives_fields_labels_and_facts(birds: Path, six: list[Photo], tmp_path: Path) -> None:
+    samples = pack_and_read(birds, tmp_path / "dst", columns={"image": "photo_file", "label": "species"})
+    assert len(samples) == 6
+    for sample in samples:
+        facts = json.loads(sample["json"])
+        number = int(facts["id"])
+        assert facts == {"path": f"{number:03d}.jpg", "class": CLASSES[number % 3], "id": str(number), "sex": "f"}
+        assert sample["jpg"] == six[number].data
+        assert sample["txt"] == f"a bird, no. {number}".encode()
+        assert sample["boxes.json"] == b"[1,2]"
+        assert np.all(np.asarray(Image.open(io.BytesIO(sample["mask.png"]))) == number)
+        assert int(sample["cls"]) == number % 3
+
+
+def test_a_column_that_is_not_known_is_asked_for_with_those_there_are(birds: Path) -> None:
+    with pytest.raises(SourceError, match=r"no column with images.*'photo_file'.*--column image=NAME"):
+        scan(birds)
+    with pytest.raises(SourceError, match=r"has no 'nothing' for the label; it has .*'species'"):
+        scan(birds, image="photo_file", label="nothing")
+    with pytest.raises(OptionError, match=r"role 'picture'; allowed are 'image' and 'label'"):
+        scan(birds, picture="photo_file")
+
+
+def test_a_row_whose_mask_is_gone_is_skipped(birds: Path, tmp_path: Path) -> None:
+    (tmp_path / "002-mask.png").unlink()
+    listing = scan(birds, image="photo_file", label="species")
+    assert [skip.path for skip in listing.skipped] == ["002.jpg"]
+    assert "002-mask.png" in listing.skipped[0].reason
+
+
+def test_paths_may_be_absolute_or_climb_and_urls_are_fetched(tmp_path: Path, six: list[Photo]) -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").pipe("/bucket/b.jpg", six[1].data)
+    (tmp_path / "a.jpg").write_bytes(six[0].data)
+    (tmp_path / "deep").mkdir()
+    rows = ["../a.jpg", str(tmp_path / "a.jpg"), "memory://bucket/b.jpg", "memory://bucket/gone.jpg"]
+    (tmp_path / "deep" / "t.tsv").write_text("image_url\n" + "\n".join(rows))
+    report = pack(tmp_path / "deep" / "t.tsv", tmp_path / "dst", workers=1)
+    assert report.packed == 3
+    assert [skip.reason for skip in report.skipped] == ["URL 'memory://bucket/gone.jpg' is not there"]
+
+
+def test_numbers_as_text_are_class_numbers_and_names_are_sorted() -> None:
+    assert number_labels(["10", "2", ""], None, where="t") == ([10, 2, None], ())
+    assert number_labels(["b", "a", "10"], None, where="t") == ([2, 1, 0], ("10", "a", "b"))
+    assert number_labels([1, -1, 0], ("x", "y"), where="t") == ([1, None, 0], ("x", "y"))
+    assert number_labels(["b"], ("a", "b"), where="t") == ([1], ("a", "b"))
+    with pytest.raises(SourceError, match=r"0\.5"):
+        number_labels([0.5], None, where="t")
+    with pytest.raises(SourceError, match="'c' in t is not among"):
+        number_labels(["c"], ("a", "b"), where="t")
+    with pytest.raises(SourceError, match="label 2, but 2 classes"):
+        number_labels([2], ("a", "b"), where="t")
+
+
+def test_columns_named_like_our_own_words_are_kept_beside_them(tmp_path: Path, six: list[Photo]) -> None:
+    (tmp_path / "a.jpg").write_bytes(six[0].data)
+    (tmp_path / "t.csv").write_text("image;path;class;label\na.jpg;elsewhere;bird;2\n")
+    (sample,) = pack_and_read(tmp_path / "t.csv", tmp_path / "dst")
+    assert json.loads(sample["json"]) == {"path": "a.jpg", "path_": "elsewhere", "class_": "bird"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_rows_of_several_lines_are_found_by_their_place(tmp_path: Path, six: list[Photo], end: str) -> None:
+    rows = ["path,remark"]
+    for number, photo in enumerate(six):
+        (tmp_path / f"{number}.jpg").write_bytes(photo.data)
+        rows.append(f'{number}.jpg,"one{end}{number}\u2028, ""x"""{end if number == 2 else ""}')
+    (tmp_path / "t.csv").write_text(end.join(rows), newline="")
+    samples = pack_and_read(tmp_path / "t.csv", tmp_path / "dst")
+    facts = [json.loads(sample["json"]) for sample in samples]
+    assert {(fact["path"], fact["remark"]) for fact in facts} == {
+        (f"{number}.jpg", f'one{end}{number}\u2028, "x"') for number in range(6)
+    }
+
+
+# Parquet and Arrow
+
+
+@pytest.mark.frameworks
+def test_what_the_datasets_library_writes_is_read(tmp_path: Path, six: list[Photo]) -> None:
+    import datasets
+
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(CLASSES)), "text": datasets.Value("string")}
+    )
+    rows = {
+        "image": [{"bytes": photo.data, "path": None} for photo in six],
+        "label": [photo.label for photo in six],
+        "text": [photo.name for photo in six],
+    }
+    made = datasets.Dataset.from_dict(rows, features=features)
+    made.to_parquet(str(tmp_path / "train.parquet"))
+    made.save_to_disk(str(tmp_path / "saved"))
+    for number, src in enumerate((tmp_path / "train.parquet", tmp_path / "saved")):
+        report = pack(src, tmp_path / f"{number}", workers=1)
+        assert report.manifest.classes == CLASSES
+        assert report.manifest.fields == {"jpg": 6, "cls": 6, "json": 6, "txt": 6}
+        assert {(sample["txt"].decode(), sample["jpg"]) for sample in stored(tmp_path / f"{number}")} == {
+            (photo.name, photo.data) for photo in six
+        }
+
+
+def test_splits_in_one_folder_are_not_mixed(tmp_path: Path, six: list[Photo]) -> None:
+    for name in ("train", "test"):
+        pq.write_table(hugging_face_table(six), tmp_path / f"{name}-00000-of-00001.parquet")
+    with pytest.raises(SourceError, match=r"several splits \(test, train\): pack one at a time"):
+        scan(tmp_path)
+    assert pack(f"{tmp_path}/train*.parquet", tmp_path / "dst", workers=1).packed == 6
+
+
+def test_a_row_without_an_image_is_skipped_and_other_images_become_fields(tmp_path: Path, six: list[Photo]) -> None:
+    table = pa.table(
+        {
+            "image": [None, *(photo.data for photo in six[1:])],
+            "depth": [encode_png(np.zeros((4, 4), np.uint8))] * 6,
+            "tags": [["a", "b"]] * 6,
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    report = pack(tmp_path / "t.parquet", tmp_path / "dst", workers=1)
+    assert [(skip.path, skip.reason) for skip in report.skipped] == [
+        ("t.parquet#0", "image is empty; packed are images that lie in the table")
+    ]
+    assert report.manifest.fields == {"jpg": 5, "json": 5, "depth.png": 5}
+    assert json.loads(stored(tmp_path / "dst")[0]["json"])["tags"] == ["a", "b"]
+
+
+def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
+    for name in ("a.parquet", "a.arrow", "a.h5", "a.npz", "a.npy", "a.pt", "a.zip", "a.tar", "a.tfrecord", "a.lmdb"):
+        (tmp_path / name).write_bytes(b"PAR1 is not what this is" * 50)
+        with pytest.raises(SourceError, match=name) as caught:
+            scan(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint16", "bool"])
+def test_pixels_that_are_no_bytes_are_refused_with_what_to_do(tmp_path: Path, dtype: str) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8, 3), dtype))
+    with pytest.raises(SourceError, match=rf"is {dtype}; packed are uint8.*astype\('uint8'\)"):
+        scan(tmp_path / "a.npz")
+
+
+def test_axes_that_could_be_either_are_refused() -> None:
+    assert [layout_of(shape) for shape in ((8, 8), (8, 8, 3), (3, 8, 8), (1, 8, 8), (8, 8, 4))] == [
+        "HW",
+        "HWC",
+        "CHW",
+        "CHW",
+        "HWC",
+    ]
+    assert layout_of((3, 8, 3)) is None
+    assert layout_of((8, 8, 2)) is None
+
+
+def test_arrays_of_objects_are_refused_because_they_are_pickles(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.array([b"x", None], object))
+    with pytest.raises(SourceError, match="pickles, which are never read"):
+        scan(tmp_path / "a.npz")
+
+
+def test_arrays_of_other_names_are_found_or_asked_for(tmp_path: Path, six: list[Photo]) -> None:
+    images, labels = pixels_of(six), [photo.label for photo in six]
+    np.savez(tmp_path / "one.npz", images, labels)  # arr_0 and arr_1
+    assert [entry.label for entry in scan(tmp_path / "one.npz").inputs] == labels
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
+    with pytest.raises(SourceError, match=r"'x_train uint8\[6, 48, 48, 3\]'"):
+        scan(tmp_path / "two.npz")
+    assert len(scan(tmp_path / "two.npz", image="x_test", label="y_test").inputs) == 2
+
+
+def test_a_plain_npy_has_no_labels(tmp_path: Path, six: list[Photo]) -> None:
+    np.save(tmp_path / "a.npy", pixels_of(six)[..., 0])
+    samples = pack_and_read(tmp_path / "a.npy", tmp_path / "dst")
+    assert {sample["png"][:4] for sample in samples} == {b"\x89PNG"}
+    assert "cls" not in samples[0]
+
+
+def test_a_file_of_tensors_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, ("touch /tmp/wds_tools_was_here",)
+
+    import torch
+
+    torch.save({"images": Evil()}, tmp_path / "a.pt")
+    with pytest.raises(SourceError, match="cannot be read as tensors"):
+        scan(tmp_path / "a.pt")
+    assert not Path("/tmp/wds_tools_was_here").exists()
+
+
+def test_hdf5_keeps_other_arrays_and_class_names(tmp_path: Path, six: list[Photo]) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = pixels_of(six)
+        file["labels"] = [photo.label for photo in six]
+        file["score"] = np.array([0.5, np.nan, 1, 2, 3, 4])
+        file["boxes"] = np.arange(24, dtype=np.float32).reshape(6, 4)
+        file.attrs["classes"] = list(CLASSES)
+    report = pack(tmp_path / "a.h5", tmp_path / "dst", workers=1)
+    assert report.manifest.classes == CLASSES
+    facts = {}
+    for sample in stored(tmp_path / "dst"):
+        fact = json.loads(sample["json"])
+        row = int(fact["path"].partition("#")[2])
+        facts[row] = fact["score"]
+        assert np.array_equal(np.load(io.BytesIO(sample["boxes.npy"])), np.arange(4 * row, 4 * row + 4))
+    assert facts == {0: 0.5, 1: None, 2: 1, 3: 2, 4: 3, 5: 4}
+
+
+def test_hdf5_that_points_to_other_files_is_refused(tmp_path: Path, six: list[Photo]) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["images"] = pixels_of(six)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = h5py.ExternalLink("other.h5", "images")
+    with pytest.raises(SourceError, match="link to another file"):
+        scan(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("images", (2, 8, 8), "u1", external=[(str(tmp_path / "raw"), 0, 128)])
+    with pytest.raises(SourceError, match="from other files"):
+        scan(tmp_path / "b.h5")
+
+
+def test_a_zarr_codec_that_unpickles_is_refused_before_zarr_sees_it(tmp_path: Path) -> None:
+    store = tmp_path / "a.zarr"
+    store.mkdir()
+    metadata = {
+        "zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|O", "compressor": None, "fill_value": 0,
+        "filters": [{"id": "pickle"}], "order": "C",
+    }  # fmt: skip
+    (store / ".zarray").write_text(json.dumps(metadata))
+    (store / "0").write_bytes(pickle.dumps([1, 2]))
+    with pytest.raises(SourceError, match="asks for the codec 'pickle'"):
+        scan(store)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([(), (1,), (3,), (4,)]), st.integers(0, 9))
+def test_a_png_of_noise_is_not_longer_than_planned(
+    height: int, width: int, channels: tuple[int, ...], seed: int
+) -> None:
+    shape = (height, width, *channels)
+    noise = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    assert len(encode_png(noise)) <= png_bound(shape, "HWC")
+
+
+def test_a_large_png_of_noise_is_not_longer_than_planned() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (1000, 1500, 3)).astype(np.uint8)
+    assert len(encode_png(noise)) <= png_bound(noise.shape, "HWC")
+
+
+def test_chunks_are_read_once_per_window(tmp_path: Path, six: list[Photo], monkeypatch: pytest.MonkeyPatch) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("images", data=np.concatenate([pixels_of(six)] * 20), chunks=(10, 48, 48, 3))
+    loads = []
+    get = GroupCache.get
+
+    def counted(self: GroupCache, group: object, load: object) -> object:
+        return get(self, group, lambda: loads.append(group) or load())
+
+    monkeypatch.setattr(GroupCache, "get", counted)
+    pack(tmp_path / "a.h5", tmp_path / "dst", shard_bytes=30_000, workers=1)
+    assert sorted(start for _, start in loads) == list(range(0, 120, 10))
+
+
+def test_the_cache_of_groups_is_bounded() -> None:
+    cache = GroupCache(100)
+    for group in range(50):
+        assert cache.get(group, lambda group=group: (group, 30)) == group
+    assert len(cache._held) == 3
+    assert cache.get(49, lambda: pytest.fail("is held")) == 49
+
+
+# TFRecord and LMDB
+
+
+def test_a_cut_tfrecord_is_an_error_that_names_the_byte(tmp_path: Path, six: list[Photo]) -> None:
+    path = tmp_path / "a.tfrecord"
+    record = frame(example({"image/encoded": six[0].data, "image/class/label": 1}))
+    path.write_bytes(record + record[:-9])
+    with pytest.raises(SourceError, match=rf"a\.tfrecord: the record at byte {len(record):,} claims"):
+        scan(path)
+    path.write_bytes(record + b"\1" + record[1:])
+    with pytest.raises(SourceError, match=rf"damaged or cut, at byte {len(record):,}"):
+        scan(path)
+    path.write_bytes(b"\x1f\x8b" + record)
+    with pytest.raises(SourceError, match="gunzip"):
+        scan(path)
+
+
+def test_features_of_an_example_go_into_json(tmp_path: Path, six: list[Photo]) -> None:
+    features = {"image": six[0].data, "label": 2, "image/filename": b"a.jpg", "raw": b"\xff\xfe", "box": [0.5, 1.0]}
+    (tmp_path / "a.tfrecord").write_bytes(frame(example(features)) + frame(b"\xff\xff\xff"))
+    report = pack(tmp_path / "a.tfrecord", tmp_path / "dst", workers=1)
+    assert json.loads(stored(tmp_path / "dst")[0]["json"]) == {
+        "path": "a.tfrecord#0",
+        "image/filename": "a.jpg",
+        "box": [0.5, 1.0],
+    }
+    assert report.skipped[0].path == "a.tfrecord#1"
+    assert "no tf.train.Example" in report.skipped[0].reason
+
+
+@given(
+    st.binary(max_size=60)
+    | st.lists(st.binary(max_size=12), max_size=4).map(lambda parts: b"".join(message(1, part) for part in parts))
+)
+def test_any_bytes_are_an_example_or_a_value_error(data: bytes) -> None:
+    for parse in (parse_example, parse_datum):
+        with suppress(ValueError):
+            parse(memoryview(data))
+
+
+def test_lmdb_takes_pairs_and_datums(tmp_path: Path, six: list[Photo]) -> None:
+    import lmdb
+
+    with lmdb.open(str(tmp_path / "pairs.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        out.put(b"num-samples", b"6")
+        for number, photo in enumerate(six):
+            out.put(f"image-{number:09d}".encode(), photo.data)
+            out.put(f"label-{number:09d}".encode(), f"word {number}".encode())
+    samples = pack_and_read(tmp_path / "pairs.lmdb", tmp_path / "pairs")
+    assert {(sample["jpg"], sample["txt"]) for sample in samples} == {
+        (photo.data, f"word {number}".encode()) for number, photo in enumerate(six)
+    }
+    with lmdb.open(str(tmp_path / "datum.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        for photo in six:
+            datum = message(4, photo.data) + varint(5 << 3) + varint(photo.label) + varint(7 << 3) + b"\1"
+            out.put(photo.name.encode(), datum)
+    samples = pack_and_read(tmp_path / "datum.lmdb", tmp_path / "datum")
+    assert {(sample["jpg"], int(sample["cls"])) for sample in samples} == {(photo.data, photo.label) for photo in six}
+
+
+def test_a_cut_lmdb_is_an_error_and_not_the_end_of_the_process(tmp_path: Path, six: list[Photo]) -> None:
+    import lmdb
+
+    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        for photo in six:
+            out.put(photo.name.encode(), photo.data * 3)
+    data = tmp_path / "a.lmdb" / "data.mdb"
+    data.write_bytes(data.read_bytes()[:-12_000])
+    with pytest.raises(SourceError, match="was cut: it has"):
+        scan(tmp_path / "a.lmdb")
+
+
+def test_a_value_that_is_a_pickle_is_refused_by_name(tmp_path: Path) -> None:
+    import lmdb
+
+    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        out.put(b"0", pickle.dumps((b"image", 3)))
+    with pytest.raises(SourceError, match=r"'0': is a pickle, which is never read: write the encoded image"):
+        scan(tmp_path / "a.lmdb")
+
+
+# Archives and shards
+
+
+def test_a_cut_tar_is_an_error_that_names_the_byte(tmp_path: Path, six: list[Photo]) -> None:
+    path = tar_of(tmp_path / "a.tar", {f"{photo.name}.jpg": photo.data for photo in six})
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(SourceError, match=r"a\.tar cannot be packed: .*byte"):
+        scan(path)
+
+
+def test_a_zip_member_that_is_longer_than_it_states_is_skipped(tmp_path: Path, six: list[Photo]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("cat/1.jpg", six[0].data)
+        archive.writestr("cat/bomb.png", bytes(10**6))
+    data = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(data.replace((10**6).to_bytes(4, "little"), (100).to_bytes(4, "little")))
+    report = pack(tmp_path / "a.zip", tmp_path / "dst", workers=1)
+    assert [(skip.path, skip.reason) for skip in report.skipped] == [
+        ("cat/bomb.png", "is damaged: its length or checksum is not what the directory says")
+    ]
+
+
+def test_our_own_dataset_can_be_packed_again(tmp_path: Path, packed: Path) -> None:
+    pack(packed, tmp_path / "dst", shard_bytes="200kB", seed=3, workers=1)
+    before = {json.loads(sample["json"])["path"]: sample for sample in stored(packed)}
+    after = {json.loads(sample["json"])["path"]: sample for sample in stored(tmp_path / "dst")}
+    assert before.keys() == after.keys()
+    for path, sample in after.items():
+        assert picture(sample) == picture(before[path])
+        assert sample["cls"] == before[path]["cls"]
+        assert json.loads(sample["json"])["key"] == before[path]["__key__"]
+    assert wt.describe(tmp_path / "dst").samples == wt.describe(packed).samples
+
+
+def test_fields_of_shards_are_kept(tmp_path: Path, six: list[Photo]) -> None:
+    files = {}
+    for photo in six:
+        files |= {
+            f"x/{photo.name}.JPEG": photo.data,
+            f"x/{photo.name}.txt": b"caption",
+            f"x/{photo.name}.seg.png": b"not looked at",
+            f"x/{photo.name}.json": b"[1]",
+        }
+    tar_of(tmp_path / "a.tar", files)
+    assert detect(tmp_path / "a.tar") == "webdataset"
+    samples = pack_and_read(tmp_path / "a.tar", tmp_path / "dst")
+    assert {name for sample in samples for name in sample if name[0] != "_"} == {"jpg", "txt", "seg.png", "json"}
+    assert all(sample["json"] == b"[1]" and sample["seg.png"] == b"not looked at" for sample in samples)
+
+
+# Objects
+
+
+class Items:
+    """A dataset of one's own."""
+
+    classes = CLASSES
+
+    def __init__(self, items: list[object]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> object:
+        item = self.items[number]
+        return item() if callable(item) else item
+
+
+def test_a_torch_dataset_is_packed(tmp_path: Path, six: list[Photo]) -> None:
+    import torch
+
+    class Dataset(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return len(six)
+
+        def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.from_numpy(six[number].pixels.copy()).permute(2, 0, 1), torch.tensor(six[number].label)
+
+    report = pack(Dataset(), tmp_path / "dst", shard_bytes=20_480)
+    assert report.packed == 6
+    assert report.manifest.source["kind"] == "object"
+    found = {decode(sample["png"]).tobytes(): int(sample["cls"]) for sample in stored(tmp_path / "dst")}
+    assert found == {photo.pixels.tobytes(): photo.label for photo in six}
+    assert pack(Dataset(), tmp_path / "dst", shard_bytes=20_480).kept == len(report.manifest.shards)
+
+
+def test_items_may_be_pictures_bytes_arrays_and_dictionaries(tmp_path: Path, six: list[Photo]) -> None:
+    items = Items(
+        [
+            (Image.fromarray(six[0].pixels), "sea"),
+            (six[1].data, 1),
+            {"image": six[2].pixels, "label": np.int64(0), "caption": "hello", "width": 48},
+            (six[3].pixels[..., :1], 2),
+        ]
+    )
+    samples = pack_and_read(items, tmp_path / "dst")
+    assert sorted(json.loads(sample["json"])["class"] for sample in samples) == sorted(
+        ["sea", CLASSES[1], CLASSES[0], CLASSES[2]]
+    )
+    described = next(sample for sample in samples if "txt" in sample)
+    assert described["txt"] == b"hello"
+    assert json.loads(described["json"]) == {"path": "Items#2", "class": CLASSES[0], "width": 48}
+
+
+def test_an_item_that_cannot_be_read_is_skipped_but_an_error_of_code_is_not(tmp_path: Path, six: list[Photo]) -> None:
+    def broken() -> object:
+        raise OSError("image file is truncated")
+
+    report = pack(Items([(six[0].data, 0), broken]), tmp_path / "dst")
+    assert [(skip.path, skip.reason) for skip in report.skipped] == [
+        ("Items#1", "cannot be read: OSError: image file is truncated")
+    ]
+    with pytest.raises(ZeroDivisionError):
+        pack(Items([lambda: 1 / 0]), tmp_path / "other")
+
+
+def test_random_items_floats_streams_and_workers_are_refused(tmp_path: Path, six: list[Photo]) -> None:
+    random = Items([lambda: (np.random.default_rng().integers(0, 256, (8, 8, 3)).astype("u1"), 0)])
+    with pytest.raises(SourceError, match=r"item 0 of the Items differs each time.*random transforms"):
+        pack(random, tmp_path / "dst")
+    with pytest.raises(SourceError, match="float32; packed are uint8"):
+        pack(Items([(np.zeros((8, 8, 3), "f4"), 0)]), tmp_path / "dst")
+    with pytest.raises(OptionError, match="with len"):
+        pack((photo for photo in six), tmp_path / "dst")
+    with pytest.raises(OptionError, match="workers=2, but an object"):
+        pack(Items([(six[0].data, 0)]), tmp_path / "dst", workers=2)
+    with pytest.raises(SourceError, match="classes are not known"):
+        ObjectSource([(six[0].data, "x")]).read(ObjectSource([(six[0].data, 1)]).scan().inputs[0])
+
+
+# All of them
+
+
+@pytest.mark.parametrize("kind", ["arrow", "webdataset"])
+def test_a_shard_is_not_too_long_whatever_json_makes_of_the_text(tmp_path: Path, six: list[Photo], kind: str) -> None:
+    words = 'é\x01"1e15 日本' * 40
+    if kind == "arrow":
+        path = tmp_path / "a.arrow"
+        table = pa.table({"image": [photo.data for photo in six * 4], "words": [words] * 24})
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        files: dict[str, bytes] = {}
+        for number, photo in enumerate(six * 4):
+            facts = '{"words": "' + "é" * 400 + '", "numbers": [' + ",".join(["1e15"] * 200) + "]}"
+            files |= {f"{number:02d}.jpg": photo.data, f"{number:02d}.json": facts.encode()}
+        path = tar_of(tmp_path / "a.tar", files)
+    manifest = pack(path, tmp_path / "dst", shard_bytes=24_000, workers=1).manifest
+    assert len(manifest.shards) > 3
+    assert max(shard.bytes for shard in manifest.shards) <= 24_000
+
+
+def test_an_interrupted_pack_of_chunks_goes_on_to_the_same_bytes(
+    tmp_path: Path, six: list[Photo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(hugging_face_table(six * 5), tmp_path / "a.parquet", row_group_size=4)
+    pack(tmp_path / "a.parquet", tmp_path / "whole", shard_bytes=12_000, workers=1)
+    write, calls = ShardFile.write, []
+
+    def stop(self: ShardFile, *args: object, **options: object) -> None:
+        calls.append(1)
+        if len(calls) > 17:
+            raise KeyboardInterrupt
+        write(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFile, "write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=1)
+    assert pack(tmp_path / "a.parquet", tmp_path / "dst", shard_bytes=12_000, workers=2).kept > 0
+    assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
+
+
+def test_a_folder_of_images_stays_one_whatever_lies_beside_them(tmp_path: Path, six: list[Photo]) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.jpg").write_bytes(six[0].data)
+    for name in ("notes.csv", "backup.zip", "shards.tar", "x.parquet"):
+        (tmp_path / name).write_bytes(b"")
+    assert detect(tmp_path) == "folder"
+
+
+def test_a_kind_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"unknown format 'excel' .* allowed are arrow, dotted, folder .*, hdf5"):
+        scan_as(tmp_path, "excel")
+    (tmp_path / "a.xls").write_bytes(b"x")
+    with pytest.raises(SourceError, match=r"a\.xls is not a folder, and its name tells no known format"):
+        pack(tmp_path / "a.xls", tmp_path / "dst")
+
+
+def test_a_library_that_is_not_there_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.h5").write_bytes(b"")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(OptionError, match=r'h5py, which is not installed: pip install "wds-tools\[sources\]"'):
+        scan(tmp_path / "a.h5")

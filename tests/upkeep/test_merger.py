@@ -1,0 +1,482 @@
+"""Several datasets become one: the same bytes under new names, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import wds_tools as wt
+from wds_tools.errors import ChecksumError, DestinationError, NotADatasetError, OptionError, TruncatedShardError
+from wds_tools.format.index import from_bytes, rename, to_bytes
+from wds_tools.format.manifest import Manifest, from_json
+from wds_tools.packing.packer import pack
+from wds_tools.reading.shardset import open_shards
+from wds_tools.upkeep import merger
+from wds_tools.upkeep.merger import MergeReport, merge
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def halves(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return two datasets: half of the photographs each, of the same classes, in a few shards."""
+    folder = tmp_path_factory.mktemp("halves")
+    for number, path in enumerate(sorted(photos.glob("*/*"))):
+        half = folder / f"photos{number % 2}" / path.parent.name
+        half.mkdir(parents=True, exist_ok=True)
+        (half / path.name).symlink_to(path)
+    for number in range(2):
+        pack(folder / f"photos{number}", folder / f"{number}", shard_bytes="1MB", workers=1, images="keep")
+    return folder / "0", folder / "1"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def manifest_of(folder: Path) -> Manifest:
+    return from_json((folder / "manifest.json").read_bytes())
+
+
+def labelled(folder: Path, classes: list[str], *, number: int = 0, **fields: Any) -> Path:
+    """Write a dataset of one sample."""
+    with wt.ShardWriter(folder / "a-%d.tar", classes=classes) as writer:
+        writer.write({"__key__": "a", "txt": str(folder), **({"cls": number} if number >= 0 else {}), **fields})
+    return folder
+
+
+def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=environment, check=False, capture_output=True, text=True
+    )
+
+
+# --- the result ---
+
+
+def test_the_shards_of_all_come_in_order_as_links(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    report = merge(halves, tmp_path / "c")
+    first, second, made = manifest_of(halves[0]), manifest_of(halves[1]), report.manifest
+    assert made == manifest_of(tmp_path / "c")
+    assert [entry.name for entry in made.shards] == [f"shard-{number:06d}.tar" for number in range(len(made.shards))]
+    assert [entry.xxh3 for entry in made.shards] == [entry.xxh3 for entry in (*first.shards, *second.shards)]
+    assert (report.linked, report.copied, report.kept) == (len(made.shards), 0, 0)
+    assert all((tmp_path / "c" / entry.name).stat().st_nlink > 1 for entry in made.shards)
+    assert made.samples == 400
+    assert made.fields == dict(Counter(first.fields) + Counter(second.fields))
+    assert made.classes == first.classes
+    assert made.images.max_width == max(first.images.max_width, second.images.max_width)
+    assert sorted(contents(tmp_path / "c")) == sorted(
+        ["README.md", "manifest.json", *(name for entry in made.shards for name in (entry.name, entry.index))]
+    )
+
+
+def test_verify_and_the_loader_read_it(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    merge(halves, tmp_path / "c")
+    report = wt.verify(tmp_path / "c")
+    assert report.ok
+    assert not report.strangers
+    with wt.make_loader(
+        tmp_path / "c", batch_size=100, view=wt.Resize((16, 16)), fields=("json",), num_workers=1
+    ) as loader:
+        paths = {record["path"] for batch in loader for record in batch.json}
+    assert len(paths) == 400
+
+
+def test_unpack_of_the_merged_gives_all_files_of_both(halves: tuple[Path, Path], photos: Path, tmp_path: Path) -> None:
+    merge(halves, tmp_path / "c")
+    wt.unpack(tmp_path / "c", tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(photos)
+
+
+def test_it_is_shuffled_only_if_it_is_one_that_was(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    assert not merge(halves, tmp_path / "c").manifest.shuffled
+    assert merge(halves[:1], tmp_path / "one").manifest.shuffled
+    assert merge(halves[:1], tmp_path / "one").manifest.fingerprint == manifest_of(halves[0]).fingerprint
+
+
+def test_the_result_does_not_depend_on_where_the_inputs_are_or_how_they_come(
+    halves: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(halves, tmp_path / "c")
+    monkeypatch.chdir(halves[0].parent)
+    assert merge(["0", "1/manifest.json"], tmp_path / "d", copy=True).copied > 0
+    assert contents(tmp_path / "c") == contents(tmp_path / "d")
+    assert merge(["1", "0"], tmp_path / "e").manifest.fingerprint != manifest_of(tmp_path / "c").fingerprint
+
+
+def test_a_merged_dataset_can_be_merged_again(halves: tuple[Path, Path], packed: Path, tmp_path: Path) -> None:
+    merge(halves, tmp_path / "c")
+    assert merge([tmp_path / "c", packed], tmp_path / "d").manifest.samples == 800
+    assert wt.verify(tmp_path / "d").ok
+
+
+def test_the_inputs_are_not_changed_and_may_go(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    before = contents(halves[0])
+    merge([halves[0]], tmp_path / "b", copy=True)
+    merge([tmp_path / "b"], tmp_path / "c")
+    merge([halves[0]], tmp_path / "d")
+    for path in (tmp_path / "b").iterdir():
+        path.unlink()
+    assert wt.verify(tmp_path / "c").ok
+    assert contents(halves[0]) == before
+
+
+def test_shards_named_by_a_pattern_are_taken_too(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    made = merge([f"{halves[0]}/shard-{{000000..000001}}.tar", halves[1]], tmp_path / "c").manifest
+    assert len(made.shards) == 2 + len(manifest_of(halves[1]).shards)
+    assert made.fields["json"] == made.samples < 400
+    assert wt.verify(tmp_path / "c").ok
+
+
+def test_a_shard_that_is_a_link_is_linked_to_its_file(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    for path in halves[0].iterdir():
+        (tmp_path / "links" / path.name).symlink_to(path)
+    assert merge([tmp_path / "links"], tmp_path / "c").linked > 0
+    assert not any(path.is_symlink() for path in (tmp_path / "c").iterdir())
+
+
+def test_where_no_link_can_be_shards_are_copied(
+    halves: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: object, **__: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    report = merge(halves, tmp_path / "c")
+    assert (report.linked, report.copied) == (0, len(report.manifest.shards))
+    assert wt.verify(tmp_path / "c").ok
+
+
+def test_another_file_system_gets_copies(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    import shutil
+    import tempfile
+
+    other = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        report = merge(halves, other / "c")
+        assert (report.copied > 0) == (other.stat().st_dev != halves[0].stat().st_dev)
+        assert wt.verify(other / "c").ok
+    finally:
+        shutil.rmtree(other)
+
+
+def test_remote_shards_are_copied_by_parts_and_past_the_cache(
+    halves: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = fsspec.filesystem("memory")
+    for path in halves[1].iterdir():
+        memory.pipe(f"/merge-test/{path.name}", path.read_bytes())
+    monkeypatch.setattr(merger, "COPY_BYTES", 100_000)
+    try:
+        report = merge([halves[0], "memory://merge-test"], tmp_path / "c")
+    finally:
+        memory.rm("/merge-test", recursive=True)
+    assert report.linked == len(manifest_of(halves[0]).shards)
+    assert report.copied == len(manifest_of(halves[1]).shards)
+    assert not (tmp_path / "cache").exists()
+    merge(halves, tmp_path / "d")
+    assert contents(tmp_path / "c") == contents(tmp_path / "d")
+
+
+def test_an_index_keeps_columns_that_we_do_not_know(halves: tuple[Path, Path]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(halves[0] / "shard-000000.parquet")
+    table = table.append_column("caption", pa.array(["x"] * len(table)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data = rename(sink.getvalue().to_pybytes(), name="a", shard="other.tar")
+    assert pq.read_table(pa.BufferReader(data)).column("caption").to_pylist() == ["x"] * len(table)
+    index = from_bytes(data, name="b")
+    assert index.shard == "other.tar"
+    assert index.keys == table.column("key").to_pylist()
+    plain = to_bytes(index)
+    assert rename(plain, name="c", shard="other.tar") == plain
+
+
+# --- classes ---
+
+
+def test_classes_that_go_on_where_others_end_fit(tmp_path: Path) -> None:
+    inputs = [
+        labelled(tmp_path / "a", ["cat", "dog"]),
+        labelled(tmp_path / "b", ["cat", "dog", "fig"], number=2),
+        labelled(tmp_path / "c", [], number=-1),  # no labels: nothing that could differ
+    ]
+    assert merge(inputs, tmp_path / "out").manifest.classes == ("cat", "dog", "fig")
+
+
+def test_labels_without_names_stay_so(tmp_path: Path) -> None:
+    inputs = [labelled(tmp_path / "a", []), labelled(tmp_path / "b", [], number=5)]
+    assert merge(inputs, tmp_path / "out").manifest.classes == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "said"),
+    [
+        (["cat", "dog"], ["dog", "cat"], r"class 0 is 'dog' in .*b and 'cat' in .*a: labels are numbers inside"),
+        (["cat", "dog"], ["cat", "fig", "dog"], r"class 1 is 'dog' in .*a and 'fig' in .*b"),
+        (["cat"], [], r".*b has labels without class names, .*a names 1 classes"),
+    ],
+)
+def test_classes_with_other_numbers_are_refused_and_the_way_out_is_told(
+    tmp_path: Path, one: list[str], two: list[str], said: str
+) -> None:
+    inputs = [labelled(tmp_path / "a", one), labelled(tmp_path / "b", two)]
+    with pytest.raises(OptionError, match=said) as caught:
+        merge(inputs, tmp_path / "out")
+    assert "pack them again with one `--classes FILE`" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+# --- what cannot be merged ---
+
+
+def test_inputs_that_cannot_be_are_refused_and_leave_nothing(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"are the same dataset .*wds_tools\.Mixture"):
+        merge([halves[0], str(halves[0] / "manifest.json")], tmp_path / "c")
+    with pytest.raises(OptionError, match="no dataset was given"):
+        merge([], tmp_path / "c")
+    with pytest.raises(OptionError, match="is no local folder"):
+        merge(halves, "s3://bucket/c")
+    with pytest.raises(NotADatasetError):
+        merge([halves[0], tmp_path / "nothing"], tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_result_cannot_replace_an_input(packed_copy: Path, fresh: bool) -> None:
+    before = contents(packed_copy)
+    with pytest.raises(OptionError, match="is one of the inputs"):
+        merge([packed_copy], packed_copy, fresh=fresh)
+    assert contents(packed_copy) == before
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(
+    halves: tuple[Path, Path], packed_copy: Path, tmp_path: Path
+) -> None:
+    before = contents(packed_copy)
+    with pytest.raises(DestinationError, match=r"holds another dataset, of 400 samples: .* --fresh"):
+        merge(halves, packed_copy)
+    assert contents(packed_copy) == before
+    assert merge(halves, packed_copy, fresh=True).manifest.samples == 400
+    merge(halves, tmp_path / "c")
+    assert contents(packed_copy) == contents(tmp_path / "c")
+
+
+def test_a_shard_of_another_length_is_found_before_it_is_linked(packed_copy: Path, tmp_path: Path) -> None:
+    os.truncate(packed_copy / "shard-000001.tar", 5000)
+    with pytest.raises(TruncatedShardError, match=r"shard-000001\.tar has 5,000 bytes"):
+        merge([packed_copy], tmp_path / "c")
+    assert (tmp_path / "c" / "shard-000000.tar").exists()
+    assert not (tmp_path / "c" / "manifest.json").exists()
+    os.truncate(packed_copy / "shard-000000.tar", 5000)
+    with pytest.raises(TruncatedShardError):
+        merge([packed_copy], tmp_path / "d")
+    assert not (tmp_path / "d").exists(), "nothing was done, so nothing stands in the way of other inputs"
+
+
+def test_a_damaged_shard_is_not_copied(packed_copy: Path, tmp_path: Path) -> None:
+    path = packed_copy / "shard-000001.tar"
+    data = bytearray(path.read_bytes())
+    data[10_000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError, match="its XXH3-128 is"):
+        merge([packed_copy], tmp_path / "c", copy=True)
+    assert not (tmp_path / "c" / "shard-000001.tar").exists()
+    merge([packed_copy], tmp_path / "d")  # a link is as good as its input: verify tells
+    assert wt.verify(tmp_path / "d").damaged_shards == ["shard-000001.tar"]
+
+
+# --- again, and after a kill ---
+
+
+def test_a_second_run_has_nothing_to_do(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    merge(halves, tmp_path / "c")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "c").iterdir()}
+    report = merge(halves, tmp_path / "c")
+    assert (report.linked, report.copied, report.kept) == (0, 0, len(report.manifest.shards))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "c").iterdir()} == before
+    (tmp_path / "c" / "shard-000000.tar").unlink()
+    with pytest.raises(DestinationError, match="are gone or have another length: merge with --fresh"):
+        merge(halves, tmp_path / "c")
+    assert merge(halves, tmp_path / "c", fresh=True).manifest == report.manifest
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("moment", ["link", "copy", "index", "report", "manifest"])
+def test_after_a_kill_the_same_call_goes_on(halves: tuple[Path, Path], tmp_path: Path, moment: str, copy: bool) -> None:
+    code = (
+        "import os; from wds_tools.packing import destination; from wds_tools.upkeep import merger\n"
+        "from wds_tools.upkeep.merger import merge\n"
+        "kill = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        "def third(function):\n"
+        "    calls = []\n"
+        "    def counting(*words, **named):\n"
+        "        calls.append(1)\n"
+        "        return (kill if len(calls) == 3 else function)(*words, **named)\n"
+        "    return counting\n"
+        + {
+            "link": "os.link = third(os.link)\n",
+            "copy": "merger.xxhash.xxh3_128_hexdigest = third(merger.xxhash.xxh3_128_hexdigest)\n",
+            "index": "merger.commit_bytes = third(merger.commit_bytes)\n",
+            "report": "merger.save_report = third(merger.save_report)\n",
+            "manifest": "destination.Destination.commit = kill\n",
+        }[moment]
+        + f"merge({[str(half) for half in halves]!r}, 'c', copy={copy})"
+    )
+    done = run(code, tmp_path)
+    if moment == "link" and copy:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert not (tmp_path / "c" / "manifest.json").exists()
+    report: MergeReport = merge(halves, tmp_path / "c", copy=copy)
+    assert report.kept >= (0 if moment == "copy" else 2)
+    merge(halves, tmp_path / "whole")
+    assert contents(tmp_path / "c") == contents(tmp_path / "whole")
+
+
+def test_a_kill_at_any_change_of_the_disk_is_mended(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    inputs = [labelled(tmp_path / "a", []), labelled(tmp_path / "b", [], number=5)]
+    merge(inputs, tmp_path / "whole")
+    (tmp_path / "killed").mkdir()
+    code = (
+        "import os, sys; from wds_tools.upkeep.merger import merge\n"
+        "CHANGES = ('os.rename', 'os.remove', 'os.mkdir', 'os.rmdir', 'os.link', 'fcntl.flock')\n"
+        "def attempt(number):\n"
+        "    left = [number]\n"
+        "    def hook(event, arguments):\n"
+        "        writes = event == 'open' and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT\n"
+        "        if writes or event in CHANGES:\n"
+        "            left[0] -= 1\n"
+        "            if left[0] == 0: os.kill(os.getpid(), 9)\n"
+        "    sys.addaudithook(hook)\n"
+        f"    merge({list(map(str, inputs))!r}, f'killed/{{number}}')\n"
+        "    os._exit(0)\n"
+        "number = 1\n"
+        "while True:\n"
+        "    child = os.fork()\n"
+        "    if not child: attempt(number)\n"
+        "    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -9: break\n"
+        "    number += 1\n"
+        "print(number)"
+    )
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    kills = int(done.stdout) - 1
+    assert kills > 15
+    for number in range(1, kills + 1):
+        if (tmp_path / "killed" / str(number) / "manifest.json").exists():
+            assert wt.verify(tmp_path / "killed" / str(number)).ok
+        merge(inputs, tmp_path / "killed" / str(number))
+        assert contents(tmp_path / "killed" / str(number)) == contents(tmp_path / "whole"), number
+
+
+def test_an_unfinished_merge_of_something_else_is_not_touched(
+    halves: tuple[Path, Path], packed: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import os; from wds_tools import packstate; from wds_tools.upkeep.merger import merge\n"
+        "destination.Destination.commit = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        f"merge({[str(half) for half in halves]!r}, 'c')"
+    )
+    assert run(code, tmp_path).returncode == -signal.SIGKILL
+    before = contents(tmp_path / "c")
+    with pytest.raises(DestinationError, match="holds an unfinished pack of something else"):
+        merge([packed], tmp_path / "c")
+    assert contents(tmp_path / "c") == before
+    assert merge([packed], tmp_path / "c", fresh=True).manifest.samples == 400
+
+
+def test_a_full_disk_is_told_and_a_rerun_goes_on(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    code = (
+        "import resource; from wds_tools import merge\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
+        f"merge({[str(half) for half in halves]!r}, 'c', copy=True)"
+    )
+    done = run(code, tmp_path)
+    assert "DestinationError: cannot write to c: File too large; finished shards are kept" in done.stderr
+    merge(halves, tmp_path / "c")
+    assert wt.verify(tmp_path / "c").ok
+
+
+def test_the_source_says_what_was_merged_and_not_where_it_was(halves: tuple[Path, Path], tmp_path: Path) -> None:
+    merge(halves, tmp_path / "c")
+    source = json.loads((tmp_path / "c" / "manifest.json").read_text())["source"]
+    assert source == {
+        "kind": "merge",
+        "inputs": [
+            {
+                "fingerprint": open_shards(half).manifest.fingerprint,
+                "shards": len(manifest_of(half).shards),
+                "samples": 200,
+            }
+            for half in halves
+        ],
+    }
+
+
+# Keys that come twice
+
+
+def test_a_key_that_comes_in_two_inputs_is_named_in_a_warning_and_reshard_gives_new_ones(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("cat", "fig"):
+        wt.pack(photos / name, tmp_path / name, workers=1, images="keep")
+    report = merge([tmp_path / "cat", tmp_path / "fig"], tmp_path / "both")
+    repeated = report.repeated_key
+    assert repeated is not None
+    assert repeated.key == "000000000"
+    assert repeated.shards == (f"{tmp_path}/cat/shard-000000.tar", f"{tmp_path}/fig/shard-000000.tar")
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"key '000000000' comes in {tmp_path}/cat/shard-000000.tar and in")
+    assert "wds-tools reshard" in record.getMessage()
+    assert wt.verify(tmp_path / "both").ok
+    (note,) = wt.verify(tmp_path / "both").notes
+    assert note.startswith("key '000000000' comes in shard-000000.tar and in shard-000001.tar")
+    wt.reshard(tmp_path / "both", tmp_path / "new", workers=1)
+    assert wt.verify(tmp_path / "new").notes == []
+    with wt.make_loader(tmp_path / "new", batch_size=100, fields=("__key__",), num_workers=0) as loader:
+        assert len({key for batch in loader for key in batch.key}) == 100
+
+
+def test_keys_that_are_all_different_are_no_warning(
+    halves: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        with wt.ShardWriter(f"{tmp_path}/{name}/s-%d.tar", maxcount=3) as writer:
+            for number in range(7):
+                writer.write({"__key__": f"{name}{number}", "txt": b"x"})
+    assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "c").repeated_key is None
+    assert not caplog.records
+    assert wt.verify(tmp_path / "c").notes == []
+
+
+def test_a_key_that_comes_twice_in_one_dataset_is_found_at_its_first_repetition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with wt.ShardWriter(f"{tmp_path}/s-%d.tar", maxcount=2) as writer:
+        for key in ("a", "b", "c", "d", "e", "c", "f", "a"):
+            writer.write({"__key__": key, "txt": b"x"})
+    (note,) = wt.verify(tmp_path).notes
+    assert note.startswith("key 'c' comes in s-1.tar and in s-2.tar")
+    for path in tmp_path.iterdir():
+        if path.suffix != ".tar":
+            path.unlink()
+    wt.index_shards(f"{tmp_path}/*.tar")
+    assert "key 'c' comes in s-1.tar and in s-2.tar" in caplog.text

@@ -1,0 +1,388 @@
+"""Pack and unpack is the same tree, byte for byte, name for name; and what is hostile stays out."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import wds_tools as wt
+from wds_tools.errors import (
+    ChecksumError,
+    DestinationError,
+    MissingFieldError,
+    NotADatasetError,
+    OptionError,
+    SampleError,
+)
+from wds_tools.reading.shardset import open_shards
+from wds_tools.upkeep import unpacker
+from wds_tools.upkeep.unpacker import unpack
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def picture(colour: int = 0) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (8, 6), (colour % 256, colour // 256, 77)).save(out, "PNG")
+    return out.getvalue()
+
+
+def files(folder: Path) -> dict[bytes, bytes]:
+    """Return every file below a folder by its name's bytes."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {os.fsencode(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr(os, "fsync", os.fstat)
+
+
+def write(folder: Path, *samples: dict[str, Any], **options: Any) -> Path:
+    with wt.ShardWriter(folder / "a-%03d.tar", **options) as writer:
+        for number, sample in enumerate(samples):
+            writer.write({"__key__": f"{number:03}", **sample})
+    return folder
+
+
+# --- a tree comes back ---
+
+
+def test_pack_and_unpack_is_the_same_tree(photos: Path, packed: Path, tmp_path: Path) -> None:
+    report = unpack(packed, tmp_path / "out")
+    assert files(tmp_path / "out") == files(photos)
+    assert (report.samples, report.written, report.kept) == (400, 400, 0)
+    assert report.bytes == sum(map(len, files(photos).values()))
+
+
+def test_a_flat_folder_comes_back(photos: Path, tmp_path: Path) -> None:
+    wt.pack(photos / "cat", tmp_path / "packed", workers=1, images="keep")
+    unpack(tmp_path / "packed", tmp_path / "out")
+    assert files(tmp_path / "out") == files(photos / "cat")
+
+
+names = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=40).map(str.encode),
+    st.binary(min_size=1, max_size=20).filter(lambda name: not set(name) & {0, 47}),
+    st.sampled_from(
+        [b"a", b"A", b"-rf", b"a.b", b"a b", b"\n", b"\xff", "é".encode(), "e\u0301".encode(), b"a\\b", b"~"]
+    ),
+    st.sampled_from([b"x" * 251, "é".encode() * 125]),
+).filter(lambda name: not name.startswith(b"."))
+trees = st.dictionaries(
+    st.tuples(names, names, st.sampled_from([b".png", b".PNG", b".jpg", b".a.png"])), st.integers(0, 60_000), min_size=1
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trees)
+def test_any_name_comes_back_byte_for_byte(
+    tmp_path_factory: pytest.TempPathFactory, no_sync: None, tree: dict[tuple[bytes, bytes, bytes], int]
+) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    for (outer, name, ending), colour in tree.items():
+        path = folder / "in" / os.fsdecode(outer) / os.fsdecode(name[: 255 - len(ending)] + ending)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(colour))
+    wt.pack(folder / "in", folder / "packed", workers=1, shard_bytes=10_240, images="keep")
+    unpack(folder / "packed", folder / "out")
+    assert files(folder / "out") == files(folder / "in")
+
+
+keys = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30),
+    st.sampled_from(["a", "a/b", "../a", "/a", "a//b", ".a/b", "-x", "a/../b", "A", "x" * 250, "a\n"]),
+)
+contents = st.dictionaries(st.sampled_from(["txt", "bin", "a.b", "txt.gz"]), st.binary(max_size=20), min_size=1)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(keys, contents, min_size=1, max_size=5))
+def test_any_key_comes_back_or_is_refused_and_none_leads_outside(
+    tmp_path_factory: pytest.TempPathFactory, no_sync: None, samples: dict[str, dict[str, bytes]]
+) -> None:
+    folder = tmp_path_factory.mktemp("keys")
+    stored = {}
+    with wt.ShardWriter(folder / "in" / "a-%d.tar", maxcount=2, encoder=None) as writer:
+        writer.write({"__key__": "first", "txt": b""})
+        for key, fields in samples.items():
+            try:
+                writer.write({"__key__": key, **fields})
+            except (SampleError, OptionError):
+                continue
+            stored |= {f"{key}.{name}".encode(): data for name, data in fields.items()}
+    try:
+        unpack(folder / "in", folder / "out" / "deep")
+    except DestinationError:
+        assert any(os.path.normpath(b"/x/" + name) != b"/x/" + name or len(name) > 200 for name in stored) or any(
+            a != b and b.startswith(a + b"/") for a in stored for b in stored
+        )
+    else:
+        assert files(folder / "out" / "deep") == stored | {b"first.txt": b""}
+    assert {path.name for path in folder.iterdir()} <= {"in", "out"}
+    assert {path.name for path in (folder / "out").iterdir()} <= {"deep"}
+
+
+def test_fields_beside_the_picture_keep_its_name_and_what_the_path_tells_is_left_out(tmp_path: Path) -> None:
+    write(
+        tmp_path / "in",
+        {"png": picture(), "cls": 0, "json": {"path": "cat/1.png", "class": "cat"}, "txt": "a cat"},
+        {"png": picture(1), "cls": 0, "json": {"path": "cat/1.jpg", "class": "cat"}, "txt": "another"},
+        {"png": picture(2), "cls": 0, "json": {"path": "cat/2.png", "class": "cat", "seen": 3}},
+        {"png": picture(3), "cls": 1, "json": {"path": "img/3.png", "class": "dog"}},
+        {"png": picture(4), "cls": 7, "json": {"path": "img/4.png"}},
+        {"png": picture(5), "json": {"path": "table.h5#5"}},
+        {"png": picture(6), "jpg": picture(7), "json": {"path": "img/6.jpg"}},
+    )
+    unpack(tmp_path / "in", tmp_path / "out")
+    assert sorted(files(tmp_path / "out")) == [
+        b"cat/1.jpg",  # the name it had, though it is a PNG
+        b"cat/1.jpg.txt",
+        b"cat/1.png",
+        b"cat/1.png.txt",
+        b"cat/2.png",
+        b"cat/2.png.json",
+        b"img/3.png",
+        b"img/3.png.cls",  # the folder does not tell the class
+        b"img/3.png.json",
+        b"img/4.png",
+        b"img/4.png.cls",
+        b"img/6.jpg",
+        b"img/6.jpg.png",
+        b"table.h5#5.png",
+    ]
+
+
+def test_samples_without_a_path_become_files_by_key(tmp_path: Path) -> None:
+    write(
+        tmp_path / "in",
+        {"png": picture(), "cls": 3, "seg.png": b"mask"},
+        {"txt": "no picture", "json": {"path": "cat/1.png"}},
+        {"png": picture(1), "json": b"[1]"},
+        {"png": picture(2), "json": b"no json"},
+        {"png": picture(3), "json": {"path": 5}},
+        {"__key__": "deep/er/5", "txt": "x"},
+    )
+    unpack(tmp_path / "in", tmp_path / "out")
+    assert sorted(files(tmp_path / "out")) == [
+        b"000.cls",
+        b"000.png",
+        b"000.seg.png",
+        b"001.json",
+        b"001.txt",
+        b"002.json",
+        b"002.png",
+        b"003.json",
+        b"003.png",
+        b"004.json",
+        b"004.png",
+        b"deep/er/5.txt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout", "written"),
+    [
+        (["image"], "paths", ["cat/1.png"]),
+        (["png"], "paths", ["cat/1.png"]),
+        (["cls", "json"], "paths", ["cat/1.png.cls", "cat/1.png.json"]),
+        (["image", "txt"], "paths", ["cat/1.png", "cat/1.png.txt"]),
+        (None, "keys", ["000.cls", "000.json", "000.png", "000.txt"]),
+        (["image"], "keys", ["000.png"]),
+        (["txt"], "shards", ["a-000/000.txt"]),
+    ],
+)
+def test_fields_and_layout_say_what_is_written(
+    tmp_path: Path, fields: list[str] | None, layout: Any, written: list[str]
+) -> None:
+    sample = {"png": picture(), "cls": 0, "txt": "x", "json": {"path": "cat/1.png", "class": "cat"}}
+    write(tmp_path / "in", sample)
+    unpack(tmp_path / "in", tmp_path / "out", fields=fields, layout=layout)
+    assert sorted(map(os.fsdecode, files(tmp_path / "out"))) == written
+
+
+def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingFieldError, match=r"has no 'mask'; it has cls, .*json"):
+        unpack(packed, tmp_path / "out", fields=["image", "mask"])
+    with pytest.raises(MissingFieldError):
+        unpack(packed, tmp_path / "out", fields=[])
+    with pytest.raises(OptionError, match="layout='flat'; allowed are paths, keys, shards"):
+        unpack(packed, tmp_path / "out", layout="flat")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="is no local folder"):
+        unpack(packed, "s3://bucket/out")
+    with pytest.raises(NotADatasetError):
+        unpack(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    before = files(packed)
+    with pytest.raises(OptionError, match="is the folder of the dataset"):
+        unpack(packed, packed, layout="keys", overwrite=True)
+    assert files(packed) == before
+
+
+# --- hostile and foreign ---
+
+
+@pytest.mark.parametrize(
+    "path", ["../evil.png", "/tmp/evil.png", "a/../../evil.png", "", "a//b.png", "\0.png", "\ud800"]
+)
+def test_a_path_that_leads_outside_is_refused_with_shard_and_key(tmp_path: Path, path: str) -> None:
+    write(tmp_path / "in", {"png": picture(), "json": {"path": path}})
+    with pytest.raises(
+        DestinationError, match=r"shard a-000\.tar, key 000: .* is no path inside a folder.*--layout keys"
+    ):
+        unpack(tmp_path / "in", tmp_path / "deep" / "out")
+    assert sorted(path.name for path in tmp_path.rglob("*.png")) == []
+    unpack(tmp_path / "in", tmp_path / "deep" / "out", layout="keys")
+    assert sorted(files(tmp_path / "deep")) == [b"out/000.json", b"out/000.png"]
+
+
+def test_a_hostile_shard_of_others_cannot_leave_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with tarfile.open(tmp_path / "in" / "x.tar", "w") as tar:
+        for name in ("good.txt", "../../evil.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"x"))
+    wt.index_shards(str(tmp_path / "in" / "x.tar"))
+    with pytest.raises(DestinationError, match=r"'../../evil.txt' is no path"):
+        unpack(tmp_path / "in", tmp_path / "out" / "deep")
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_two_samples_of_one_path_are_refused_even_if_equal(tmp_path: Path) -> None:
+    same = {"png": picture(), "json": {"path": "cat/1.png"}}
+    write(tmp_path / "in", same, same)
+    with pytest.raises(DestinationError, match=r"key 001: file 'cat/1\.png' comes from two samples"):
+        unpack(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(DestinationError, match="comes from two samples"):
+        unpack(tmp_path / "in", tmp_path / "out", overwrite=True)
+
+
+def test_keys_that_come_again_in_another_shard_have_a_folder_each(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"__key__": "a", "txt": "1"}, {"__key__": "a", "txt": "2"}, maxcount=1)
+    with pytest.raises(DestinationError, match="--layout shards"):
+        unpack(tmp_path / "in", tmp_path / "out")
+    unpack(tmp_path / "in", tmp_path / "two", layout="shards")
+    assert files(tmp_path / "two") == {b"a-000/a.txt": b"1", b"a-001/a.txt": b"2"}
+
+
+def test_a_damaged_byte_is_never_written(packed_copy: Path, tmp_path: Path) -> None:
+    index = open_shards(packed_copy).index(0)
+    path = packed_copy / "shard-000000.tar"
+    data = bytearray(path.read_bytes())
+    data[int(index.fields["jpg"].offset[3]) + 100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ChecksumError, match="key 000000003"):
+        unpack(packed_copy, tmp_path / "out")
+    assert len(files(tmp_path / "out")) == 3
+    assert not (tmp_path / "out" / ".unpacking").exists()
+
+
+# --- again, after a kill, on a full disk ---
+
+
+def test_a_second_run_keeps_everything_and_refuses_other_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
+    unpack(packed, tmp_path / "out")
+    report = unpack(packed, tmp_path / "out")
+    assert (report.written, report.kept) == (0, 400)
+    changed = next((tmp_path / "out").glob("*/*.jpg"))
+    changed.write_bytes(b"mine")
+    with pytest.raises(DestinationError, match="is there already and is something else"):
+        unpack(packed, tmp_path / "out")
+    assert changed.read_bytes() == b"mine"
+    report = unpack(packed, tmp_path / "out", overwrite=True)
+    assert (report.written, report.kept) == (1, 399)
+    assert files(tmp_path / "out") == files(photos)
+
+
+def test_other_files_in_the_folder_stay(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("mine")
+    unpack(packed, tmp_path / "out")
+    assert (tmp_path / "out" / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("goal", [1, 150, 399])
+def test_after_a_kill_the_same_call_ends_in_the_same_tree(
+    photos: Path, packed: Path, tmp_path: Path, goal: int
+) -> None:
+    code = (
+        "import os; from wds_tools import unpack; from wds_tools.upkeep import restore\n"
+        f"put, left = restore.Tree.put, [{goal}]\n"
+        "def counting(self, *words):\n"
+        "    left[0] -= 1\n"
+        "    if left[0] < 0: os.link = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        "    return put(self, *words)\n"
+        "restore.Tree.put = counting\n"
+        f"unpack({str(packed)!r}, 'out')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    report = unpack(packed, tmp_path / "out")
+    assert (report.written, report.kept) == (400 - goal, goal)
+    assert files(tmp_path / "out") == files(photos)
+
+
+def test_a_kill_from_outside_leaves_whole_files_only(photos: Path, packed: Path, tmp_path: Path) -> None:
+    whole = files(photos)
+    code = f"from wds_tools import unpack; unpack({str(packed)!r}, 'out')"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment) as process:
+        while process.poll() is None and len(list(tmp_path.glob("out/*/*.jpg"))) < 20:
+            time.sleep(0.001)
+        process.kill()
+    left = {name: data for name, data in files(tmp_path / "out").items() if not name.startswith(b".unpacking")}
+    assert left.items() <= whole.items()
+    unpack(packed, tmp_path / "out")
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_full_disk_is_told_and_the_files_so_far_are_kept(packed: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource; from wds_tools import unpack\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))\n"
+        f"unpack({str(packed)!r}, 'out')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+    )
+    assert "DestinationError: cannot write to out: File too large; the files so far are kept" in done.stderr
+    assert all(len(data) <= 15_000 for data in files(tmp_path / "out").values())
+    assert unpack(packed, tmp_path / "out").kept > 0
+
+
+def test_a_dataset_behind_a_url_is_unpacked_and_fills_no_cache(
+    photos: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in packed.iterdir():
+        memory.pipe(f"/unpack-test/{path.name}", path.read_bytes())
+    try:
+        unpack("memory://unpack-test", tmp_path / "out")
+    finally:
+        memory.rm("/unpack-test", recursive=True)
+    assert files(tmp_path / "out") == files(photos)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_summary_of_json_is_strict_about_its_type() -> None:
+    assert unpacker._told_by_path({"path": "a/b", "class": 3}) == set()
+    assert json.dumps(sorted(unpacker._told_by_path({"path": "a/b", "class": "a"}))) == '["cls", "json"]'

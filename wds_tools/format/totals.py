@@ -1,0 +1,81 @@
+"""What the indexes of a dataset add up to: samples with each field, range of image sizes, largest class number. No I/O.
+
+The manifest states these; where there is no manifest, or where it is checked, they are counted again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from wds_tools.errors import shortened
+from wds_tools.format.index import ABSENT, Index
+from wds_tools.format.manifest import ImageStats, Manifest
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the indexes that were added hold together.
+
+    Attributes:
+        fields: Field name to the number of samples that have it.
+        images: Range of image sizes; None if no image's size is known.
+        last_label: Largest class number; -1 if there is none.
+    """
+
+    fields: Counter[str] = field(default_factory=Counter)
+    images: ImageStats | None = None
+    last_label: int = -1
+
+    def add(self, index: Index) -> None:
+        """Count the samples of one more shard."""
+        self.fields.update(count_fields(index))
+        self.images = merge_stats([self.images, image_stats(index)])
+        self.last_label = max(self.last_label, int(index.label.max(initial=-1)))
+
+    def contradictions(self, manifest: Manifest) -> list[str]:
+        """Return what the manifest of these indexes states otherwise, a sentence each."""
+        found = []
+        if manifest.fields != self.fields:
+            counts = (shortened(str(dict(sorted(part.items()))), 1000) for part in (manifest.fields, self.fields))
+            found.append("it counts the fields {}, its indexes {}".format(*counts))
+        if manifest.images is not None and manifest.images != self.images:
+            own = asdict(self.images) if self.images else None
+            found.append(f"it says that the images are {asdict(manifest.images)}, its indexes say {own}")
+        return found
+
+    def unnamed_classes(self, manifest: Manifest) -> str | None:
+        """Say which class numbers have no name in a manifest that names classes; None if all have one."""
+        if not manifest.classes or self.last_label < len(manifest.classes):
+            return None
+        return f"it names {len(manifest.classes)} classes, and samples have class numbers up to {self.last_label}"
+
+
+def count_fields(index: Index) -> dict[str, int]:
+    """Return how many samples of a shard have each field."""
+    return {name: int((columns.offset != ABSENT).sum()) for name, columns in index.fields.items()}
+
+
+def image_stats(index: Index) -> ImageStats | None:
+    """Return the range of a shard's image sizes; None if no image's size is known."""
+    known = (index.width > 0) & (index.height > 0)
+    if not known.any():
+        return None
+    width, height = index.width[known], index.height[known]
+    return ImageStats(int(np.min(width)), int(np.max(width)), int(np.min(height)), int(np.max(height)))
+
+
+def merge_stats(parts: Iterable[ImageStats | None]) -> ImageStats | None:
+    """Return the range of image sizes over all shards."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    return ImageStats(
+        min(part.min_width for part in known),
+        max(part.max_width for part in known),
+        min(part.min_height for part in known),
+        max(part.max_height for part in known),
+    )

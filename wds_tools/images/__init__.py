@@ -1,0 +1,1 @@
+"""Pixels: which region of an image is shown, and how it is decoded and resized, in C or in Python."""

@@ -1,0 +1,115 @@
+"""A contact sheet: what the loader yields, as one picture."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw
+
+from wds_tools.errors import DestinationError, OptionError
+from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
+from wds_tools.loading.loader import make_loader
+from wds_tools.reading.reader import check_fields
+from wds_tools.reading.shardset import open_shards
+
+_GAP = 4
+_CAPTION = 14
+_BACKGROUND = (24, 24, 27)
+_INK = (228, 228, 231)
+
+VIEWS = ("train", "eval", "whole")
+
+
+def view_named(name: str, size: int) -> View:
+    """Return the usual view of a name: ``train``, ``eval``, or ``whole`` (all of the picture, made smaller).
+
+    Raises:
+        OptionError: There is no such view.
+    """
+    if name == "train":
+        return RandomResizedCrop(size, flip=True)
+    if name == "eval":
+        return CenterCrop(size, resize=round(size * 256 / 224))
+    if name == "whole":
+        return Resize(size)
+    raise OptionError(f"view={name!r}; allowed are {', '.join(VIEWS)}")
+
+
+def contact_sheet(
+    dataset: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    view: str = "train",
+    size: int = 128,
+    count: int = 48,
+    seed: int = 0,
+    epoch: int = 0,
+) -> int:
+    """Write a picture of the first samples of an epoch, as training would see them, with their class names.
+
+    Args:
+        dataset: Folder, URL, manifest or pattern.
+        out: File to write; its extension says the format.
+        view: ``train``, ``eval`` or ``whole``.
+        size: Pixels of a tile.
+        count: How many samples, at most.
+        seed: Of order, crops and flips.
+        epoch: Which epoch.
+
+    Returns:
+        How many samples are shown.
+
+    Raises:
+        OptionError: An option that cannot be.
+        DestinationError: The file cannot be written.
+    """
+    if not 1 <= count <= 1024:
+        raise OptionError(f"count={count}; allowed are 1 to 1,024")
+    chosen = view_named(view, size)
+    manifest = open_shards(dataset).manifest
+    check_fields(("image",), manifest.fields)
+    fields = ("image", "label") if "cls" in manifest.fields else ("image",)
+    count = min(count, manifest.samples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # images of different sizes are welcome here
+        loader = make_loader(
+            dataset, batch_size=count, view=chosen, shuffle=True, seed=seed, num_workers=0, fields=fields
+        )
+    with loader:
+        loader.set_epoch(epoch)
+        batch = next(iter(loader))
+        labels = batch.label.tolist() if "cls" in manifest.fields else [None] * count
+        sheet = _sheet(list(batch.image), [_caption(label, loader.classes) for label in labels], size)
+    try:
+        sheet.save(Path(out))
+    except ValueError as error:
+        raise OptionError(f"cannot write {os.fspath(out)}: {error}; allowed are .png, .jpg and .webp") from error
+    except OSError as error:
+        raise DestinationError(f"cannot write {os.fspath(out)}: {error.strerror or error}") from error
+    return count
+
+
+def _caption(label: int | None, classes: tuple[str, ...]) -> str:
+    if label is None:
+        return ""
+    return classes[label] if 0 <= label < len(classes) else str(label)
+
+
+def _sheet(images: list[torch.Tensor], captions: list[str], size: int) -> Image.Image:
+    """Lay tiles out on a grid about as wide as it is high."""
+    columns = math.ceil(math.sqrt(len(images)))
+    rows = math.ceil(len(images) / columns)
+    step_x, step_y = size + _GAP, size + _CAPTION + _GAP
+    sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        tile = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+        tile.thumbnail((size, size))
+        x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
+        sheet.paste(tile, (x + (size - tile.width) // 2, y + (size - tile.height) // 2))
+        draw.text((x, y + size + 1), caption[: size // 6], fill=_INK)
+    return sheet

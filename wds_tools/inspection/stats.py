@@ -1,0 +1,263 @@
+"""What a dataset holds, read from its manifest and indexes alone: counts, bytes, classes, sizes, modes, fields."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.format.index import NO_LABEL, Index
+from wds_tools.format.totals import count_fields
+from wds_tools.options import CacheOptions
+from wds_tools.reading.shardset import open_shards
+from wds_tools.wording import counted, human_bytes
+
+MAX_CLASSES = 20
+"""Classes that `render` draws; the rest is counted."""
+
+MAX_MODES = 20
+"""Modes of images that `render` names."""
+
+MAX_NAME = 30
+_BAR_WIDTH = 40
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCount:
+    """Samples of one class."""
+
+    label: int
+    name: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCount:
+    """One field: the samples that have it and the bytes it takes, headers and padding not counted."""
+
+    samples: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Smallest, middle and largest value, in pixels as shown (orientation applied)."""
+
+    min: int
+    median: float
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStats:
+    """What a dataset holds.
+
+    Attributes:
+        dataset: As it was named.
+        fingerprint: Identity of its content.
+        samples: Number of samples.
+        shards: Number of shards.
+        bytes: Length of all shards.
+        mean_sample_bytes: Bytes of a shard per sample, headers and padding counted.
+        shuffled: The samples were put in random order when packed.
+        classes: By number; classes without a sample included.
+        unlabelled: Samples without a class number.
+        images: Samples whose image header is known.
+        width: Of the images; None without images.
+        height: Of the images; None without images.
+        turned: Images with an EXIF orientation other than 1.
+        crop_ready: Images of which a part can be decoded alone.
+        modes: Pillow's mode to number of images, most common first.
+        fields: By name.
+    """
+
+    dataset: str
+    fingerprint: str
+    samples: int
+    shards: int
+    bytes: int
+    mean_sample_bytes: float
+    shuffled: bool
+    classes: tuple[ClassCount, ...]
+    unlabelled: int
+    images: int
+    width: Spread | None
+    height: Spread | None
+    turned: int
+    crop_ready: int
+    modes: dict[str, int]
+    fields: dict[str, FieldCount]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statistics as JSON can hold them."""
+        return asdict(self)
+
+
+def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = None) -> DatasetStats:
+    """Gather what the manifest and the indexes say; no shard is read.
+
+    Args:
+        dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed shards.
+        cache_dir: Where blocks of remote shards are kept; None takes ``WDS_TOOLS_CACHE_DIR`` or the user's cache.
+
+    Raises:
+        NotADatasetError: There is no dataset.
+        ManifestError: A manifest or index that breaks its format.
+        ChecksumError: An index that is not the one that the manifest names.
+        StoreError: Storage that does not answer.
+    """
+    shards = open_shards(dataset, cache=CacheOptions.of(cache_dir, None))
+    manifest = shards.manifest
+    totals = _Totals()
+    for number in range(len(manifest.shards)):
+        totals.add(shards.index(number, keep=False))
+    unlabelled = totals.labels.pop(NO_LABEL, 0)
+    return DatasetStats(
+        dataset=os.fspath(dataset),
+        fingerprint=manifest.fingerprint,
+        samples=manifest.samples,
+        shards=len(manifest.shards),
+        bytes=manifest.bytes,
+        mean_sample_bytes=manifest.bytes / manifest.samples,
+        shuffled=manifest.shuffled,
+        classes=_class_counts(totals.labels, manifest.classes),
+        unlabelled=unlabelled,
+        images=totals.widths.total(),
+        width=_spread(totals.widths),
+        height=_spread(totals.heights),
+        turned=totals.turned,
+        crop_ready=totals.crop_ready,
+        modes=dict(totals.modes.most_common()),
+        fields={name: FieldCount(count, totals.field_bytes[name]) for name, count in totals.field_samples.items()},
+    )
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What is gathered over the indexes of all shards."""
+
+    labels: Counter[int] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)
+    turned: int = 0
+    crop_ready: int = 0
+    widths: Counter[int] = field(default_factory=Counter)
+    heights: Counter[int] = field(default_factory=Counter)
+    field_samples: Counter[str] = field(default_factory=Counter)
+    field_bytes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, index: Index) -> None:
+        known = index.width > 0
+        self.widths.update(_counts(index.width[known]))
+        self.heights.update(_counts(index.height[known]))
+        self.turned += int((index.orientation[known] != 1).sum())
+        self.crop_ready += int((index.restart > 0).sum())
+        self.modes.update(mode for mode in index.mode if mode)
+        self.labels.update(_counts(index.label))
+        self.field_samples.update(count_fields(index))
+        self.field_bytes.update({name: int(columns.size.sum()) for name, columns in index.fields.items()})
+
+
+def _class_counts(labels: Counter[int], names: tuple[str, ...]) -> tuple[ClassCount, ...]:
+    numbers = sorted({*labels, *range(len(names))})
+    named = dict(enumerate(names))
+    return tuple(ClassCount(number, named.get(number, str(number)), labels[number]) for number in numbers)
+
+
+def _counts(values: NDArray[Any]) -> dict[int, int]:
+    numbers, counts = np.unique(values, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _spread(counts: Counter[int]) -> Spread | None:
+    if not counts:
+        return None
+    values = sorted(counts)
+    ends = np.cumsum([counts[value] for value in values])
+    middle = [(int(ends[-1]) - 1) // 2, int(ends[-1]) // 2]
+    lower, upper = (values[place] for place in np.searchsorted(ends, middle, side="right"))
+    return Spread(values[0], (lower + upper) / 2, values[-1])
+
+
+def render(stats: DatasetStats) -> str:
+    """Write statistics as plain text, classes as a histogram."""
+    lines = [
+        f"{stats.dataset}",
+        f"  samples      {stats.samples:,} in {counted(stats.shards, 'shard')}, {human_bytes(stats.bytes)}",
+        f"  sample       {human_bytes(stats.mean_sample_bytes)} on average, headers and padding counted",
+        f"  order        {'shuffled when packed' if stats.shuffled else 'as it came: not known to be shuffled'}",
+        f"  fingerprint  {stats.fingerprint}",
+        *_image_lines(stats),
+        "",
+        *_field_lines(stats),
+        *_class_lines(stats),
+    ]
+    return "\n".join(lines)
+
+
+def _image_lines(stats: DatasetStats) -> list[str]:
+    if stats.width is None or stats.height is None:
+        return ["  images       none"]
+    modes = ", ".join(f"{_shown(mode)} {count:,}" for mode, count in list(stats.modes.items())[:MAX_MODES])
+    lines = [f"  images       {stats.images:,}: {modes}"]
+    if stats.turned:
+        lines.append(f"               {stats.turned:,} are turned by their EXIF orientation; sizes are as shown")
+    if stats.crop_ready:
+        lines.append(f"               {stats.crop_ready:,} are crop-ready: a crop is decoded without the rest")
+    for word, spread in (("width", stats.width), ("height", stats.height)):
+        lines.append(f"  {word:11}  {spread.min:,} to {spread.max:,} pixels, median {spread.median:,g}")
+    return lines
+
+
+def _field_lines(stats: DatasetStats) -> list[str]:
+    names = [_shown(name) for name in stats.fields]
+    width = max([5, *map(len, names)])
+    lines = [f"  {'field':{width}}  {'samples':>12}  {'bytes':>10}"]
+    lines += [
+        f"  {name:{width}}  {count.samples:>12,}  {human_bytes(count.bytes):>10}"
+        for name, count in zip(names, stats.fields.values(), strict=True)
+    ]
+    return lines
+
+
+def _class_lines(stats: DatasetStats) -> list[str]:
+    if not stats.classes:
+        return ["", "  no labels"]
+    shown = sorted(stats.classes, key=lambda one: (-one.samples, one.label))[:MAX_CLASSES]
+    names = [_shown(one.name) for one in shown]
+    width = max(map(len, names))
+    digits = max(len(f"{one.samples:,}") for one in shown)
+    most = max(1, shown[0].samples)
+    lines = ["", f"  {counted(len(stats.classes), 'class', 'classes')}"]
+    lines += [
+        f"  {one.label:>5}  {name:{width}}  {one.samples:>{digits},}  {bar(one.samples / most)}".rstrip()
+        for one, name in zip(shown, names, strict=True)
+    ]
+    hidden = len(stats.classes) - len(shown)
+    if hidden:
+        rest = sum(one.samples for one in stats.classes) - sum(one.samples for one in shown)
+        lines.append(f"         ... and {hidden:,} more with {counted(rest, 'sample')}")
+    if stats.unlabelled:
+        lines.append(f"         {counted(stats.unlabelled, 'sample')} without a label")
+    return lines
+
+
+def _shown(name: str) -> str:
+    """Names come from data: they may hold anything, and be long."""
+    name = name if name.isprintable() else ascii(name)[1:-1]
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
+
+
+def bar(share: float, width: int = _BAR_WIDTH) -> str:
+    """Draw a share of 1 as a bar, to an eighth of a character; what is more than nothing shows.
+
+    >>> bar(1.0, 4), bar(0.5, 4), bar(0.001, 4), bar(0, 4)
+    ('████', '██', '▏', '')
+    """
+    eighths = max(round(share * width * 8), share > 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -1,0 +1,181 @@
+"""A dataset that is about to be read: found, checked against what is asked of it, its order and ranks settled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError
+from wds_tools.format.manifest import fingerprint
+from wds_tools.format.sample import record_type
+from wds_tools.images.views import View
+from wds_tools.loading.assemble import Recipe, Transform
+from wds_tools.loading.ranks import Group, RankOptions, default_lanes
+from wds_tools.options import CacheOptions
+from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
+from wds_tools.order.planner import AnyOrder, EpochPlan, World
+from wds_tools.order.quality import window_of
+from wds_tools.order.sequence import Order, default_block
+from wds_tools.order.where import Where
+from wds_tools.reading.reader import check_fields
+from wds_tools.reading.select import Choice, Subset, Weights
+from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What `make_loader` and `StreamingDataset` are both asked for; they document it."""
+
+    batch_size: int
+    view: View | None
+    shuffle: bool | int | float
+    seed: int
+    fields: str | Sequence[str]
+    transform: Transform | None
+    where: Where | None
+    subset: Subset | None
+    class_weights: Weights | None
+    rank: int | None
+    world_size: int | None
+    group: Group | None
+    lanes: int | None
+    cache_dir: str | os.PathLike[str] | None
+    cache_bytes: int | str | None
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One dataset that has been found, and how it is to be ordered."""
+
+    shards: ShardSet
+    choice: Choice
+    seed: int
+    window: int
+    block: int
+    lanes: int
+
+    def order(self, first_shards: int | None = None) -> Order:
+        """Return the order of the dataset, or of its first shards alone."""
+        entries = self.shards.manifest.shards[:first_shards]
+        return Order(
+            fingerprint=fingerprint(entries),
+            shard_samples=[entry.samples for entry in entries],
+            seed=self.seed,
+            window=self.window,
+            block=self.block,
+            lanes=self.lanes,
+            selection=self.choice.select(self.shards, first_shards=first_shards),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset with everything that decides its batches.
+
+    Attributes:
+        order: Of its samples.
+        prefix: Returns the order of its first shards alone; None for a mixture.
+        ranks: How this process finds its part; looked up when an iteration starts.
+        recipe: What workers need.
+        is_bare: ``fields=`` was one name: its values come without a tuple around them.
+    """
+
+    order: AnyOrder
+    prefix: Callable[[int], AnyOrder] | None
+    ranks: RankOptions
+    recipe: Recipe
+    is_bare: bool
+
+    @property
+    def shards(self) -> ShardSet:
+        """The dataset."""
+        return self.recipe.shards
+
+
+def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) -> Opened:
+    """Find a dataset and check what is asked of it, before any worker starts.
+
+    Raises:
+        NotADatasetError: There is no dataset.
+        MissingFieldError: It lacks a field.
+        OptionError: An option that cannot be.
+    """
+    names = (request.fields,) if isinstance(request.fields, str) else tuple(request.fields)
+    record_type(names)
+    ranks = RankOptions(request.rank, request.world_size, request.group)
+    world = ranks.find().world
+    mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
+    if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
+        raise OptionError("class_weights= and sample ids in subset= are for one dataset, not for a Mixture")
+    parts = [_find(name, request, names, world) for name in mixture.datasets]
+    order: AnyOrder
+    block: int | NDArray[np.int64]
+    if len(parts) == 1:
+        shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
+        order = parts[0].order()
+    else:
+        shards, block, prefix = join_sets([part.shards for part in parts]), _block_of_each_shard(parts), None
+        order = MixtureOrder([part.order() for part in parts], whole_shares(mixture.weights), mixture.stop)
+        if "label" in names and len({part.shards.manifest.classes for part in parts}) > 1:
+            raise OptionError(
+                "the datasets of the mixture number their classes differently: pack them with the same --classes, "
+                "or leave 'label' out of fields="
+            )
+    recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.replaces)
+    return Opened(order, prefix, ranks, recipe, isinstance(request.fields, str))
+
+
+def _find(name: str | os.PathLike[str], request: Request, fields: tuple[str, ...], world: World) -> Part:
+    """Find one dataset and check it."""
+    cache_dir = os.fspath(request.cache_dir) if request.cache_dir else None
+    shards = open_shards(name, cache=CacheOptions.of(cache_dir, request.cache_bytes))
+    manifest = shards.manifest
+    check_fields(fields, manifest.fields)
+    if request.view is not None:
+        _check_view(request.view, shards)
+    block = default_block(manifest.samples, manifest.bytes)
+    batch = request.batch_size * world.world_size
+    return Part(
+        shards,
+        Choice(request.where, request.subset, request.class_weights, request.seed),
+        request.seed,
+        window_of(request.shuffle, block=block, samples=manifest.samples, shuffled=manifest.shuffled, batch=batch),
+        block,
+        request.lanes or default_lanes(world),
+    )
+
+
+def _is_fraction(subset: Subset | None) -> bool:
+    return subset is None or isinstance(subset, float)
+
+
+def _block_of_each_shard(parts: Sequence[Part]) -> NDArray[np.int64]:
+    return np.repeat([part.block for part in parts], [len(part.shards.places) for part in parts])
+
+
+def _check_view(view: View, shards: ShardSet) -> None:
+    images = shards.manifest.images
+    least_h, least_w = view.least
+    if images and (images.min_height < least_h or images.min_width < least_w):
+        raise OptionError(
+            f"{view} needs images of at least {least_w}x{least_h}; the narrowest here is {images.min_width} pixels "
+            f"wide, the lowest {images.min_height} high: take a smaller view, or CenterCrop(size, resize=...)"
+        )
+
+
+def check_plan(plan: EpochPlan) -> None:
+    """Refuse a plan without a single step.
+
+    Raises:
+        OptionError: The batches of all ranks together are larger than the dataset.
+    """
+    if plan.tail == "drop" and plan.global_batch > plan.order.samples:
+        raise OptionError(
+            f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) takes {plan.global_batch:,} samples a "
+            f"step, the dataset has {plan.order.samples:,}: take a smaller batch, or tail='pad'"
+        )

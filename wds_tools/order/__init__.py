@@ -1,0 +1,1 @@
+"""Which sample comes when, on which rank: arithmetic over counts and seeds. No input or output."""

@@ -1,0 +1,1 @@
+"""From a source to shards, in a folder or at a URL."""

@@ -1,0 +1,203 @@
+"""The dataset card: a ``README.md`` that tells people what a folder is, and Hugging Face what of it is data.
+
+Without it ``datasets.load_dataset`` takes the Parquet indexes for the data. The front matter is YAML as the card of a
+dataset on the Hugging Face Hub has it (https://huggingface.co/docs/hub/datasets-manual-configuration). A card ends with
+a checksum: one that was edited, or that others wrote, is never replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import xxhash
+
+from wds_tools.format.manifest import Manifest
+from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.packing.snippet import IMPORT, first_call, usual_side
+from wds_tools.storage.commit import commit_bytes
+
+CARD_NAME = "README.md"
+
+_TYPES = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "int64"),
+    **dict.fromkeys(("txt", "text", "transcript"), "string"),
+    **dict.fromkeys(("json", "jsn"), "json"),
+}
+"""Last extension of a field to the type that Hugging Face reads it as."""
+
+_SEAL = "<!-- wds-tools replaces this file when the dataset changes, unless you edit it: "
+_SEALED = re.compile(rf"(.*{re.escape(_SEAL)})([0-9a-f]{{32}}) -->\n".encode(), re.DOTALL)
+_log = logging.getLogger("wds_tools")
+
+
+def _code(*lines: str) -> list[str]:
+    return ["```python", *lines, "```", ""]
+
+
+_LOAD = _code("import datasets  # 4.8 or newer", "", 'splits = datasets.load_dataset("FOLDER")')
+
+
+def card(manifest: Manifest) -> bytes:
+    """Return the card of a dataset: the same bytes for the same manifest."""
+    pattern = _pattern(manifest)
+    front = ["configs:", "- config_name: default", f"  data_files: {_yaml(pattern)}", *_features([manifest])]
+    counts = [
+        f"| `{name}` | {count:,} |" for name, count in manifest.fields.items() if name.isprintable() and "`" not in name
+    ]
+    classes = f", {len(manifest.classes):,} classes" if manifest.classes else ""
+    lines = [
+        f"# {manifest.samples:,} samples{classes}",
+        "",
+        "This folder is a dataset for training, written by wds_tools.",
+        "",
+        f"- `{pattern}`: the samples, in the WebDataset format. A sample is a few files with the same name and",
+        "  different extensions, its fields.",
+        "- A `.parquet` file beside each shard: its index. It says where each field is, and its checksum.",
+        "- `manifest.json`: names, sizes and checksums of the shards, and the class names by number.",
+        "",
+        "| field | samples that have it |",
+        "|---|---|",
+        *counts,
+        "",
+        "To read it, give the path of this folder for FOLDER:",
+        "",
+        *_code(IMPORT, "", first_call("FOLDER", manifest, side=usual_side([manifest]))),
+        *_LOAD,
+        *_code(
+            "from glob import glob",
+            "",
+            "import webdataset",
+            "",
+            f'samples = webdataset.WebDataset(sorted(glob("FOLDER/{pattern}")), shardshuffle=False).decode("pil")',
+        ),
+        "`wds-tools verify FOLDER` compares every byte with its checksum.",
+    ]
+    return _sealed(front, lines)
+
+
+def split_card(manifests: Mapping[str, Manifest]) -> bytes:
+    """Return the card of a folder of splits, each a dataset of its own in a folder of its name."""
+    front = ["configs:", "- config_name: default", "  data_files:"]
+    for name, manifest in manifests.items():
+        front += [f"  - split: {name.replace('-', '_')}", f"    path: {_yaml(f'{name}/{_pattern(manifest)}')}"]
+    lines = [
+        f"# Splits: {', '.join(manifests)}",
+        "",
+        "Each folder is a dataset for training, written by wds_tools, with a card of its own:",
+        "",
+        *(f"- [{name}]({name}/{CARD_NAME}): {manifest.samples:,} samples" for name, manifest in manifests.items()),
+        "",
+        "To read all of them, give the path of this folder for FOLDER:",
+        "",
+        *_LOAD,
+    ]
+    return _sealed([*front, *_features(manifests.values())], lines[:-1])
+
+
+def is_card(data: bytes) -> bool:
+    """Tell whether a file is a card that we wrote and nobody has edited."""
+    match = _SEALED.fullmatch(data)
+    return match is not None and xxhash.xxh3_128_hexdigest(match[1]).encode() == match[2]
+
+
+def may_replace(old: bytes | None, *, where: str) -> bool:
+    """Tell whether a card may be written: there is none, or an unedited one of ours. Else a warning says what to do.
+
+    Args:
+        old: What is there; None if nothing is.
+        where: The folder.
+    """
+    if old is None or is_card(old):
+        return True
+    if b"data_files" not in old:
+        _log.warning(
+            "%s/%s is yours and was left as it is. Without a card, datasets.load_dataset() takes the indexes for the "
+            "data: begin it with the lines %s",
+            where,
+            CARD_NAME,
+            ["---", "configs:", "- config_name: default", "  data_files: '*.tar'", "---"],
+        )
+    return False
+
+
+def commit_card(folder: Path, data: bytes) -> None:
+    """Write a card into a local folder, unless its README.md is the user's own.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = folder / CARD_NAME
+    try:
+        old: bytes | None = path.read_bytes()
+    except OSError:
+        old = b"" if os.path.lexists(path) else None
+    if old != data and may_replace(old, where=str(folder)):
+        commit_bytes(path, data)
+
+
+def remove_card(folder: Path) -> None:
+    """Remove the card of a dataset that is removed; a README.md of the user's own stays."""
+    path = folder / CARD_NAME
+    if path.is_file() and is_card(path.read_bytes()):
+        path.unlink()
+
+
+def _sealed(front: Iterable[str], lines: Iterable[str]) -> bytes:
+    text = "\n".join(["---", *front, "---", "", *lines, "", _SEAL])
+    return f"{text}{xxhash.xxh3_128_hexdigest(text.encode())} -->\n".encode()
+
+
+def _features(manifests: Iterable[Manifest]) -> list[str]:
+    """Return the types of all fields; nothing if one is not known, and then they are guessed from the first samples.
+
+    With types, an image field that the first samples lack is not lost, and class numbers have names.
+    """
+    manifests = list(manifests)
+    lines = ["dataset_info:", "  features:"]
+    for name in dict.fromkeys(name for manifest in manifests for name in manifest.fields):
+        its_type = _type(name, manifests)
+        if its_type is None:
+            return []
+        lines += [f"  - name: {_yaml(name)}", *(f"    {line}" for line in its_type)]
+    for name in ("__key__", "__url__"):  # which webdataset adds
+        lines += [f"  - name: {name}", "    dtype: string"]
+    return lines
+
+
+def _type(name: str, manifests: list[Manifest]) -> list[str] | None:
+    classes = manifests[0].classes
+    if name == "cls" and classes and len(set(classes)) == len(classes):
+        names = (f"      '{number}': {_yaml(word)}" for number, word in enumerate(classes))
+        return ["dtype:", "  class_label:", "    names:", *names]
+    others = any(field in manifest.fields for manifest in manifests for field in IMAGE_FIELDS if field != "npy")
+    if name == "npy" and not others and all(manifest.images for manifest in manifests):
+        return ["list:", "  list:", "    list: uint8"]  # stored pixels: [height, width, 3]
+    known = _TYPES.get(name.rpartition(".")[2])
+    return None if known is None else [f"dtype: {known}"]
+
+
+def _pattern(manifest: Manifest) -> str:
+    """Return a pattern for the names of the shards, such as ``shard-*.tar``."""
+    starts = {shard.name.removesuffix(".tar").rstrip("0123456789") for shard in manifest.shards}
+    start = starts.pop() if len(starts) == 1 else ""
+    return f"{start}*.tar" if re.fullmatch(r"[\w-]*", start, re.ASCII) else "*.tar"
+
+
+def _yaml(text: str) -> str:
+    """Return a text as YAML writes it in double quotes; what UTF-8 or YAML cannot hold is escaped."""
+    letters = {'"': '\\"', "\\": "\\\\"}
+    return f'"{"".join(letters.get(letter) or _letter(letter) for letter in text)}"'
+
+
+def _letter(letter: str) -> str:
+    code = ord(letter)
+    if letter.isprintable():
+        return letter
+    if 0xD800 <= code < 0xE000:
+        return f"\\\\udc{code & 0xFF:02x}"  # a byte that is not UTF-8: YAML has no escape for half a pair
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

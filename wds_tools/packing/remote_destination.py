@@ -1,0 +1,338 @@
+"""A destination at a URL: shards are packed into a local spool, and each is uploaded as soon as it is finished.
+
+The spool is a folder as any other destination, locked while it is packed into, and holds few shards at a time: when
+uploads fall behind, packing waits. What makes a rerun continue is at the URL itself, so it may run on another machine:
+``.packing/`` there holds ``plan.json`` and a report per shard, written when the shard and its index have arrived. The
+manifest is the last object but for the removal of ``.packing/``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import xxhash
+from tqdm import tqdm
+
+from wds_tools.errors import DestinationError, OptionError
+from wds_tools.format import manifest as manifests
+from wds_tools.format.index import index_name
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from wds_tools.options import CacheOptions
+from wds_tools.packing.card import CARD_NAME, card, is_card, may_replace
+from wds_tools.packing.destination import (
+    PLAN_NAME,
+    SKIPPED_NAME,
+    WORK_NAME,
+    Destination,
+    ShardReport,
+    is_ours,
+    parse_manifest,
+    parse_plan,
+    parse_skipped,
+    remove_shard,
+    report_path,
+    skipped_lines,
+)
+from wds_tools.packing.plan import shard_name
+from wds_tools.sources.base import Skip
+from wds_tools.storage import is_url
+from wds_tools.storage.upload import Bucket, StopUploadError
+
+UPLOADS = 2  # shards at a time: one is joined at the store while the next is sent; s3fs sends four parts of each
+_LOCAL = re.compile("(file|local)://")
+_BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
+
+
+def place_of(dst: str | Path) -> str | Path:
+    """Return a destination as a URL or as a local folder.
+
+    >>> place_of("s3://bucket/train/"), str(place_of("file:///data/train")), str(place_of("train"))
+    ('s3://bucket/train', '/data/train', 'train')
+
+    Raises:
+        OptionError: A URL with one slash, such as one that has been through `Path`.
+    """
+    text = str(dst)
+    if _BROKEN_URL.match(text):
+        raise OptionError(
+            f"{text} looks like a URL that lost a slash, as Path takes one away: give it as a string, whole"
+        )
+    if is_url(text) and not _LOCAL.match(text):
+        return text.rstrip("/")
+    return Path(_LOCAL.sub("", text))
+
+
+def open_destination(
+    place: str | Path, *, spool: str | Path | None, progress: bool, task: tuple[int, int] | None = None
+) -> Destination:
+    """Return a destination, not held yet.
+
+    Args:
+        place: From `place_of`.
+        spool: Folder for spools of URLs; None takes one in the user's cache.
+        progress: Show a bar of what is uploaded.
+        task: As `Destination` has it; for folders only.
+
+    Raises:
+        OptionError: A URL that cannot be, or a spool for a folder, which needs none.
+        StoreError: A package is not installed.
+    """
+    if isinstance(place, str):
+        if task is not None:
+            raise OptionError(f"tasks share a folder, and {place} is none: pack into a folder, or with one process")
+        return BucketDestination(place, spool_folder(place, spool), progress=progress)
+    if spool is not None:
+        raise OptionError(f"spool={str(spool)!r} is for destinations such as s3://bucket/train; {place} needs none")
+    return Destination(place, task=task)
+
+
+def spool_folder(url: str, spool: str | Path | None) -> Path:
+    """Return the folder in which shards for a URL wait: its own, so that spools of several URLs do not meet."""
+    root = CacheOptions.of(None, None).folder / "spool" if spool is None else Path(spool).expanduser()
+    return root / xxhash.xxh3_128_hexdigest(url.encode())
+
+
+class BucketDestination(Destination):
+    """A folder at a URL, held by one packer of this machine for the length of a ``with`` block.
+
+    Two packers on two machines do each other no harm: a plan at the URL refuses another one, and of the same plan both
+    write the same bytes.
+
+    Args:
+        url: Where the dataset goes.
+        spool: Local folder for shards that are not there yet; made if it is not there, removed when it is empty.
+        progress: Show a bar of what is uploaded.
+    """
+
+    bounded = True
+
+    def __init__(self, url: str, spool: Path, *, progress: bool) -> None:
+        super().__init__(spool)
+        self.name = url
+        self._bucket = Bucket(url)
+        self._uploads = _Uploads(self._publish)
+        self._progress = progress
+
+    def __enter__(self) -> BucketDestination:
+        super().__enter__()
+        self._bar = tqdm(
+            desc="uploaded", unit="B", unit_scale=True, unit_divisor=1000, position=1, disable=not self._progress
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._uploads.stop()
+        finally:
+            self._bar.close()
+            self._made_folder = True  # an empty spool goes, whoever made it
+            super().__exit__(kind, error, trace)
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest at the URL."""
+        data = self._bucket.read(MANIFEST_NAME)
+        return None if data is None else parse_manifest(data, where=self.name)
+
+    def skipped(self) -> tuple[Skip, ...]:
+        """Return the list of skipped files at the URL."""
+        return parse_skipped(self._bucket.read(SKIPPED_NAME) or b"")
+
+    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+        """Return those shards that are not at the URL with their lengths, or whose indexes are not."""
+        sizes = self._bucket.sizes()
+        return [entry for entry in entries if not _is_there(entry, sizes)]
+
+    def tidy(self) -> None:
+        """Remove the work area of a packer that was killed after it had completed the dataset."""
+        if self._bucket.sizes(WORK_NAME):
+            self._bucket.remove_folder(WORK_NAME)
+        if self.work.exists():
+            with self:
+                self._clear_spool()
+                self._remove_work()
+
+    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
+        """Make the URL ours to pack ``source`` into, or to go on with it; leftovers of others leave the spool."""
+        super().claim(source, fresh=fresh, onto=onto)
+        if super()._read_plan() != source:
+            self._clear_spool()
+            super()._write_plan(json.dumps(source).encode())
+
+    def finished_shards(self) -> dict[int, ShardReport]:
+        """Return the reports of shards that are at the URL; those that wait in the spool are uploaded."""
+        sizes = self._bucket.sizes()
+        arrived = filter(None, (_parse_report(*found) for found in self._bucket.read_all(WORK_NAME).items()))
+        reports = {r.number: r for r in arrived if r.entry is None or _is_there(r.entry, sizes)}
+        waiting = {number: r for number, r in super().finished_shards().items() if number not in reports}
+        self._keep_only(waiting)
+        for report in waiting.values():
+            self.accept(report)
+        return reports | waiting
+
+    def accept(self, report: ShardReport) -> None:
+        """Upload a finished shard beside the packing; waits while `UPLOADS` others are on their way.
+
+        Raises:
+            StoreError: This upload or an earlier one has failed for good.
+        """
+        self._uploads.add(report)
+
+    def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
+        """Complete the dataset: all shards checked to be there, skipped files, card, manifest; the spool goes."""
+        self._uploads.finish()
+        if lost := self.lost(manifest.shards):
+            raise DestinationError(
+                f"{len(lost)} of {len(manifest.shards)} shards were uploaded to {self.name} and are gone, or have "
+                f"another length, such as {lost[0].name}; does something else write there? Run the same command "
+                "again, which packs those anew"
+            )
+        if lines := skipped_lines(skipped):
+            self._bucket.write(SKIPPED_NAME, lines)
+        else:
+            self._bucket.remove([SKIPPED_NAME])
+        publish_card(self._bucket, card(manifest))
+        self._bucket.write(MANIFEST_NAME, manifests.to_json(manifest).encode())
+        self._bucket.remove_folder(WORK_NAME)
+        self._remove_work()
+
+    def undo(self, made: Iterable[ShardReport]) -> None:
+        """Leave the URL as this run found it: remove the shards that it ``made``."""
+        made = list(made)
+        self._uploads.stop()
+        names = [name for report in made for name in _object_names(report.number)]
+        self._bucket.remove([report_path(self.folder, report.number).name for report in made], WORK_NAME)
+        self._bucket.remove(names)
+        if self._plan_is_new:
+            self._bucket.remove_folder(WORK_NAME)
+        super().undo(made)
+
+    def _publish(self, report: ShardReport) -> None:
+        """Upload a shard, its report after it, and remove it from the spool. Runs in a thread."""
+        path = report_path(self.folder, report.number)
+        if report.entry is None:
+            self._bucket.remove(_object_names(report.number))  # an earlier run may have found something to pack
+        else:
+            for name in (report.entry.index, report.entry.name):
+                self._bucket.put(self.folder / name, name, advance=self._advance)
+        self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._go_on)
+        remove_shard(self.folder, report.number)
+        path.unlink(missing_ok=True)
+
+    def _advance(self, size: int) -> None:
+        self._go_on(size)
+        self._bar.update(size)
+
+    def _go_on(self, _size: int) -> None:
+        if self._uploads.stopped:
+            raise StopUploadError
+
+    def _read_plan(self) -> dict[str, Any] | None:
+        data = self._bucket.read(f"{WORK_NAME}/{PLAN_NAME}")
+        return None if data is None else parse_plan(data)
+
+    def _write_plan(self, data: bytes) -> None:
+        self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
+
+    def _names(self) -> Iterable[str]:
+        return self._bucket.sizes()
+
+    def _remove_earlier(self) -> None:
+        """The manifest goes first, so that a half-removed dataset is never taken for a whole one."""
+        self._bucket.remove([MANIFEST_NAME])
+        if is_card(self._bucket.read(CARD_NAME) or b""):
+            self._bucket.remove([CARD_NAME])
+        self._bucket.remove(filter(is_ours, self._bucket.sizes()))
+        self._bucket.remove_folder(WORK_NAME)
+        self._clear_spool()
+
+    def _clear_spool(self) -> None:
+        self._keep_only({})
+        (self.work / PLAN_NAME).unlink(missing_ok=True)
+
+    def _keep_only(self, waiting: dict[int, ShardReport]) -> None:
+        """Remove all other shards from the spool: they have arrived, or their packer was killed before their report."""
+        shards = {name for number in waiting for name in _object_names(number)}
+        reports = {report_path(self.folder, number).name for number in waiting}
+        for path in list(self.folder.iterdir()):
+            if is_ours(path.name) and path.name not in shards:
+                path.unlink()
+        for path in list(self.work.glob("shard-*.json")):
+            if path.name not in reports:
+                path.unlink()
+
+
+def publish_card(bucket: Bucket, data: bytes) -> None:
+    """Write a card to a URL, unless the README.md there is the user's own."""
+    old = bucket.read(CARD_NAME)
+    if old != data and may_replace(old, where=bucket.url):
+        bucket.write(CARD_NAME, data)
+
+
+class _Uploads:
+    """Threads that upload, few at a time; an error of theirs is raised where the next one is added."""
+
+    def __init__(self, upload: Callable[[ShardReport], None]) -> None:
+        self.stopped = False
+        self._upload = upload
+        self._slots = threading.Semaphore(UPLOADS)
+        self._threads: list[threading.Thread] = []
+        self._error: BaseException | None = None
+
+    def add(self, report: ShardReport) -> None:
+        self._slots.acquire()
+        if self._error is not None:
+            self._slots.release()
+            raise self._error
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        # Daemons: a program that ends for another reason does not wait for them.
+        self._threads.append(threading.Thread(target=self._run, args=(report,), daemon=True))
+        self._threads[-1].start()
+
+    def finish(self) -> None:
+        """Wait for all of them."""
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Let those that run end at the next part that they have sent."""
+        self.stopped = True
+        with suppress(Exception):
+            self.finish()
+
+    def _run(self, report: ShardReport) -> None:
+        try:
+            self._upload(report)
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            self._slots.release()
+
+
+def _parse_report(name: str, data: bytes) -> ShardReport | None:
+    """Return a report; None for the plan, and for one that a store without whole objects has half of."""
+    try:
+        report = ShardReport.from_json(data.decode())
+        entry, names = report.entry, _object_names(report.number)
+    except (ValueError, KeyError, TypeError):
+        return None
+    is_that = name == report_path(Path(), report.number).name and (entry is None or (entry.name, entry.index) == names)
+    return report if is_that else None
+
+
+def _is_there(entry: ShardEntry, sizes: dict[str, int]) -> bool:
+    return sizes.get(entry.name) == entry.bytes and sizes.get(entry.index) == entry.index_bytes
+
+
+def _object_names(number: int) -> tuple[str, str]:
+    return shard_name(number), index_name(shard_name(number))

@@ -1,0 +1,224 @@
+"""One shard, written once from start to end: commit or nothing, its index right after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import xxhash
+
+from wds_tools.errors import SampleError
+from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.index import Index, IndexBuilder, index_name, to_bytes
+from wds_tools.format.manifest import ShardEntry
+from wds_tools.format.sample import Sample, split_name
+from wds_tools.format.tar import BLOCK, END, build_header, padded
+from wds_tools.storage.commit import CommitFile, commit_bytes
+
+CHUNK_BYTES = 2 << 20  # of 0.5 to 4 MiB the fastest
+_MOST_PARTS = 1024  # of a writev(): POSIX's IOV_MAX on Linux and macOS
+_PADDING = bytes(BLOCK)
+
+
+class _Output:
+    """Bytes of a shard, gathered into chunks; one is hashed and written on a thread while the next one is gathered.
+
+    Hashing and writing let go of Python's lock, so they take no time from what makes the samples.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = xxhash.xxh3_128()
+        self._chunk: list[bytes] = []
+        self._size = 0
+        self._thread = ThreadPoolExecutor(1, "wds_tools-write")
+        self._writing: Future[None] | None = None
+
+    def write(self, parts: Sequence[bytes], size: int) -> None:
+        """Append parts of ``size`` bytes in all.
+
+        Raises:
+            OSError: Earlier ones cannot be written.
+        """
+        self._chunk += parts
+        self._size += size
+        if self._size >= CHUNK_BYTES:
+            self._wait()
+            self._writing = self._thread.submit(self._append, self._chunk)
+            self._chunk, self._size = [], 0
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _append(self, parts: list[bytes]) -> None:
+        if len(parts) > _MOST_PARTS:
+            parts = [b"".join(parts)]
+        for part in parts:
+            self._digest.update(part)
+        written = os.writev(self._file.fileno(), parts)
+        if written < sum(map(len, parts)):  # the disk is full, which the next write says, or it was more than 2 GiB
+            self._file.write(memoryview(b"".join(parts))[written:])
+            self._file.flush()  # the next parts go past its buffer
+
+    def finish(self) -> str:
+        """Write what is left and the end of the archive; return the XXH3-128 of it all."""
+        self._wait()
+        self._append([*self._chunk, END])
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        """End the thread; from now on nothing is written."""
+        self._thread.shutdown()
+
+
+class ShardFile:
+    """A tar shard and its index; both appear when the ``with`` block ends without error, or neither.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "shard-000000.tar"
+    >>> with ShardFile(path) as shard:
+    ...     shard.write(Sample("000000000", {"txt": b"hello"}))
+    >>> shard.entry.bytes, sorted(file.name for file in path.parent.iterdir())
+    (2048, ['shard-000000.parquet', 'shard-000000.tar'])
+
+    Args:
+        path: Final name of the shard, ending in ``.tar``; a shard of that name is replaced.
+
+    Attributes:
+        bytes: Length so far, without the blocks that close an archive.
+        entry: What the manifest says of the shard; None until it is committed, and for a shard without samples,
+            which leaves no file.
+        index: What the index says of it; None as long as ``entry`` is.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.bytes = 0
+        self.entry: ShardEntry | None = None
+        self.index: Index | None = None
+        self._rows = IndexBuilder()
+        self._keys: set[str] = set()
+
+    @property
+    def samples(self) -> int:
+        """Number of samples so far."""
+        return len(self._keys)
+
+    def __enter__(self) -> ShardFile:
+        self._open = ExitStack()
+        self._output = _Output(self._open.enter_context(CommitFile(self.path)))
+        self._open.callback(self._output.close)
+        return self
+
+    def write(self, sample: Sample, *, label: int | None = None, image: ImageInfo | None = None) -> None:
+        """Append a sample, its fields in their order.
+
+        Args:
+            sample: Key and encoded fields.
+            label: Class number for the index.
+            image: What the header of its image says, for the index.
+
+        Raises:
+            SampleError: A key that was written before, or names that a reader would split in another way.
+            OSError: The disk is full; the sample that is told so may be a later one.
+        """
+        headers = self._headers(sample)
+        self._keys.add(sample.key)
+        places: dict[str, tuple[int, int, int]] = {}
+        parts: list[bytes] = []
+        end = self.bytes
+        for header, (name, data) in zip(headers, sample.fields.items(), strict=True):
+            size = len(data)
+            places[name] = (end + len(header), size, xxhash.xxh3_64_intdigest(data))
+            parts += (header, data, _PADDING[: -size % BLOCK])
+            end += len(header) + padded(size)
+        self._output.write(parts, end - self.bytes)
+        self.bytes = end
+        self._rows.add(sample.key, places, label, image)
+
+    def _headers(self, sample: Sample) -> list[bytes]:
+        """Return the header of each member, all checked before the first byte is written."""
+        if sample.key in self._keys:
+            raise SampleError("was written before; keys must be unique", shard=self.path.name, key=sample.key)
+        return member_headers(sample, shard=self.path.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self.samples:
+            with self._open:
+                digest = self._output.finish()
+            self._commit_index(digest)
+        else:
+            self._open.__exit__(kind or SampleError, error or SampleError("no samples"), trace)
+
+    def _commit_index(self, digest: str) -> None:
+        length = self.bytes + len(END)
+        index = self._rows.build(shard=self.path.name, shard_bytes=length, shard_xxh3=digest)
+        self.entry = commit_index(index, self.path.parent)
+        self.index = index
+
+
+def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
+    """Return the tar header of each field of a sample.
+
+    Raises:
+        SampleError: No fields, or names that a reader would split in another way.
+        OptionError: A name that is too long for tar readers.
+    """
+    if not sample.fields:
+        raise SampleError("has no fields", shard=shard, key=sample.key)
+    headers, fitting = [], _fits(sample.key, "x")
+    for name, data in sample.fields.items():
+        member = f"{sample.key}.{name}"
+        if not fitting or not _is_field(name):
+            raise SampleError(
+                f"field {name!r} would be read back as (key, field) = {split_name(member)}; allowed are keys "
+                "without a dot behind the last slash, lower-case fields, and text that UTF-8 can hold",
+                shard=shard,
+                key=sample.key,
+            )
+        headers.append(build_header(member, len(data)))
+    return headers
+
+
+def commit_index(index: Index, folder: Path) -> ShardEntry:
+    """Write a shard's index beside it; return what the manifest says of both."""
+    data, name = to_bytes(index), index_name(index.shard)
+    commit_bytes(folder / name, data)
+    return ShardEntry(
+        name=index.shard,
+        samples=len(index),
+        bytes=index.shard_bytes,
+        xxh3=index.shard_xxh3,
+        index=name,
+        index_bytes=len(data),
+        index_xxh3=xxhash.xxh3_128_hexdigest(data),
+    )
+
+
+@lru_cache(maxsize=1024)  # a dataset has a few fields, and each sample has them
+def _is_field(name: str) -> bool:
+    return _fits("x", name)
+
+
+def _fits(key: str, name: str) -> bool:
+    """Tell whether a reader would split a member's name as it was put together; key and field matter each alone."""
+    member = f"{key}.{name}"
+    return split_name(member) == (key, name) and _storable(member)
+
+
+def _storable(name: str) -> bool:
+    """The index holds names as UTF-8, and a tar name ends at its first zero byte."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in name

@@ -1,0 +1,277 @@
+"""What becomes of an image when it is packed: kept, made crop-ready, resized, or stored decoded.
+
+*Crop-ready* changes no coefficient. The same picture is written as a sequential JPEG with Huffman tables of its own and
+a restart marker every few MCUs, so that a reader can cut a crop out and decode that alone (`jpeg.slice_region`). The
+compiled module does that, and decodes what it wrote to compare it. Where anything is in doubt, the image is kept as it
+is.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from wds_tools.errors import DecodeError, OptionError
+from wds_tools.format import codecs, jpeg
+from wds_tools.format.codecs import ImageInfo
+from wds_tools.images import native
+from wds_tools.images.decode import Pixels, decode_rgb, decode_stored
+
+Images = Literal["keep", "crop-ready", "resize", "raw"]
+"""The policies."""
+
+QUALITY = 90
+PIECE_PIXELS = 64
+"""About how wide a piece between two restart markers is: see docs/decisions/0007-crop-ready.md."""
+
+_LEAST_PIECE_PIXELS = 16  # below, markers and padding add more than a tenth to a file
+_MOST_SIDE = 65_535
+_NOT_COMPILED = "the compiled module of wds_tools is missing (`wds-tools doctor` says why)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What becomes of images. `choose` makes one from what a user says.
+
+    Attributes:
+        images: ``keep`` the bytes; ``crop-ready``; ``resize`` to JPEGs, which are crop-ready too; ``raw``, as uint8
+            pixels.
+        resize: Most pixels of the shorter side, or (height, width) whatever the shape was.
+        quality: Of the JPEGs that ``resize`` makes, 1 to 100.
+        verify_pixels: Decode each crop-ready JPEG and its original, and keep the original if a pixel differs.
+        compiled: The compiled module is there; without it, JPEGs that need no resizing are kept as they are.
+        notice: What the user should know when packing starts.
+    """
+
+    images: Images = "keep"
+    resize: int | tuple[int, int] | None = None
+    quality: int = QUALITY
+    verify_pixels: bool = False
+    compiled: bool = True
+    notice: str = ""
+
+    def __str__(self) -> str:
+        """Name all that the bytes depend on: part of a dataset's ``source``."""
+        size = f"{self.resize[1]}x{self.resize[0]}" if isinstance(self.resize, tuple) else self.resize
+        words = [self.images, *([str(size)] if size else [])]
+        if self.images == "resize":
+            words.append(f"quality {self.quality}" + ("" if self.compiled else " not compiled"))
+        return " ".join(words)
+
+    def size_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return (height, width) of what becomes of a picture. A short side is never made longer."""
+        if isinstance(self.resize, tuple):
+            return self.resize
+        short = min(height, width)
+        if self.resize is None or short <= self.resize:
+            return height, width
+        return height * self.resize // short, width * self.resize // short
+
+    @property
+    def fixed_bytes(self) -> int | None:
+        """Bytes of every image, where they are known beforehand."""
+        if self.images != "raw" or not isinstance(self.resize, tuple):
+            return None
+        return len(codecs.encode_npy(np.empty((*self.resize, 3), np.uint8)))
+
+
+def choose(
+    images: str | None, *, resize: int | str | tuple[int, int] | None, quality: int | None, verify_pixels: bool
+) -> Policy:
+    """Make a policy from the arguments of `pack`.
+
+    Without ``images`` it is ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where the compiled module
+    is missing, which the policy's notice says.
+
+    Raises:
+        OptionError: Arguments that do not fit each other, or ``crop-ready`` without the compiled module.
+    """
+    is_compiled = native.is_there()
+    if images is not None and images not in get_args(Images):
+        raise OptionError(f"images={images!r}; allowed are {', '.join(map(repr, get_args(Images)))}")
+    if images == "crop-ready" and not is_compiled:
+        raise OptionError(f"images='crop-ready' cannot be used: {_NOT_COMPILED}; or pack with images='keep'")
+    chosen: Any = images or ("crop-ready" if resize is None else "resize")
+    size = parse_size(resize)
+    if size is None and chosen == "resize":
+        raise OptionError(
+            "images='resize' needs a size: give --resize 256 (resize=256), the shorter side in pixels, or 320x240"
+        )
+    if size is not None and chosen not in ("resize", "raw"):
+        raise OptionError(f"resize={resize!r} with images={chosen!r}; a size goes with 'resize' and 'raw' only")
+    if quality is not None and (chosen != "resize" or not 1 <= quality <= 100):
+        raise OptionError(f"quality={quality} with images={chosen!r}; a quality of 1 to 100 goes with 'resize' only")
+    if verify_pixels and chosen not in ("crop-ready", "resize"):
+        raise OptionError(f"verify_pixels with images={chosen!r}; it is for 'crop-ready' and 'resize'")
+    notice = ""
+    if not is_compiled and chosen in ("crop-ready", "resize"):
+        which = "JPEGs" if chosen == "crop-ready" else "JPEGs that need no resizing"
+        notice = f"{_NOT_COMPILED}, so {which} are kept as they are, and crops of them load more slowly"
+        chosen = "keep" if chosen == "crop-ready" else chosen
+    return Policy(
+        images=chosen,
+        resize=size,
+        quality=QUALITY if quality is None else quality,
+        verify_pixels=verify_pixels,
+        compiled=is_compiled,
+        notice=notice,
+    )
+
+
+def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int] | None:
+    """Read a size: the shorter side, "WIDTHxHEIGHT", or (height, width) as views have it.
+
+    >>> parse_size("256"), parse_size("128x96"), parse_size((96, 128))
+    (256, (96, 128), (96, 128))
+
+    Raises:
+        OptionError: No such size.
+    """
+    if size is None:
+        return None
+    sides: list[Any]
+    if isinstance(size, str):
+        words = size.lower().split("x")
+        sides = [int(word) if word.isascii() and word.isdigit() else 0 for word in reversed(words)]
+    else:
+        sides = list(size) if isinstance(size, (tuple, list)) else [size]
+    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 1 <= side <= _MOST_SIDE for side in sides):
+        raise OptionError(f"resize={size!r}; allowed are pixels of the shorter side, or WIDTHxHEIGHT such as '128x128'")
+    if len(sides) == 2 and sides[0] * sides[1] > codecs.MAX_PIXELS:
+        raise OptionError(f"resize={size!r}; allowed are {codecs.MAX_PIXELS:,} pixels at most")
+    return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An image as it is packed.
+
+    Attributes:
+        kind: Its field: ``jpg``, ``png``, ``webp`` or ``npy``.
+        data: Its bytes.
+        info: What its header says.
+    """
+
+    kind: str
+    data: bytes
+    info: ImageInfo
+
+
+def transcode(image: bytes | NDArray[np.uint8], policy: Policy) -> Encoded:
+    """Make of an image what a policy says.
+
+    Args:
+        image: An encoded file, or pixels: uint8 [height, width, 1 | 3 | 4], or [height, width] for grey. Pixels
+            become PNG where the policy changes none; elsewhere alpha is dropped.
+        policy: What to do.
+
+    Raises:
+        DecodeError: No whole image.
+    """
+    if isinstance(image, np.ndarray):
+        _check_pixels(image)
+        if policy.images in ("keep", "crop-ready"):
+            return _encoded(codecs.encode_png(image))
+        return _from_pixels(
+            image[..., 0] if image.shape[2:] == (1,) else image[:, :, :3] if image.ndim == 3 else image, policy
+        )
+    info = codecs.probe(image)
+    if policy.images == "keep":
+        return Encoded(info.kind, image, info)
+    same_size = policy.size_of(info.height, info.width) == (info.height, info.width)
+    if policy.images == "crop-ready" or (policy.images == "resize" and info.kind == "jpg" and same_size):
+        return crop_ready(image, info, policy) if policy.compiled else Encoded(info.kind, image, info)
+    if info.mode.endswith(";16"):
+        raise DecodeError(
+            f"has 16 bits a channel, and images={policy.images!r} writes 8: pack with images='keep', which leaves the "
+            "file as it is, or convert it to 8 bits first"
+        )
+    pixels = decode_rgb(memoryview(image), kind=info.kind, mode=info.mode, orientation=info.orientation)
+    return _from_pixels(pixels[:, :, 0] if info.mode == "L" else pixels, policy)
+
+
+def _check_pixels(pixels: NDArray[np.uint8]) -> None:
+    is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4))
+    if pixels.dtype != np.uint8 or not is_image or not 0 < pixels.size <= 4 * codecs.MAX_PIXELS:
+        raise DecodeError(
+            f"is an array of shape {pixels.shape} and {pixels.dtype}; allowed are uint8 [height, width, 1, 3 or 4] "
+            f"and [height, width], of at most {codecs.MAX_PIXELS:,} pixels"
+        )
+
+
+def _from_pixels(pixels: Pixels, policy: Policy) -> Encoded:
+    size = policy.size_of(*pixels.shape[:2])
+    if pixels.shape[:2] != size:
+        # torchvision's filter for antialiasing, so that Resize at this point is Resize in training
+        image = Image.fromarray(pixels)
+        if image.height * size[1] > codecs.MAX_PIXELS:  # Pillow resizes rows first, all of them
+            image = image.resize((image.width, size[0]), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
+    if policy.images == "raw":
+        if pixels.ndim == 2:
+            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+        return _encoded(codecs.encode_npy(np.ascontiguousarray(pixels)))
+    return _encoded(_jpeg(pixels, policy.quality))
+
+
+def _encoded(data: bytes) -> Encoded:
+    info = codecs.probe(data)
+    return Encoded(info.kind, data, info)
+
+
+def _jpeg(pixels: Pixels, quality: int) -> bytes:
+    """Encode a JPEG that is crop-ready from the start."""
+    if max(pixels.shape[:2]) > _MOST_SIDE:
+        raise DecodeError(
+            f"would be a JPEG of {pixels.shape[1]}x{pixels.shape[0]}; allowed are {_MOST_SIDE:,} pixels a side: pack "
+            "with images='keep', or with resize= as WIDTHxHEIGHT"
+        )
+    out = io.BytesIO()
+    blocks = piece_mcus(pixels.shape[1], 8 if pixels.ndim == 2 else 16)
+    Image.fromarray(pixels).save(
+        out, "JPEG", quality=quality, optimize=True, subsampling="4:2:0", restart_marker_blocks=blocks
+    )
+    return out.getvalue()
+
+
+def piece_mcus(width: int, mcu_width: int) -> int:
+    """Return the MCUs of a piece: they divide those of a row, and are near `PIECE_PIXELS` wide.
+
+    >>> piece_mcus(500, 16), piece_mcus(375, 8), piece_mcus(31 * 16, 16), piece_mcus(113 * 8, 8)
+    (4, 47, 1, 113)
+    """
+    row = -(-width // mcu_width)
+    fitting = [n for n in range(1, row) if row % n == 0 and n * mcu_width >= _LEAST_PIECE_PIXELS]
+    return min([*fitting, row], key=lambda n: abs(math.log(n * mcu_width / PIECE_PIXELS)))
+
+
+def crop_ready(data: bytes, info: ImageInfo, policy: Policy) -> Encoded:
+    """Return a JPEG with restart markers and the same pixels; any other image, or one in doubt, as it is."""
+    kept = Encoded(info.kind, data, info)
+    if info.kind != "jpg" or not info.mcu_width:
+        return kept
+    stored_width = info.width if info.orientation < 5 else info.height
+    made = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width))
+    if made is None:
+        return kept
+    try:
+        new = _encoded(jpeg.with_segments(made, jpeg.needed_segments(data)))
+    except ValueError:
+        return kept
+    facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new.info)]
+    if facts[0] != facts[1] or not new.info.restart:
+        return kept
+    return kept if policy.verify_pixels and not _same_pixels(data, new.data) else new
+
+
+def _same_pixels(first: bytes, second: bytes) -> bool:
+    try:
+        return np.array_equal(decode_stored(memoryview(first)), decode_stored(memoryview(second)))
+    except DecodeError:
+        return False

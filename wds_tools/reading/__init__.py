@@ -1,0 +1,1 @@
+"""From a path or URL and sample numbers to verified bytes."""

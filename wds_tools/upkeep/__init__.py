@@ -1,0 +1,1 @@
+"""Work on packed datasets: index, merge, verify, reseal, unpack."""
