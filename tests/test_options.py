@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from wds_tools import options
 from wds_tools.errors import OptionError
-from wds_tools.options import DEFAULT_CACHE_BYTES, CacheOptions, PackOptions, available_cores, parse_bytes, quota_cores
+from wds_tools.options import DEFAULT_CACHE_BYTES, CacheOptions, available_cores, parse_bytes, quota_cores
 
 QUICK = settings(deadline=None)
 UNITS = {
@@ -118,23 +117,6 @@ def test_control_groups_of_version_1_have_a_quota_too(tmp_path: Path, quota: str
 
 def test_a_system_without_control_groups_has_no_quota(tmp_path: Path) -> None:
     assert quota_cores(tmp_path) is None
-
-
-def test_shards_below_the_smallest_tar_file_are_refused() -> None:
-    assert PackOptions(shard_bytes=10_240).shard_bytes == 10_240
-    with pytest.raises(OptionError, match=r"shard_bytes=10239 is too small; allowed are 10,240"):
-        PackOptions(shard_bytes=10_239)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63])
-def test_a_seed_out_of_range_is_refused(seed: int) -> None:
-    with pytest.raises(OptionError, match=f"seed={seed} is out of range; allowed are 0 to"):
-        PackOptions(seed=seed)
-
-
-def test_a_class_given_twice_is_refused_by_name() -> None:
-    with pytest.raises(OptionError, match=re.escape("class names ['cat'] are given twice")):
-        PackOptions(classes=("cat", "dog", "cat"))
 
 
 def test_the_cache_is_where_the_argument_then_the_variable_then_the_user_says(

@@ -119,32 +119,6 @@ def use_native() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackOptions:
-    """How a dataset is packed.
-
-    Attributes:
-        shard_bytes: Largest shard, headers and padding counted; exceeded only by a sample that is larger alone.
-        seed: Samples are put in this random order once.
-        classes: Class names by number; None takes the sorted names of the class folders.
-        strict: Files that cannot be packed are an error instead of an entry in ``skipped.jsonl``.
-    """
-
-    shard_bytes: int = 10**9
-    seed: int = 0
-    classes: tuple[str, ...] | None = None
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        if self.shard_bytes < 10_240:
-            raise OptionError(f"shard_bytes={self.shard_bytes} is too small; allowed are 10,240 bytes and more")
-        if not 0 <= self.seed < 2**63:
-            raise OptionError(f"seed={self.seed} is out of range; allowed are 0 to 2**63 - 1")
-        if self.classes is not None and len(set(self.classes)) < len(self.classes):
-            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
-            raise OptionError(f"class names {twice} are given twice; each class needs a name of its own")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
     """Where blocks of remote shards are kept.
 

@@ -192,8 +192,8 @@ static void splice(void)
     const Input *other = &inputs[drawn((size_t)input_count)];
     if (!other->size)
         return;
-    size_t at = drawn(current_size), from = drawn(other->size), size = 1 + drawn(other->size - from);
-    if (drawn(2))
+    size_t at = current_size ? drawn(current_size) : 0, from = drawn(other->size), size = 1 + drawn(other->size - from);
+    if (current_size && drawn(2))
         erase(at, size);
     insert(at, other->bytes + from, size);
 }

@@ -31,7 +31,7 @@ from wds_tools.errors import DecodeError
 from wds_tools.format.codecs import encode_npy
 from wds_tools.images import native
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Regions, Resize, View
-from wds_tools.packing.transcode import Policy, transcode
+from wds_tools.packing.transcode import ImageOptions, transcode
 
 pytestmark = needs_native
 
@@ -102,7 +102,7 @@ def test_a_large_picture_decoded_smaller_has_torchvisions_pixels(
 
 @pytest.mark.parametrize("view", [RandomResizedCrop(64, flip=True), CenterCrop(48, resize=64), Resize((50, 40))])
 def test_kept_and_crop_ready_photographs_give_identical_bytes(files: list[bytes], view: View) -> None:
-    ready = [transcode(data, Policy(images="crop-ready")).data for data in files]
+    ready = [transcode(data, ImageOptions(images="crop-ready")).data for data in files]
     assert sum(a != b for a, b in zip(files, ready, strict=True)) > 0.9 * len(files)
     regions = regions_of(view, files)
     (made, ours), (made_too, theirs) = by_native(files, regions), by_native(ready, regions)

@@ -18,7 +18,7 @@ import wds_tools as wt
 from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format.codecs import probe
 from wds_tools.images.decode import decode_stored
-from wds_tools.packing.transcode import Policy, transcode
+from wds_tools.packing.transcode import ImageOptions, transcode
 
 RNG = np.random.default_rng(0)
 MODES = {1: "I;16", 2: "LA;16", 3: "RGB;16", 4: "RGBA;16"}
@@ -146,7 +146,7 @@ def test_kept_they_are_packed_byte_for_byte_with_a_warning(tmp_path: Path, caplo
 
 def test_crop_ready_leaves_them_as_they_are() -> None:
     data = deep_png(noise(3))
-    assert transcode(data, Policy(images="crop-ready")).data == data
+    assert transcode(data, ImageOptions(images="crop-ready")).data == data
 
 
 @pytest.mark.parametrize("mode", ["I", "F", "I;16B"])

@@ -30,13 +30,15 @@ from wds_tools.errors import DestinationError, OptionError, SourceError
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.manifest import Manifest, from_json
 from wds_tools.packing import packer
+from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import process_count
 from wds_tools.packing.packer import PackReport
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.splits import pack_splits
-from wds_tools.packing.transcode import Policy
+from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Input
+from wds_tools.sources.detect import open_source
 from wds_tools.upkeep.resealer import reseal
 
 REPOSITORY = Path(__file__).parents[2]
@@ -320,12 +322,14 @@ def test_the_number_of_workers_changes_no_byte(photos: Path, packed: Path, tmp_p
         ("crop-ready", 16, 15, 2),
     ],
 )
-def test_so_many_processes_are_chosen(
-    monkeypatch: pytest.MonkeyPatch, images: str, cores: int, megabytes: int, processes: int
+def test_the_number_of_processes_follows_from_cores_and_bytes(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, images: str, cores: int, megabytes: int, processes: int
 ) -> None:
     monkeypatch.setattr("wds_tools.packing.estimate.available_cores", lambda: cores)
     plan = Plan([Input("a.jpg", megabytes * 1_000_000, None)], [0, 1], (), {})
-    assert process_count(plan, Policy(images=images)) == processes
+    source = open_source(photos, kind=None, classes=None, columns=None)
+    assert process_count(plan, source, PackOptions(images=ImageOptions(images=images))) == processes
+    assert process_count(plan, source, PackOptions(workers=3)) == 3
 
 
 def imports_of_a_pack(photos: Path, dst: Path, workers: int) -> list[str]:

@@ -28,10 +28,10 @@ from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.order.keyed_random import uniform
-from wds_tools.packing.transcode import Policy, choose, parse_size, piece_mcus, transcode
+from wds_tools.packing.transcode import ImageOptions, parse_size, piece_mcus, transcode
 
 SAMPLES = sorted((Path(__file__).parents[2] / "shards" / "sample" / "images").rglob("*.jpg"))
-CROP_READY = Policy(images="crop-ready")
+KEEP, CROP_READY, RAW = (ImageOptions(images=name) for name in ("keep", "crop-ready", "raw"))
 
 
 def noise(width: int = 131, height: int = 75, mode: str = "RGB") -> Image.Image:
@@ -166,7 +166,7 @@ def test_other_types_are_kept(kind: str) -> None:
 def test_keep_keeps_the_very_bytes() -> None:
     for kind in ("JPEG", "PNG", "WEBP"):
         data = encoded(noise(), kind)
-        made = transcode(data, Policy())
+        made = transcode(data, KEEP)
         assert made.data is data
         assert made.info == probe(data)
 
@@ -195,9 +195,9 @@ def test_verify_pixels_keeps_the_original_where_a_pixel_differs(transcoder_that_
     other = encoded(image, restart_marker_blocks=3)
     transcoder_that_writes(other)
     assert transcode(data, CROP_READY).data == other  # only pixels show it
-    assert transcode(data, Policy(images="crop-ready", verify_pixels=True)).data is data
+    assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data is data
     transcoder_that_writes(encoded(noise(), restart_marker_blocks=3))
-    assert transcode(data, Policy(images="crop-ready", verify_pixels=True)).data == encoded(
+    assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data == encoded(
         noise(), restart_marker_blocks=3
     )
 
@@ -208,7 +208,12 @@ def test_what_is_no_whole_image_is_refused_by_every_policy(data: bytes) -> None:
         data = encoded(noise())
         place = baseline_frame(data).height_at - 1  # type: ignore[union-attr]
         data = data[:place] + b"\x0c" + data[place + 1 :]  # 12 bits
-    for policy in (Policy(), CROP_READY, Policy(images="resize", resize=32), Policy(images="raw")):
+    for policy in (
+        KEEP,
+        CROP_READY,
+        ImageOptions(resize=32),
+        ImageOptions(images="raw"),
+    ):
         with pytest.raises(DecodeError):
             transcode(data, policy)
 
@@ -217,7 +222,7 @@ def test_what_is_no_whole_image_is_refused_by_every_policy(data: bytes) -> None:
 @pytest.mark.parametrize(("size", "expected"), [(50, (87, 50)), ((40, 60), (60, 40)), ((90, 200), (200, 90))])
 def test_resize_makes_a_crop_ready_jpeg_of_that_size(kind: str, size: object, expected: tuple[int, int]) -> None:
     data = encoded(Image.open(SAMPLES[0]).convert("RGB").resize((131, 75)), kind, quality=95)
-    made = transcode(data, Policy(images="resize", resize=size, quality=95))  # type: ignore[arg-type]
+    made = transcode(data, ImageOptions(resize=size, quality=95))  # type: ignore[arg-type]
     assert (made.kind, made.info.width, made.info.height) == ("jpg", *expected)
     assert made.info.restart > 0
     theirs = v2.functional.resize(
@@ -228,15 +233,15 @@ def test_resize_makes_a_crop_ready_jpeg_of_that_size(kind: str, size: object, ex
 
 
 def test_quality_is_that_of_the_resized_jpeg() -> None:
-    sizes = [len(transcode(encoded(noise()), Policy(images="resize", resize=64, quality=q)).data) for q in (50, 80, 95)]
+    sizes = [len(transcode(encoded(noise()), ImageOptions(resize=64, quality=q)).data) for q in (50, 80, 95)]
     assert sizes == sorted(set(sizes))
 
 
 def test_a_jpeg_that_is_small_enough_is_not_encoded_again() -> None:
     data = encoded(noise())
-    assert transcode(data, Policy(images="resize", resize=75)).data == transcode(data, CROP_READY).data
-    assert transcode(data, Policy(images="resize", resize=75, compiled=False)).data is data
-    assert transcode(encoded(noise(), "PNG"), Policy(images="resize", resize=75)).kind == "jpg"  # one type for all
+    assert transcode(data, ImageOptions(resize=75)).data == transcode(data, CROP_READY).data
+    assert transcode(data, ImageOptions(resize=75, compiled=False)).data is data
+    assert transcode(encoded(noise(), "PNG"), ImageOptions(resize=75)).kind == "jpg"  # one type for all
 
 
 def test_a_turned_image_is_resized_as_it_is_shown() -> None:
@@ -244,41 +249,41 @@ def test_a_turned_image_is_resized_as_it_is_shown() -> None:
     exif[0x0112] = 6
     data = encoded(noise(), exif=exif)
     for images in ("resize", "raw"):
-        info = transcode(data, Policy(images=images, resize=50)).info  # type: ignore[arg-type]
+        info = transcode(data, ImageOptions(images=images, resize=50)).info  # type: ignore[arg-type]
         assert (info.width, info.height, info.orientation) == (50, 87, 1)
 
 
 def test_raw_stores_the_pixels() -> None:
     for mode, kind in (("RGB", "JPEG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG")):
         data = encoded(noise(mode=mode), kind)
-        made = transcode(data, Policy(images="raw"))
+        made = transcode(data, RAW)
         assert made.info == ImageInfo("npy", 131, 75, "RGB", 1)
         assert (view_npy(made.data) == shown(data, probe(data))).all()
         assert (np.load(io.BytesIO(made.data)) == view_npy(made.data)).all()
 
 
 def test_raw_of_one_size_takes_the_bytes_that_are_planned() -> None:
-    policy = Policy(images="raw", resize=(40, 60))
+    policy = ImageOptions(images="raw", resize=(40, 60))
     data = transcode(encoded(noise()), policy).data
     assert len(data) == policy.fixed_bytes == 128 + 40 * 60 * 3
     assert view_npy(data).shape == (40, 60, 3)
-    assert Policy(images="raw", resize=40).fixed_bytes is None
-    assert Policy(images="resize", resize=(40, 60)).fixed_bytes is None
+    assert ImageOptions(images="raw", resize=40).fixed_bytes is None
+    assert ImageOptions(resize=(40, 60)).fixed_bytes is None
 
 
 @pytest.mark.parametrize("grey", [False, True])
 def test_pixels_are_packed_without_loss_or_as_the_policy_says(grey: bool) -> None:
     pixels = np.asarray(noise(mode="L" if grey else "RGB"))
-    for policy in (Policy(), CROP_READY):
+    for policy in (KEEP, CROP_READY):
         made = transcode(pixels, policy)
         assert made.info == ImageInfo("png", 131, 75, "L" if grey else "RGB", 1)
         assert (np.asarray(Image.open(io.BytesIO(made.data))) == pixels).all()
-    raw = view_npy(transcode(pixels, Policy(images="raw")).data)
+    raw = view_npy(transcode(pixels, RAW).data)
     assert (raw == (pixels[:, :, None] if grey else pixels)).all()
     assert raw.shape == (75, 131, 3)
-    small = transcode(pixels, Policy(images="resize", resize=50))
+    small = transcode(pixels, ImageOptions(resize=50))
     assert (small.kind, small.info.width, small.info.mode) == ("jpg", 87, "L" if grey else "RGB")
-    turned = transcode(pixels[::-1], Policy())  # not contiguous
+    turned = transcode(pixels[::-1], KEEP)  # not contiguous
     assert (np.asarray(Image.open(io.BytesIO(turned.data))) == pixels[::-1]).all()
 
 
@@ -286,21 +291,21 @@ def test_pixels_are_packed_without_loss_or_as_the_policy_says(grey: bool) -> Non
 def test_pixels_of_any_layout_that_sources_give_are_packed_by_every_policy(shape):
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     colours = np.repeat(pixels.reshape(16, 20, -1)[:, :, :1], 3, 2) if shape[2:] in ((), (1,)) else pixels[:, :, :3]
-    stored = np.asarray(Image.open(io.BytesIO(transcode(pixels, Policy()).data)))
+    stored = np.asarray(Image.open(io.BytesIO(transcode(pixels, KEEP).data)))
     assert (stored == pixels.reshape(stored.shape)).all()
-    raw = transcode(pixels, Policy(images="raw"))
+    raw = transcode(pixels, RAW)
     assert (np.load(io.BytesIO(raw.data)) == colours).all()
-    small = transcode(pixels, Policy(images="resize", resize=8))
+    small = transcode(pixels, ImageOptions(resize=8))
     assert (small.kind, small.info.width, small.info.height) == ("jpg", 10, 8)
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 4, 2), (4, 4, 5), (0, 4), (4, 4, 3, 1)])
 def test_an_array_that_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
-    for policy in (Policy(), Policy(images="raw")):
+    for policy in (KEEP, RAW):
         with pytest.raises(DecodeError, match=r"is an array of shape \(.*allowed are uint8"):
             transcode(np.zeros(shape, np.uint8), policy)
     with pytest.raises(DecodeError, match="float64"):
-        transcode(np.zeros((4, 4, 3)), Policy())  # type: ignore[arg-type]
+        transcode(np.zeros((4, 4, 3)), KEEP)  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 65_535), st.sampled_from([8, 16, 24, 32]))
@@ -318,7 +323,7 @@ def test_a_piece_divides_the_row_and_is_as_near_to_64_pixels_as_that_allows(widt
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600))
 def test_the_shorter_side_is_made_as_the_view_makes_it_and_never_longer(width: int, height: int, side: int) -> None:
-    made = Policy(images="resize", resize=side).size_of(height, width)
+    made = ImageOptions(resize=side).size_of(height, width)
     if min(width, height) <= side:
         assert made == (height, width)
     else:
@@ -326,9 +331,9 @@ def test_the_shorter_side_is_made_as_the_view_makes_it_and_never_longer(width: i
         assert made == tuple(regions.size[0].tolist())
 
 
-def test_a_policy_is_chosen_from_what_is_asked_for() -> None:
+def test_missing_options_follow_from_those_that_are_given() -> None:
     def chosen(images: str | None = None, resize: object = None, quality: int | None = None) -> str:
-        return str(choose(images, resize=resize, quality=quality, verify_pixels=False))  # type: ignore[arg-type]
+        return str(ImageOptions(images=images, resize=resize, quality=quality))  # type: ignore[arg-type]
 
     assert chosen("keep") == "keep"
     assert chosen("raw") == "raw"
@@ -338,14 +343,14 @@ def test_a_policy_is_chosen_from_what_is_asked_for() -> None:
     assert chosen(None, 256, 80) == "resize 256 quality 80"
 
 
-def test_policies_that_write_other_bytes_have_other_names() -> None:
-    sizes = (None, 64, (64, 64))
-    policies = [
-        Policy(images=images, resize=size, quality=quality, compiled=compiled)  # type: ignore[arg-type]
-        for images, size, quality, compiled in itertools.product(["raw", "resize"], sizes, [80, 90], [True, False])
+def test_options_that_write_other_bytes_have_other_names() -> None:
+    sizes = (64, (64, 64), (64, 32))
+    raw = [ImageOptions(images="raw", resize=size) for size in (None, *sizes)]
+    resized = [
+        ImageOptions(resize=size, quality=quality, compiled=compiled)
+        for size, quality, compiled in itertools.product(sizes, [80, 90], [True, False])
     ]
-    names = {str(policy) for policy in policies}
-    assert len(names) == 3 + 3 * 2 * 2  # raw depends on the size only
+    assert len({str(options) for options in (*raw, *resized)}) == len(raw) + len(resized)
 
 
 @pytest.mark.parametrize(
@@ -366,9 +371,8 @@ def test_policies_that_write_other_bytes_have_other_names() -> None:
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_are_refused(options: dict[str, object], said: str) -> None:
-    given_options = {"images": None, "resize": None, "quality": None, "verify_pixels": False, **options}
     with pytest.raises(OptionError, match=said):
-        choose(**given_options)  # type: ignore[arg-type]
+        ImageOptions(**options)  # type: ignore[arg-type]
 
 
 def test_a_size_is_read_as_width_by_height() -> None:
@@ -379,17 +383,17 @@ def test_a_size_is_read_as_width_by_height() -> None:
 
 def test_without_the_compiled_module_images_are_kept_and_the_notice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_native", None)
-    kept = choose(None, resize=None, quality=None, verify_pixels=True)
+    kept = ImageOptions(verify_pixels=True)
     assert str(kept) == "keep"
     assert "so JPEGs are kept as they are" in kept.notice
-    resized = choose("resize", resize=64, quality=None, verify_pixels=False)
+    resized = ImageOptions(resize=64)
     assert str(resized) == "resize 64 quality 90 not compiled"
     assert "so JPEGs that need no resizing are kept as they are" in resized.notice
     assert transcode(encoded(noise()), resized).info.restart > 0  # Pillow writes the markers
     for images in ("keep", "raw"):
-        assert not choose(images, resize=None, quality=None, verify_pixels=False).notice
+        assert not ImageOptions(images=images).notice
     with pytest.raises(OptionError, match=r"images='crop-ready' cannot be used: the compiled module"):
-        choose("crop-ready", resize=None, quality=None, verify_pixels=False)
+        ImageOptions(images="crop-ready")
 
 
 # In a dataset

@@ -10,13 +10,15 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
-from wds_tools.packing.config import Packing
+from wds_tools.options import parse_bytes
+from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import APPENDED, Destination, read_manifest, read_skipped
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import place_of
 from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped
+from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
 
 
@@ -66,36 +68,29 @@ def append(
     started = time.monotonic()
     dst = _local(dst)
     onto, parts = _dataset(dst)
-    packing = Packing.of(
+    options = PackOptions(
         kind=kind,
         columns=columns,
-        shard_bytes=shard_bytes or parts[-1]["shard_bytes"],
+        shard_bytes=parse_bytes(shard_bytes or parts[-1]["shard_bytes"], what="shard_bytes"),
         seed=seed,
         workers=workers,
-        classes=None,
         strict=strict,
-        fresh=False,
-        images=images,
-        resize=resize,
-        quality=quality,
-        verify_pixels=False,
-        spool=None,
+        images=ImageOptions(images=images, resize=resize, quality=quality),
         progress=progress,
     )
-    if str(packing.policy) != parts[-1]["images"]:
+    if str(options.images) != parts[-1]["images"]:
         raise OptionError(
-            f"{dst} was packed with images={parts[-1]['images']!r}, this would add {str(packing.policy)!r}: "
+            f"{dst} was packed with images={parts[-1]['images']!r}, this would add {str(options.images)!r}: "
             "append with the same --images and --resize, or reshard the dataset first"
         )
-    source, listing = _listing(src, dst, packing, onto)
-    refuse_skipped([(source, listing)], packing)
-    plan = plan_listing(source, listing, packing)
+    source, listing = _listing(src, dst, options, onto)
+    refuse_skipped([(source, listing)], options)
+    plan = plan_listing(source, listing, options)
     if plan.source in parts:  # it was appended already
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _behind(plan, onto, parts)
     with Destination(dst) as destination, Bar(len(plan.inputs), progress) as bar:
-        processes = 1 if source.in_process else workers or process_count(plan, packing.policy)
-        job = PackJob(plan, source, destination, processes, bar, packing)
+        job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped, onto=onto)
     packed = manifest.samples - onto.samples
     return PackReport(manifest, dst, packed, skipped, len(job.kept), time.monotonic() - started)
@@ -123,10 +118,10 @@ def _dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
     return onto, parts
 
 
-def _listing(src: Any, dst: Path, packing: Packing, onto: Manifest) -> tuple[Source, Listing]:
+def _listing(src: Any, dst: Path, options: PackOptions, onto: Manifest) -> tuple[Source, Listing]:
     """List what is to be added; classes keep their numbers, and new ones come behind."""
-    source = open_input(src, dst, packing)
-    listing = list_inputs(source, packing.progress)
+    source = open_input(src, dst, options)
+    listing = list_inputs(source, options.progress)
     new = [name for name in listing.classes if name not in onto.classes]
     if bool(listing.classes) != bool(onto.classes):
         raise OptionError(
@@ -135,9 +130,9 @@ def _listing(src: Any, dst: Path, packing: Packing, onto: Manifest) -> tuple[Sou
         )
     if listing.classes == onto.classes:
         return source, listing
-    numbered = replace(packing, options=replace(packing.options, classes=(*onto.classes, *new)))
+    numbered = replace(options, classes=(*onto.classes, *new))
     source = open_input(src, dst, numbered)
-    return source, list_inputs(source, packing.progress)
+    return source, list_inputs(source, options.progress)
 
 
 def _behind(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:

@@ -1,52 +1,52 @@
-"""How to pack: the arguments of `pack`, checked and in one place."""
+"""The options of packing: parsed, checked, and handed on as one object."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from wds_tools.errors import OptionError
-from wds_tools.options import PackOptions, check_counts, parse_bytes
-from wds_tools.packing.transcode import Policy, choose
+from wds_tools.options import check_counts
+from wds_tools.packing.transcode import ImageOptions
 
 Engine = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
-    """How to pack.
+class PackOptions:
+    """The options of `pack`, which documents them. `append`, `reshard` and `pack_splits` have some of them.
 
-    Attributes:
-        kind: Of the source.
-        columns: Of the source, by role.
-        options: What decides the bytes.
-        policy: What becomes of images.
-        workers: Processes.
-        fresh: Start over.
-        spool: Where shards wait for their upload.
-        shuffle: Put the samples in random order.
-        task: (index, count): pack only every count-th shard, and leave the manifest to who finishes.
-        finish: Pack nothing; complete what tasks have packed.
-        engine: What runs the work: processes of this machine, or Ray.
-        progress: Show a bar.
+    Raises:
+        OptionError: An invalid option, or two that exclude each other.
     """
 
-    kind: str | None
-    columns: Mapping[str, str] | None
-    options: PackOptions
-    policy: Policy
-    workers: int | None
-    fresh: bool
-    spool: Path | None
-    progress: bool | None
+    kind: str | None = None
+    columns: Mapping[str, str] | None = None
+    shard_bytes: int = 10**9
+    seed: int = 0
+    workers: int | None = None
+    classes: tuple[str, ...] | None = None
+    strict: bool = False
+    fresh: bool = False
+    images: ImageOptions = field(default_factory=ImageOptions)
+    spool: Path | None = None
     shuffle: bool = True
     task: tuple[int, int] | None = None
     finish: bool = False
     engine: Engine = "local"
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
+        check_counts({"workers": self.workers})
+        if self.shard_bytes < 10_240:
+            raise OptionError(f"shard_bytes={self.shard_bytes} is too small; allowed are 10,240 bytes and more")
+        if not 0 <= self.seed < 2**63:
+            raise OptionError(f"seed={self.seed} is out of range; allowed are 0 to 2**63 - 1")
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+            raise OptionError(f"class names {twice} are given twice; each class needs a name of its own")
         index, count = self.task or (0, 1)
         if not 0 <= index < count:
             raise OptionError(f"task {index} of {count}: allowed are indexes from 0 to count - 1")
@@ -55,61 +55,18 @@ class Packing:
         if self.engine not in get_args(Engine):
             raise OptionError(f"engine={self.engine!r}; allowed are {', '.join(map(repr, get_args(Engine)))}")
 
-    def has(self, number: int) -> bool:
-        """Tell whether a shard is ours to pack."""
+    def packs(self, number: int) -> bool:
+        """Return whether this task packs a shard."""
         index, count = self.task or (0, 1)
         return not self.finish and number % count == index
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        kind: str | None,
-        columns: Mapping[str, str] | None,
-        shard_bytes: int | str,
-        seed: int,
-        workers: int | None,
-        classes: str | Path | Sequence[str] | None,
-        strict: bool,
-        fresh: bool,
-        images: str | None,
-        resize: int | str | tuple[int, int] | None,
-        quality: int | None,
-        verify_pixels: bool,
-        spool: str | Path | None,
-        progress: bool | None,
-        shuffle: bool = True,
-        task: tuple[int, int] | None = None,
-        finish: bool = False,
-        engine: Engine = "local",
-    ) -> Packing:
-        """Check the arguments of `pack`.
 
-        Raises:
-            OptionError: One that cannot be.
-        """
-        size = parse_bytes(shard_bytes, what="shard_bytes")
-        options = PackOptions(shard_bytes=size, seed=seed, classes=_class_names(classes), strict=strict)
-        policy = choose(images, resize=resize, quality=quality, verify_pixels=verify_pixels)
-        check_counts({"workers": workers})
-        return cls(
-            kind=kind,
-            columns=columns,
-            options=options,
-            policy=policy,
-            workers=workers,
-            fresh=fresh,
-            spool=None if spool is None else Path(spool),
-            progress=progress,
-            shuffle=shuffle,
-            task=task,
-            finish=finish,
-            engine=engine,
-        )
+def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return class names as given, or from a file with one per line.
 
-
-def _class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return class names as they are given, or from a file with one per line."""
+    Raises:
+        OptionError: There is no name, or the file cannot be read.
+    """
     if classes is None:
         return None
     if isinstance(classes, (str, Path)):

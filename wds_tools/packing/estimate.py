@@ -11,9 +11,9 @@ import numpy as np
 from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format import codecs
 from wds_tools.options import available_cores
-from wds_tools.packing.config import Packing
+from wds_tools.packing.config import PackOptions
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
-from wds_tools.packing.transcode import Policy, transcode
+from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Input, Listing, Record, Source
 
 _MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
@@ -24,7 +24,7 @@ _ESTIMATE_STREAM = 3  # keeps this use of the seed apart from others
 _ESTIMATE_READS = 32
 
 
-def head_kind(source: Source, policy: Policy) -> Callable[[Input], str | None]:
+def head_kind(source: Source, images: ImageOptions) -> Callable[[Input], str | None]:
     """Return a function that tells what fields an input's sample will have; after many reads it trusts the name."""
     reads = itertools.count()
 
@@ -32,53 +32,56 @@ def head_kind(source: Source, policy: Policy) -> Callable[[Input], str | None]:
         if next(reads) >= _MOST_HEAD_READS:
             return extension_kind(entry.path)
         try:
-            return _fields_of(source.read(entry), policy)
+            return _fields_of(source.read(entry), images)
         except (SourceError, DecodeError):
             return None
 
     return kind_of
 
 
-def _fields_of(record: Record, policy: Policy) -> str:
-    if policy.images in ("resize", "raw"):
-        image = transcode(record.image, policy).kind
+def _fields_of(record: Record, images: ImageOptions) -> str:
+    if images.images in ("resize", "raw"):
+        image = transcode(record.image, images).kind
     else:
         image = codecs.probe(record.image).kind if isinstance(record.image, bytes) else "png"
     return "+".join([image, *sorted(record.fields)])
 
 
-def planned_bytes(inputs: Sequence[Input], source: Source, policy: Policy, *, seed: int) -> int | None:
+def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions, *, seed: int) -> int | None:
     """Return what an image is planned to take: exactly, or the mean of a few; None where that is its input's size."""
-    if policy.fixed_bytes is not None:
-        return policy.fixed_bytes
-    if policy.images in ("keep", "crop-ready"):
+    if images.fixed_bytes is not None:
+        return images.fixed_bytes
+    if images.images in ("keep", "crop-ready"):
         return None
     some = np.random.default_rng([seed, _ESTIMATE_STREAM]).permutation(len(inputs))[:_ESTIMATE_READS]
     sizes = []
     for number in some.tolist():
         with suppress(SourceError, DecodeError):
-            sizes.append(len(transcode(source.read(inputs[number]).image, policy).data))
+            sizes.append(len(transcode(source.read(inputs[number]).image, images).data))
     return sum(sizes) // len(sizes) if sizes else None
 
 
-def plan_listing(source: Source, listing: Listing, packing: Packing) -> Plan:
+def plan_listing(source: Source, listing: Listing, options: PackOptions) -> Plan:
     """Plan what a listing names, all of its source or a part."""
-    options, policy = packing.options, packing.policy
     return make_plan(
         listing,
         kind=source.kind,
         seed=options.seed,
         shard_bytes=options.shard_bytes,
-        kind_of=head_kind(source, policy),
-        images=str(policy),
-        image_bytes=planned_bytes(listing.inputs, source, policy, seed=options.seed),
-        shuffle=packing.shuffle,
+        kind_of=head_kind(source, options.images),
+        images=str(options.images),
+        image_bytes=planned_bytes(listing.inputs, source, options.images, seed=options.seed),
+        shuffle=options.shuffle,
     )
 
 
-def process_count(plan: Plan, policy: Policy) -> int:
-    """Return how many processes pay."""
+def process_count(plan: Plan, source: Source, options: PackOptions) -> int:
+    """Return the number of processes: as given, or as many as make packing faster."""
+    if source.in_process:
+        return 1
+    if options.workers is not None:
+        return options.workers
     size, cores = sum(entry.size for entry in plan.inputs), available_cores()
-    if policy.images == "keep":  # each reads on one core and writes on another
+    if options.images.images == "keep":  # each reads on one core and writes on another
         return min(_MOST_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
     return min(cores, 1 + size // _BYTES_PER_TRANSCODER)

@@ -10,12 +10,14 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.manifest import Manifest
-from wds_tools.packing.config import Engine, Packing
+from wds_tools.options import parse_bytes
+from wds_tools.packing.config import Engine, PackOptions, class_names
 from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import open_destination, place_of
 from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped, shows, strict_error
+from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
 
@@ -66,7 +68,7 @@ def pack(
     engine: Engine = "local",
     progress: bool | None = None,
 ) -> PackReport:
-    """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/packing.md).
+    """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/options.md).
 
     A run that was interrupted is continued by the same call. The bytes written depend on the files and on
     ``shard_bytes``, ``seed``, ``classes`` and what becomes of images only (and there, on the versions of wds_tools and
@@ -114,60 +116,55 @@ def pack(
         WorkerError: A worker process died.
     """
     started = time.monotonic()
-    packing = Packing.of(
+    options = PackOptions(
         kind=kind,
         columns=columns,
-        shard_bytes=shard_bytes,
+        shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
-        classes=classes,
+        classes=class_names(classes),
         strict=strict,
         fresh=fresh,
-        images=images,
-        resize=resize,
-        quality=quality,
-        verify_pixels=verify_pixels,
-        spool=spool,
-        progress=progress,
+        images=ImageOptions(images=images, resize=resize, quality=quality, verify_pixels=verify_pixels),
+        spool=None if spool is None else Path(spool),
         shuffle=shuffle,
         task=task,
         finish=finish,
         engine=engine,
+        progress=progress,
     )
     place = place_of(dst)
     if engine == "ray" and isinstance(place, str):
         raise OptionError(f"engine='ray' packs into a folder that its machines share, and {place} is none")
-    source = open_input(src, place, packing)
-    report = pack_listing(source, list_inputs(source, packing.progress), place, packing)
+    source = open_input(src, place, options)
+    report = pack_listing(source, list_inputs(source, options.progress), place, options)
     return replace(report, seconds=time.monotonic() - started)
 
 
-def open_input(src: Any, dst: Path | str, packing: Packing) -> Source:
+def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
     """Return the source at ``src``, in which ``dst`` must not lie, and which so many workers can read."""
-    for folder in (dst, packing.spool):
+    for folder in (dst, options.spool):
         if isinstance(folder, Path):
             _refuse_inside(src, folder)
-    source = open_source(src, kind=packing.kind, classes=packing.options.classes, columns=packing.columns)
-    if source.in_process and (packing.workers or 1) > 1:
+    source = open_source(src, kind=options.kind, classes=options.classes, columns=options.columns)
+    if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
-            f"workers={packing.workers}, but an object is packed in the process that made it: leave workers out"
+            f"workers={options.workers}, but an object is packed in the process that made it: leave workers out"
         )
     return source
 
 
-def pack_listing(source: Source, listing: Listing, dst: Path | str, packing: Packing) -> PackReport:
+def pack_listing(source: Source, listing: Listing, dst: Path | str, options: PackOptions) -> PackReport:
     """Pack what a listing names, all of its source or a part."""
     started = time.monotonic()
-    policy, strict = packing.policy, packing.options.strict
-    refuse_skipped([(source, listing)], packing)
-    plan = plan_listing(source, listing, packing)
-    destination = open_destination(dst, spool=packing.spool, progress=shows(packing.progress), task=packing.task)
-    if not packing.fresh and (done := _finished(destination, plan, strict=strict)) is not None:
+    refuse_skipped([(source, listing)], options)
+    plan = plan_listing(source, listing, options)
+    destination = open_destination(dst, spool=options.spool, progress=shows(options.progress), task=options.task)
+    if not options.fresh and (done := _finished(destination, plan, strict=options.strict)) is not None:
         skipped = destination.skipped()
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
-    with destination, Bar(len(plan.inputs), packing.progress) as bar:
-        processes = 1 if source.in_process else packing.workers or process_count(plan, policy)
-        job = PackJob(plan, source, destination, processes, bar, packing)
+    with destination, Bar(len(plan.inputs), options.progress) as bar:
+        job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped)
     return PackReport(
         manifest=manifest,
@@ -176,7 +173,7 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, packing: Pac
         skipped=skipped,
         kept=len(job.kept),
         seconds=time.monotonic() - started,
-        complete=packing.task is None,
+        complete=options.task is None,
     )
 
 

@@ -20,7 +20,7 @@ from wds_tools.errors import DestinationError, SourceError, StoreError, WdsTools
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import merge_stats
 from wds_tools.options import available_cores
-from wds_tools.packing.config import Packing
+from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import APPENDED, Destination, ShardReport, manifest_of
 from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
@@ -36,14 +36,14 @@ class PackJob:
     """One run of the packer over a plan."""
 
     def __init__(
-        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: Bar, packing: Packing
+        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: Bar, options: PackOptions
     ) -> None:
         self.plan = plan
         self.source = source
         self.destination = destination
         self.processes = processes
         self.bar = bar
-        self.packing = packing
+        self.options = options
         self.kept: dict[int, ShardReport] = {}
         self.made: list[ShardReport] = []
 
@@ -58,18 +58,18 @@ class PackJob:
             The manifest, and what was left out.
         """
         try:
-            self.destination.claim(self.plan.source, fresh=self.packing.fresh, onto=onto)
+            self.destination.claim(self.plan.source, fresh=self.options.fresh, onto=onto)
             self._pack_missing()
             reports = sorted([*self.kept.values(), *self.made], key=lambda report: report.number)
             skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
             manifest = manifest_of(
                 reports, classes=self.plan.classes, shuffled=self.plan.shuffled, source=self.plan.source
             )
-            strict = self.packing.options.strict
+            strict = self.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
                 self.destination.undo(self.made)
                 raise strict_error(skipped)
-            if self.packing.task is not None:
+            if self.options.task is not None:
                 return manifest, tuple(skipped)
             self._refuse_missing(len(reports))
             manifest = manifest if onto is None else _joined(onto, manifest)
@@ -93,13 +93,13 @@ class PackJob:
     def _pack_missing(self) -> None:
         self.kept = self.destination.finished_shards()
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
-        missing = [number for number in self.plan.numbers if number not in self.kept and self.packing.has(number)]
-        if missing and self.packing.policy.notice:
+        missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
+        if missing and self.options.images.notice:
             self.bar.clear()
-            _say_once(self.packing.policy.notice)
+            _say_once(self.options.images.notice)
         processes = min(self.processes, len(missing))
         # Images that change take a core each; cores that have no shard of their own help with those there are.
-        keep, ray = self.packing.policy.images == "keep", self.packing.engine == "ray"
+        keep, ray = self.options.images.images == "keep", self.options.engine == "ray"
         threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
         tasks = (self._task(number, threads) for number in missing)
         run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.bounded)
@@ -117,7 +117,7 @@ class PackJob:
             classes=self.plan.classes,
             source=self.source,
             folder=self.destination.folder,
-            policy=self.packing.policy,
+            images=self.options.images,
             threads=threads,
         )
 
@@ -215,17 +215,17 @@ def list_inputs(source: Source, progress: bool | None) -> Listing:
         return source.scan()
 
 
-def refuse_skipped(parts: Sequence[tuple[Source, Listing]], packing: Packing) -> None:
+def refuse_skipped(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:
     """Raise the error of ``strict`` if a listing has left something out; the rest is read first, to name all of it.
 
     Raises:
         SourceError: All that cannot be packed.
     """
     skipped = [skip for _, listing in parts for skip in listing.skipped]
-    if not (packing.options.strict and skipped):
+    if not (options.strict and skipped):
         return
     _log.warning("%s: nothing will be packed; the other files are read, to name all of these", _cannot(len(skipped)))
-    with Bar(sum(len(listing.inputs) for _, listing in parts), packing.progress) as bar:
+    with Bar(sum(len(listing.inputs) for _, listing in parts), options.progress) as bar:
         for source, listing in parts:
             task = ShardTask(
                 number=0,
@@ -234,7 +234,7 @@ def refuse_skipped(parts: Sequence[tuple[Source, Listing]], packing: Packing) ->
                 classes=listing.classes,
                 source=source,
                 folder=Path(),
-                policy=packing.policy,
+                images=options.images,
                 threads=available_cores(),
             )
             skipped += bad_inputs(task, bar.advance)

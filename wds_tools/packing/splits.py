@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import DestinationError, OptionError, SourceError
+from wds_tools.options import parse_bytes
 from wds_tools.packing.card import commit_card, split_card
-from wds_tools.packing.config import Packing
+from wds_tools.packing.config import PackOptions, class_names
 from wds_tools.packing.packer import PackReport, open_input, pack_listing
 from wds_tools.packing.remote_destination import place_of, publish_card
 from wds_tools.packing.run import list_inputs, refuse_skipped
+from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders
 from wds_tools.storage import join
@@ -76,33 +78,30 @@ def pack_splits(
         SourceError: A split that would be empty, no folders of splits, and whatever `pack` raises.
     """
     place = place_of(dst)
-    packing = Packing.of(
+    options = PackOptions(
         kind=kind,
         columns=columns,
-        shard_bytes=shard_bytes,
+        shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
-        classes=classes,
+        classes=class_names(classes),
         strict=strict,
         fresh=fresh,
-        images=images,
-        resize=resize,
-        quality=quality,
-        verify_pixels=verify_pixels,
-        spool=spool,
+        images=ImageOptions(images=images, resize=resize, quality=quality, verify_pixels=verify_pixels),
+        spool=None if spool is None else Path(spool),
         progress=progress,
     )
     shares = parse_shares(split)
     source: Source
     if shares is None:
-        parts = _of_folders(src, place, packing)
+        parts = _of_folders(src, place, options)
     else:
-        source = open_input(src, place, packing)
-        listing = list_inputs(source, packing.progress)
+        source = open_input(src, place, options)
+        listing = list_inputs(source, options.progress)
         parts = {name: (source, part) for name, part in divide(listing, shares, seed).items()}
-    refuse_skipped(list(parts.values()), packing)
+    refuse_skipped(list(parts.values()), options)
     reports = {
-        name: pack_listing(source, listing, place_of(join(str(place), name)), packing)
+        name: pack_listing(source, listing, place_of(join(str(place), name)), options)
         for name, (source, listing) in parts.items()
     }
     _write_card(place, split_card({name: report.manifest for name, report in reports.items()}))
@@ -175,18 +174,18 @@ def divide(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> dict[
     return parts
 
 
-def _of_folders(src: Any, dst: Path | str, packing: Packing) -> dict[str, tuple[Source, Listing]]:
+def _of_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:
     """Return source and listing of each folder of a split; classes are numbered over all of them."""
     folders = split_folders(Path(src)) if isinstance(src, (str, Path)) else []
     if not folders:
         raise SourceError(f"{src} holds no folders named train, val, test or alike: give shares, as train=0.9,val=0.1")
 
     def scan(classes: tuple[str, ...] | None) -> dict[str, tuple[Source, Listing]]:
-        numbered = replace(packing, options=replace(packing.options, classes=classes))
+        numbered = replace(options, classes=classes)
         sources = {path.name: open_input(path, dst, numbered) for path in folders}
-        return {name: (source, list_inputs(source, packing.progress)) for name, source in sources.items()}
+        return {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
 
-    classes = packing.options.classes
+    classes = options.classes
     parts = scan(classes)
     named = {listing.classes for _, listing in parts.values()}
     if classes is not None or len(named) == 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -24,7 +24,7 @@ from wds_tools.images import native
 from wds_tools.images.decode import Pixels, decode_rgb, decode_stored
 
 Images = Literal["keep", "crop-ready", "resize", "raw"]
-"""The policies."""
+"""What may happen to images."""
 
 QUALITY = 90
 PIECE_PIXELS = 64
@@ -36,92 +36,92 @@ _NOT_COMPILED = "the compiled module of wds_tools is missing (`wds-tools doctor`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What becomes of images. `choose` makes one from what a user says.
+class ImageOptions:
+    """What happens to images when they are packed.
 
     Attributes:
         images: ``keep`` the bytes; ``crop-ready``; ``resize`` to JPEGs, which are crop-ready too; ``raw``, as uint8
-            pixels.
-        resize: Most pixels of the shorter side, or (height, width) whatever the shape was.
-        quality: Of the JPEGs that ``resize`` makes, 1 to 100.
+            pixels. None becomes ``resize`` if a size is given, otherwise ``crop-ready``, or ``keep`` without the
+            compiled module.
+        resize: Pixels of the shorter side, (height, width), or text such as "256" or "320x240", which is parsed.
+        quality: Of the JPEGs that ``resize`` makes, 1 to 100; None becomes `QUALITY`.
         verify_pixels: Decode each crop-ready JPEG and its original, and keep the original if a pixel differs.
-        compiled: The compiled module is there; without it, JPEGs that need no resizing are kept as they are.
-        notice: What the user should know when packing starts.
+        compiled: Whether the compiled module can be used; without it, JPEGs that need no resizing are kept as they are.
+        notice: A warning for the user when packing starts, or "".
+
+    Raises:
+        OptionError: Options that do not fit each other, or ``crop-ready`` without the compiled module.
     """
 
-    images: Images = "keep"
-    resize: int | tuple[int, int] | None = None
-    quality: int = QUALITY
+    images: str | None = None
+    resize: int | str | tuple[int, int] | None = None
+    quality: int | None = None
     verify_pixels: bool = False
-    compiled: bool = True
-    notice: str = ""
+    compiled: bool = field(default_factory=native.is_there)
+    notice: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if self.images is not None and self.images not in get_args(Images):
+            raise OptionError(f"images={self.images!r}; allowed are {', '.join(map(repr, get_args(Images)))}")
+        if self.images == "crop-ready" and not self.compiled:
+            raise OptionError(f"images='crop-ready' cannot be used: {_NOT_COMPILED}; or pack with images='keep'")
+        chosen = self.images or ("crop-ready" if self.resize is None else "resize")
+        self._check(chosen)
+        if not self.compiled and chosen in ("crop-ready", "resize"):
+            which = "JPEGs" if chosen == "crop-ready" else "JPEGs that need no resizing"
+            notice = f"{_NOT_COMPILED}, so {which} are kept as they are, and crops of them load more slowly"
+            object.__setattr__(self, "notice", notice)
+            chosen = "keep" if chosen == "crop-ready" else chosen
+        object.__setattr__(self, "images", chosen)
+        object.__setattr__(self, "resize", parse_size(self.resize))
+        if chosen == "resize" and self.quality is None:
+            object.__setattr__(self, "quality", QUALITY)
+
+    def _check(self, chosen: str) -> None:
+        size, quality = parse_size(self.resize), self.quality
+        if size is None and chosen == "resize":
+            raise OptionError(
+                "images='resize' needs a size: give --resize 256 (resize=256), the shorter side in pixels, or 320x240"
+            )
+        if size is not None and chosen not in ("resize", "raw"):
+            raise OptionError(
+                f"resize={self.resize!r} with images={chosen!r}; a size goes with 'resize' and 'raw' only"
+            )
+        if quality is not None and (chosen != "resize" or not 1 <= quality <= 100):
+            raise OptionError(
+                f"quality={quality} with images={chosen!r}; a quality of 1 to 100 goes with 'resize' only"
+            )
+        if self.verify_pixels and chosen not in ("crop-ready", "resize"):
+            raise OptionError(f"verify_pixels with images={chosen!r}; it is for 'crop-ready' and 'resize'")
+
+    @property
+    def size(self) -> int | tuple[int, int] | None:
+        """Pixels of the shorter side, or (height, width)."""
+        return parse_size(self.resize)
 
     def __str__(self) -> str:
         """Name all that the bytes depend on: part of a dataset's ``source``."""
         size = f"{self.resize[1]}x{self.resize[0]}" if isinstance(self.resize, tuple) else self.resize
-        words = [self.images, *([str(size)] if size else [])]
+        words = [str(self.images), *([str(size)] if size else [])]
         if self.images == "resize":
             words.append(f"quality {self.quality}" + ("" if self.compiled else " not compiled"))
         return " ".join(words)
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Return (height, width) of what becomes of a picture. A short side is never made longer."""
-        if isinstance(self.resize, tuple):
-            return self.resize
-        short = min(height, width)
-        if self.resize is None or short <= self.resize:
+        size, short = self.size, min(height, width)
+        if isinstance(size, tuple):
+            return size
+        if size is None or short <= size:
             return height, width
-        return height * self.resize // short, width * self.resize // short
+        return height * size // short, width * size // short
 
     @property
     def fixed_bytes(self) -> int | None:
         """Bytes of every image, where they are known beforehand."""
-        if self.images != "raw" or not isinstance(self.resize, tuple):
+        if self.images != "raw" or not isinstance(self.size, tuple):
             return None
-        return len(codecs.encode_npy(np.empty((*self.resize, 3), np.uint8)))
-
-
-def choose(
-    images: str | None, *, resize: int | str | tuple[int, int] | None, quality: int | None, verify_pixels: bool
-) -> Policy:
-    """Make a policy from the arguments of `pack`.
-
-    Without ``images`` it is ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where the compiled module
-    is missing, which the policy's notice says.
-
-    Raises:
-        OptionError: Arguments that do not fit each other, or ``crop-ready`` without the compiled module.
-    """
-    is_compiled = native.is_there()
-    if images is not None and images not in get_args(Images):
-        raise OptionError(f"images={images!r}; allowed are {', '.join(map(repr, get_args(Images)))}")
-    if images == "crop-ready" and not is_compiled:
-        raise OptionError(f"images='crop-ready' cannot be used: {_NOT_COMPILED}; or pack with images='keep'")
-    chosen: Any = images or ("crop-ready" if resize is None else "resize")
-    size = parse_size(resize)
-    if size is None and chosen == "resize":
-        raise OptionError(
-            "images='resize' needs a size: give --resize 256 (resize=256), the shorter side in pixels, or 320x240"
-        )
-    if size is not None and chosen not in ("resize", "raw"):
-        raise OptionError(f"resize={resize!r} with images={chosen!r}; a size goes with 'resize' and 'raw' only")
-    if quality is not None and (chosen != "resize" or not 1 <= quality <= 100):
-        raise OptionError(f"quality={quality} with images={chosen!r}; a quality of 1 to 100 goes with 'resize' only")
-    if verify_pixels and chosen not in ("crop-ready", "resize"):
-        raise OptionError(f"verify_pixels with images={chosen!r}; it is for 'crop-ready' and 'resize'")
-    notice = ""
-    if not is_compiled and chosen in ("crop-ready", "resize"):
-        which = "JPEGs" if chosen == "crop-ready" else "JPEGs that need no resizing"
-        notice = f"{_NOT_COMPILED}, so {which} are kept as they are, and crops of them load more slowly"
-        chosen = "keep" if chosen == "crop-ready" else chosen
-    return Policy(
-        images=chosen,
-        resize=size,
-        quality=QUALITY if quality is None else quality,
-        verify_pixels=verify_pixels,
-        compiled=is_compiled,
-        notice=notice,
-    )
+        return len(codecs.encode_npy(np.empty((*self.size, 3), np.uint8)))
 
 
 def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int] | None:
@@ -163,37 +163,37 @@ class Encoded:
     info: ImageInfo
 
 
-def transcode(image: bytes | NDArray[np.uint8], policy: Policy) -> Encoded:
-    """Make of an image what a policy says.
+def transcode(image: bytes | NDArray[np.uint8], options: ImageOptions) -> Encoded:
+    """Convert an image for packing.
 
     Args:
         image: An encoded file, or pixels: uint8 [height, width, 1 | 3 | 4], or [height, width] for grey. Pixels
-            become PNG where the policy changes none; elsewhere alpha is dropped.
-        policy: What to do.
+            become PNG with "keep" and "crop-ready"; elsewhere alpha is dropped.
+        options: What happens to it.
 
     Raises:
         DecodeError: No whole image.
     """
     if isinstance(image, np.ndarray):
         _check_pixels(image)
-        if policy.images in ("keep", "crop-ready"):
+        if options.images in ("keep", "crop-ready"):
             return _encoded(codecs.encode_png(image))
         return _from_pixels(
-            image[..., 0] if image.shape[2:] == (1,) else image[:, :, :3] if image.ndim == 3 else image, policy
+            image[..., 0] if image.shape[2:] == (1,) else image[:, :, :3] if image.ndim == 3 else image, options
         )
     info = codecs.probe(image)
-    if policy.images == "keep":
+    if options.images == "keep":
         return Encoded(info.kind, image, info)
-    same_size = policy.size_of(info.height, info.width) == (info.height, info.width)
-    if policy.images == "crop-ready" or (policy.images == "resize" and info.kind == "jpg" and same_size):
-        return crop_ready(image, info, policy) if policy.compiled else Encoded(info.kind, image, info)
+    same_size = options.size_of(info.height, info.width) == (info.height, info.width)
+    if options.images == "crop-ready" or (options.images == "resize" and info.kind == "jpg" and same_size):
+        return crop_ready(image, info, options) if options.compiled else Encoded(info.kind, image, info)
     if info.mode.endswith(";16"):
         raise DecodeError(
-            f"has 16 bits a channel, and images={policy.images!r} writes 8: pack with images='keep', which leaves the "
+            f"has 16 bits a channel, and images={options.images!r} writes 8: pack with images='keep', which leaves the "
             "file as it is, or convert it to 8 bits first"
         )
     pixels = decode_rgb(memoryview(image), kind=info.kind, mode=info.mode, orientation=info.orientation)
-    return _from_pixels(pixels[:, :, 0] if info.mode == "L" else pixels, policy)
+    return _from_pixels(pixels[:, :, 0] if info.mode == "L" else pixels, options)
 
 
 def _check_pixels(pixels: NDArray[np.uint8]) -> None:
@@ -205,19 +205,19 @@ def _check_pixels(pixels: NDArray[np.uint8]) -> None:
         )
 
 
-def _from_pixels(pixels: Pixels, policy: Policy) -> Encoded:
-    size = policy.size_of(*pixels.shape[:2])
+def _from_pixels(pixels: Pixels, options: ImageOptions) -> Encoded:
+    size = options.size_of(*pixels.shape[:2])
     if pixels.shape[:2] != size:
         # torchvision's filter for antialiasing, so that Resize at this point is Resize in training
         image = Image.fromarray(pixels)
         if image.height * size[1] > codecs.MAX_PIXELS:  # Pillow resizes rows first, all of them
             image = image.resize((image.width, size[0]), Image.Resampling.BILINEAR)
         pixels = np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
-    if policy.images == "raw":
+    if options.images == "raw":
         if pixels.ndim == 2:
             pixels = np.repeat(pixels[:, :, None], 3, axis=2)
         return _encoded(codecs.encode_npy(np.ascontiguousarray(pixels)))
-    return _encoded(_jpeg(pixels, policy.quality))
+    return _encoded(_jpeg(pixels, options.quality or QUALITY))
 
 
 def _encoded(data: bytes) -> Encoded:
@@ -251,7 +251,7 @@ def piece_mcus(width: int, mcu_width: int) -> int:
     return min([*fitting, row], key=lambda n: abs(math.log(n * mcu_width / PIECE_PIXELS)))
 
 
-def crop_ready(data: bytes, info: ImageInfo, policy: Policy) -> Encoded:
+def crop_ready(data: bytes, info: ImageInfo, options: ImageOptions) -> Encoded:
     """Return a JPEG with restart markers and the same pixels; any other image, or one in doubt, as it is."""
     kept = Encoded(info.kind, data, info)
     if info.kind != "jpg" or not info.mcu_width:
@@ -267,7 +267,7 @@ def crop_ready(data: bytes, info: ImageInfo, policy: Policy) -> Encoded:
     facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new.info)]
     if facts[0] != facts[1] or not new.info.restart:
         return kept
-    return kept if policy.verify_pixels and not _same_pixels(data, new.data) else new
+    return kept if options.verify_pixels and not _same_pixels(data, new.data) else new
 
 
 def _same_pixels(first: bytes, second: bytes) -> bool:

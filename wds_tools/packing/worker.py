@@ -26,7 +26,7 @@ from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.packing.destination import ShardReport, remove_shard, save_report
 from wds_tools.packing.plan import describe, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.packing.transcode import Policy, transcode
+from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Input, Record, Skip, Source
 
 Advance = Callable[[int, int], None]
@@ -47,7 +47,7 @@ class ShardTask:
         classes: Class names by number.
         source: Where to read them.
         folder: Where to write.
-        policy: What becomes of images.
+        images: What happens to images.
         threads: Samples that are made at a time.
     """
 
@@ -57,7 +57,7 @@ class ShardTask:
     classes: tuple[str, ...]
     source: Source
     folder: Path
-    policy: Policy
+    images: ImageOptions
     threads: int
 
 
@@ -148,7 +148,7 @@ def make_sample(task: ShardTask, position: int, entry: Input) -> _Made:
 def _sample_of(task: ShardTask, position: int, entry: Input, record: Record) -> _Made:
     if record.label is not None:
         entry = entry._replace(label=record.label)
-    image = transcode(record.image, task.policy)
+    image = transcode(record.image, task.images)
     fields = {image.kind: image.data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label

@@ -1,0 +1,51 @@
+"""The options of packing are checked when they are made."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from wds_tools.errors import OptionError
+from wds_tools.packing.config import PackOptions
+
+
+def test_shards_below_the_smallest_tar_file_are_refused() -> None:
+    assert PackOptions(shard_bytes=10_240).shard_bytes == 10_240
+    with pytest.raises(OptionError, match=r"shard_bytes=10239 is too small; allowed are 10,240"):
+        PackOptions(shard_bytes=10_239)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(OptionError, match=f"seed={seed} is out of range; allowed are 0 to"):
+        PackOptions(seed=seed)
+
+
+def test_a_class_given_twice_is_refused_by_name() -> None:
+    with pytest.raises(OptionError, match=re.escape("class names ['cat'] are given twice")):
+        PackOptions(classes=("cat", "dog", "cat"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"workers": 0}, "workers=0"),
+        ({"task": (2, 2)}, "task 2 of 2"),
+        ({"task": (0, 2), "fresh": True}, "neither starts over nor finishes"),
+        ({"engine": "dask"}, "engine='dask'; allowed are 'local', 'ray'"),
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(reason)):
+        PackOptions(**options)  # type: ignore[arg-type]
+
+
+def test_tasks_share_the_shards_among_them() -> None:
+    tasks = [PackOptions(task=(index, 3)) for index in range(3)]
+    assert [[task.packs(number) for number in range(5)] for task in tasks] == [
+        [True, False, False, True, False],
+        [False, True, False, False, True],
+        [False, False, True, False, False],
+    ]
+    assert not PackOptions(finish=True).packs(0)
