@@ -21,7 +21,7 @@ READING_ORDER = {
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
     "reading": "shardset keys reader select stored_samples",
-    "packing": """encode plan shard_file snippet transcode card config destination estimate writer_lock
+    "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         handover ring advice cuda epochs tasks dataset pipeline bridge loader""",

@@ -76,16 +76,19 @@ def test_a_task_that_was_killed_is_run_again(photos, whole, tmp_path):
 
 
 def test_a_task_twice_at_once_and_a_packer_beside_tasks_are_refused(photos, tmp_path):
-    from wds_tools.packing.destination import Destination
+    from wds_tools.packing.destination import FolderDestination
 
-    with Destination(tmp_path / "dst", task=(0, 2)), Destination(tmp_path / "dst", task=(1, 2)):
+    with FolderDestination(tmp_path / "dst", task=(0, 2)), FolderDestination(tmp_path / "dst", task=(1, 2)):
         for task in ((0, 2), None):
-            with pytest.raises(DestinationError, match="another packer"), Destination(tmp_path / "dst", task=task):
+            with (
+                pytest.raises(DestinationError, match="another packer"),
+                FolderDestination(tmp_path / "dst", task=task),
+            ):
                 pass
     with (
-        Destination(tmp_path / "other"),
+        FolderDestination(tmp_path / "other"),
         pytest.raises(DestinationError, match="another packer"),
-        Destination(tmp_path / "other", task=(0, 2)),
+        FolderDestination(tmp_path / "other", task=(0, 2)),
     ):
         pass
 

@@ -31,7 +31,7 @@ from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.manifest import Manifest, from_json
 from wds_tools.packing import packer
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import Destination
+from wds_tools.packing.destination import FolderDestination
 from wds_tools.packing.estimate import process_count
 from wds_tools.packing.packer import PackReport
 from wds_tools.packing.plan import Plan
@@ -457,14 +457,14 @@ def test_no_list_of_skipped_files_where_none_was_skipped(mixed: Path, tmp_path: 
 def test_a_file_that_changes_while_packing_is_skipped(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = Destination.claim
+    claim = FolderDestination.claim
 
-    def change(self: Destination, source: dict[str, object], **options: object) -> None:
+    def change(self: FolderDestination, source: dict[str, object], **options: object) -> None:
         (small / "a" / "00.jpg").unlink()
         (small / "b" / "01.jpg").write_bytes(b"shorter")
         claim(self, source, **options)
 
-    monkeypatch.setattr(Destination, "claim", change)
+    monkeypatch.setattr(FolderDestination, "claim", change)
     reasons = dict(pack(small, tmp_path / "dst", workers=1).skipped)
     assert "No such file" in reasons["a/00.jpg"]
     assert "changed while it was packed" in reasons["b/01.jpg"]
@@ -736,7 +736,7 @@ def test_a_missing_source_is_an_error_and_makes_no_destination(tmp_path: Path) -
 
 
 def test_a_second_packer_is_refused_at_once(small: Path, tmp_path: Path) -> None:
-    with Destination(tmp_path / "dst"):
+    with FolderDestination(tmp_path / "dst"):
         script = (
             f"from wds_tools.packing.packer import pack; pack({str(small)!r}, {str(tmp_path / 'dst')!r}, workers=1)"
         )

@@ -334,7 +334,7 @@ def test_after_a_kill_the_same_call_goes_on(halves: tuple[Path, Path], tmp_path:
             "copy": "merger.xxhash.xxh3_128_hexdigest = third(merger.xxhash.xxh3_128_hexdigest)\n",
             "index": "merger.commit_bytes = third(merger.commit_bytes)\n",
             "report": "merger.save_report = third(merger.save_report)\n",
-            "manifest": "destination.Destination.commit = kill\n",
+            "manifest": "destination.FolderDestination.commit = kill\n",
         }[moment]
         + f"merge({[str(half) for half in halves]!r}, 'c', copy={copy})"
     )
@@ -390,8 +390,8 @@ def test_an_unfinished_merge_of_something_else_is_not_touched(
     halves: tuple[Path, Path], packed: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import os; from wds_tools import packstate; from wds_tools.upkeep.merger import merge\n"
-        "destination.Destination.commit = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        "import os; from wds_tools.packing import destination; from wds_tools.upkeep.merger import merge\n"
+        "destination.FolderDestination.commit = lambda *_, **__: os.kill(os.getpid(), 9)\n"
         f"merge({[str(half) for half in halves]!r}, 'c')"
     )
     assert run(code, tmp_path).returncode == -signal.SIGKILL

@@ -214,7 +214,7 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def _pack_summary(report: PackReport) -> str:
-    from wds_tools.packing.destination import SKIPPED_NAME
+    from wds_tools.packing.work_folder import SKIPPED_NAME
     from wds_tools.storage import join
     from wds_tools.wording import counted
 

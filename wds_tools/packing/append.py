@@ -12,7 +12,7 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.options import parse_bytes
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import APPENDED, Destination, read_manifest, read_skipped
+from wds_tools.packing.destination import APPENDED, FolderDestination, read_manifest, read_skipped
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
@@ -89,7 +89,7 @@ def append(
     if plan.source in parts:  # it was appended already
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _behind(plan, onto, parts)
-    with Destination(dst) as destination, Bar(len(plan.inputs), progress) as bar:
+    with FolderDestination(dst) as destination, Bar(len(plan.inputs), progress) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped, onto=onto)
     packed = manifest.samples - onto.samples

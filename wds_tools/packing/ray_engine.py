@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from wds_tools.errors import OptionError, WorkerError
-from wds_tools.packing.destination import ShardReport
+from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, pack_shard
 
 _RETRIES = 3  # of a task whose process or machine was lost; it writes the same bytes again

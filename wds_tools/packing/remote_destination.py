@@ -27,20 +27,25 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.options import CacheOptions
 from wds_tools.packing.card import CARD_NAME, card, is_card, may_replace
 from wds_tools.packing.destination import (
-    PLAN_NAME,
-    SKIPPED_NAME,
-    WORK_NAME,
     Destination,
-    ShardReport,
-    is_ours,
+    FolderDestination,
+    claim_destination,
     parse_manifest,
-    parse_plan,
     parse_skipped,
-    remove_shard,
-    report_path,
     skipped_lines,
 )
 from wds_tools.packing.plan import shard_name
+from wds_tools.packing.work_folder import (
+    PLAN_NAME,
+    SKIPPED_NAME,
+    WORK_NAME,
+    ShardReport,
+    WorkFolder,
+    is_ours,
+    parse_plan,
+    remove_shard,
+    report_path,
+)
 from wds_tools.sources.base import Skip
 from wds_tools.storage import is_url
 from wds_tools.storage.upload import Bucket, StopUploadError
@@ -90,7 +95,7 @@ def open_destination(
         return BucketDestination(place, spool_folder(place, spool), progress=progress)
     if spool is not None:
         raise OptionError(f"spool={str(spool)!r} is for destinations such as s3://bucket/train; {place} needs none")
-    return Destination(place, task=task)
+    return FolderDestination(place, task=task)
 
 
 def spool_folder(url: str, spool: str | Path | None) -> Path:
@@ -99,29 +104,31 @@ def spool_folder(url: str, spool: str | Path | None) -> Path:
     return root / xxhash.xxh3_128_hexdigest(url.encode())
 
 
-class BucketDestination(Destination):
-    """A folder at a URL, held by one packer of this machine for the length of a ``with`` block.
+class BucketDestination:
+    """A URL as a `Destination`, held by one packer of this machine.
 
     Two packers on two machines do each other no harm: a plan at the URL refuses another one, and of the same plan both
     write the same bytes.
 
     Args:
-        url: Where the dataset goes.
-        spool: Local folder for shards that are not there yet; made if it is not there, removed when it is empty.
+        url: Of the dataset.
+        spool: Local folder for shards that are not uploaded yet; removed when it is empty.
         progress: Show a bar of what is uploaded.
     """
 
-    bounded = True
+    is_bounded = True
 
     def __init__(self, url: str, spool: Path, *, progress: bool) -> None:
-        super().__init__(spool)
         self.name = url
+        self.folder = spool
+        self._spool = WorkFolder(spool, url, keep_empty=False)
         self._bucket = Bucket(url)
         self._uploads = _Uploads(self._publish)
         self._progress = progress
+        self._plan_is_new = False
 
     def __enter__(self) -> BucketDestination:
-        super().__enter__()
+        self._spool.__enter__()
         self._bar = tqdm(
             desc="uploaded", unit="B", unit_scale=True, unit_divisor=1000, position=1, disable=not self._progress
         )
@@ -134,8 +141,7 @@ class BucketDestination(Destination):
             self._uploads.stop()
         finally:
             self._bar.close()
-            self._made_folder = True  # an empty spool goes, whoever made it
-            super().__exit__(kind, error, trace)
+            self._spool.__exit__(kind, error, trace)
 
     def manifest(self) -> Manifest | None:
         """Return the manifest at the URL."""
@@ -147,7 +153,7 @@ class BucketDestination(Destination):
         return parse_skipped(self._bucket.read(SKIPPED_NAME) or b"")
 
     def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
-        """Return those shards that are not at the URL with their lengths, or whose indexes are not."""
+        """Return the shards that are missing at the URL or have another length."""
         sizes = self._bucket.sizes()
         return [entry for entry in entries if not _is_there(entry, sizes)]
 
@@ -155,31 +161,32 @@ class BucketDestination(Destination):
         """Remove the work area of a packer that was killed after it had completed the dataset."""
         if self._bucket.sizes(WORK_NAME):
             self._bucket.remove_folder(WORK_NAME)
-        if self.work.exists():
+        if self._spool.work.exists():
             with self:
                 self._clear_spool()
-                self._remove_work()
+                self._spool.remove_work()
 
     def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
-        """Make the URL ours to pack ``source`` into, or to go on with it; leftovers of others leave the spool."""
-        super().claim(source, fresh=fresh, onto=onto)
-        if super()._read_plan() != source:
+        """Begin to pack ``source`` to the URL, or continue; what others left in the spool is removed."""
+        self._plan_is_new = claim_destination(self, source, fresh=fresh, onto=onto)
+        self._spool.remove_temporary()
+        if self._spool.read_plan() != source:
             self._clear_spool()
-            super()._write_plan(json.dumps(source).encode())
+            self._spool.write_plan(json.dumps(source).encode())
 
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that are at the URL; those that wait in the spool are uploaded."""
         sizes = self._bucket.sizes()
         arrived = filter(None, (_parse_report(*found) for found in self._bucket.read_all(WORK_NAME).items()))
         reports = {r.number: r for r in arrived if r.entry is None or _is_there(r.entry, sizes)}
-        waiting = {number: r for number, r in super().finished_shards().items() if number not in reports}
+        waiting = {number: r for number, r in self._spool.finished_shards().items() if number not in reports}
         self._keep_only(waiting)
         for report in waiting.values():
             self.accept(report)
         return reports | waiting
 
     def accept(self, report: ShardReport) -> None:
-        """Upload a finished shard beside the packing; waits while `UPLOADS` others are on their way.
+        """Upload a finished shard while packing goes on; waits while `UPLOADS` others are being uploaded.
 
         Raises:
             StoreError: This upload or an earlier one has failed for good.
@@ -187,7 +194,11 @@ class BucketDestination(Destination):
         self._uploads.add(report)
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
-        """Complete the dataset: all shards checked to be there, skipped files, card, manifest; the spool goes."""
+        """Complete the dataset: check that all shards are there, then skipped files, card, manifest.
+
+        Raises:
+            DestinationError: A shard that was uploaded is missing.
+        """
         self._uploads.finish()
         if lost := self.lost(manifest.shards):
             raise DestinationError(
@@ -202,18 +213,41 @@ class BucketDestination(Destination):
         publish_card(self._bucket, card(manifest))
         self._bucket.write(MANIFEST_NAME, manifests.to_json(manifest).encode())
         self._bucket.remove_folder(WORK_NAME)
-        self._remove_work()
+        self._spool.remove_work()
 
     def undo(self, made: Iterable[ShardReport]) -> None:
-        """Leave the URL as this run found it: remove the shards that it ``made``."""
+        """Remove the shards that this run ``made``, at the URL and in the spool."""
         made = list(made)
         self._uploads.stop()
         names = [name for report in made for name in _object_names(report.number)]
         self._bucket.remove([report_path(self.folder, report.number).name for report in made], WORK_NAME)
         self._bucket.remove(names)
+        self._spool.remove_shards(made)
         if self._plan_is_new:
             self._bucket.remove_folder(WORK_NAME)
-        super().undo(made)
+            self._spool.remove_work()
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """Return what is being packed to the URL."""
+        data = self._bucket.read(f"{WORK_NAME}/{PLAN_NAME}")
+        return None if data is None else parse_plan(data)
+
+    def write_plan(self, data: bytes) -> None:
+        """Record what is being packed to the URL."""
+        self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the objects at the URL."""
+        return self._bucket.sizes()
+
+    def remove_earlier(self) -> None:
+        """Remove an earlier dataset. The manifest goes first, so that half of it never looks complete."""
+        self._bucket.remove([MANIFEST_NAME])
+        if is_card(self._bucket.read(CARD_NAME) or b""):
+            self._bucket.remove([CARD_NAME])
+        self._bucket.remove(filter(is_ours, self._bucket.sizes()))
+        self._bucket.remove_folder(WORK_NAME)
+        self._clear_spool()
 
     def _publish(self, report: ShardReport) -> None:
         """Upload a shard, its report after it, and remove it from the spool. Runs in a thread."""
@@ -235,37 +269,18 @@ class BucketDestination(Destination):
         if self._uploads.stopped:
             raise StopUploadError
 
-    def _read_plan(self) -> dict[str, Any] | None:
-        data = self._bucket.read(f"{WORK_NAME}/{PLAN_NAME}")
-        return None if data is None else parse_plan(data)
-
-    def _write_plan(self, data: bytes) -> None:
-        self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
-
-    def _names(self) -> Iterable[str]:
-        return self._bucket.sizes()
-
-    def _remove_earlier(self) -> None:
-        """The manifest goes first, so that a half-removed dataset is never taken for a whole one."""
-        self._bucket.remove([MANIFEST_NAME])
-        if is_card(self._bucket.read(CARD_NAME) or b""):
-            self._bucket.remove([CARD_NAME])
-        self._bucket.remove(filter(is_ours, self._bucket.sizes()))
-        self._bucket.remove_folder(WORK_NAME)
-        self._clear_spool()
-
     def _clear_spool(self) -> None:
         self._keep_only({})
-        (self.work / PLAN_NAME).unlink(missing_ok=True)
+        (self._spool.work / PLAN_NAME).unlink(missing_ok=True)
 
     def _keep_only(self, waiting: dict[int, ShardReport]) -> None:
-        """Remove all other shards from the spool: they have arrived, or their packer was killed before their report."""
+        """Remove other shards from the spool: uploaded ones, and those of a packer that was killed."""
         shards = {name for number in waiting for name in _object_names(number)}
         reports = {report_path(self.folder, number).name for number in waiting}
         for path in list(self.folder.iterdir()):
             if is_ours(path.name) and path.name not in shards:
                 path.unlink()
-        for path in list(self.work.glob("shard-*.json")):
+        for path in list(self._spool.work.glob("shard-*.json")):
             if path.name not in reports:
                 path.unlink()
 

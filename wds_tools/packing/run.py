@@ -21,9 +21,10 @@ from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import merge_stats
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import APPENDED, Destination, ShardReport, manifest_of
+from wds_tools.packing.destination import APPENDED, Destination, manifest_of
 from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
+from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.wording import counted
@@ -102,7 +103,7 @@ class PackJob:
         keep, ray = self.options.images.images == "keep", self.options.engine == "ray"
         threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
         tasks = (self._task(number, threads) for number in missing)
-        run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.bounded)
+        run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.is_bounded)
         with closing(run(tasks, advance=self.bar.advance)) as reports:
             for report in reports:
                 self.made.append(report)

@@ -23,10 +23,10 @@ from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerE
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.sample import Sample
 from wds_tools.format.totals import count_fields, image_stats
-from wds_tools.packing.destination import ShardReport, remove_shard, save_report
 from wds_tools.packing.plan import describe, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
+from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
 from wds_tools.sources.base import Input, Record, Skip, Source
 
 Advance = Callable[[int, int], None]

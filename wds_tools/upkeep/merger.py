@@ -24,15 +24,9 @@ from wds_tools.format.index import index_name
 from wds_tools.format.manifest import Manifest, ShardEntry
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import CacheOptions
-from wds_tools.packing.destination import (
-    Destination,
-    ShardReport,
-    entry_is_there,
-    manifest_of,
-    read_manifest,
-    save_report,
-)
+from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
 from wds_tools.packing.plan import shard_name
+from wds_tools.packing.work_folder import ShardReport, entry_is_there, save_report
 from wds_tools.reading.keys import RepeatedKey, find_repeated_key
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 from wds_tools.storage import is_url
@@ -126,7 +120,7 @@ def merge(
     if not fresh and (done := _finished(dst, source)) is not None:
         return MergeReport(done, dst, 0, 0, len(done.shards), time.monotonic() - started)
     try:
-        with Destination(dst) as destination:
+        with FolderDestination(dst) as destination:
             destination.claim(source, fresh=fresh)
             job = _Job(join_sets(sets), destination, copy)
             try:
@@ -151,7 +145,7 @@ def merge(
 class _Job:
     """One run over all shards of all inputs."""
 
-    def __init__(self, shards: ShardSet, destination: Destination, copy: bool) -> None:
+    def __init__(self, shards: ShardSet, destination: FolderDestination, copy: bool) -> None:
         self.shards = shards
         self.destination = destination
         self.copy = copy
@@ -315,5 +309,5 @@ def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:
             "another length: merge with --fresh (fresh=True) to make it again",
             shard=lost[0],
         )
-    Destination(dst).tidy()
+    FolderDestination(dst).tidy()
     return old
