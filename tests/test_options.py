@@ -125,12 +125,10 @@ def test_the_cache_is_where_the_argument_then_the_variable_then_the_user_says(
     monkeypatch.delenv("WDS_TOOLS_CACHE_BYTES", raising=False)
     monkeypatch.delenv("WDS_TOOLS_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert CacheOptions.of(None, None) == CacheOptions(
-        folder=tmp_path / "xdg" / "wds_tools", limit_bytes=DEFAULT_CACHE_BYTES
-    )
+    assert CacheOptions.of() == CacheOptions(folder=tmp_path / "xdg" / "wds_tools", limit_bytes=DEFAULT_CACHE_BYTES)
     monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "variable"))
     monkeypatch.setenv("WDS_TOOLS_CACHE_BYTES", "5GB")
-    assert CacheOptions.of(None, None) == CacheOptions(folder=tmp_path / "variable", limit_bytes=5 * 10**9)
+    assert CacheOptions.of() == CacheOptions(folder=tmp_path / "variable", limit_bytes=5 * 10**9)
     assert CacheOptions.of(tmp_path, "1MB") == CacheOptions(folder=tmp_path, limit_bytes=10**6)
 
 
@@ -138,7 +136,7 @@ def test_the_cache_is_in_the_home_folder_when_nothing_is_said(monkeypatch: pytes
     for name in ("WDS_TOOLS_CACHE_DIR", "WDS_TOOLS_CACHE_BYTES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert CacheOptions.of(None, None).folder == tmp_path / ".cache" / "wds_tools"
+    assert CacheOptions.of().folder == tmp_path / ".cache" / "wds_tools"
     assert CacheOptions.of("~/here", None).folder == tmp_path / "here"
 
 

@@ -131,7 +131,7 @@ class CacheOptions:
     limit_bytes: int = DEFAULT_CACHE_BYTES
 
     @classmethod
-    def of(cls, folder: str | Path | None, limit_bytes: int | str | None) -> CacheOptions:
+    def of(cls, folder: str | os.PathLike[str] | None = None, limit_bytes: int | str | None = None) -> CacheOptions:
         """Fill in what is not given from ``WDS_TOOLS_CACHE_DIR`` and ``WDS_TOOLS_CACHE_BYTES``, else from defaults."""
         folder = folder or os.environ.get("WDS_TOOLS_CACHE_DIR")
         if not folder:

@@ -209,7 +209,7 @@ def test_where_the_bytes_of_a_dataset_come_from() -> None:
 
 def looked_at(dataset: Path) -> dict[str, tuple[str, str]]:
     """Return the status and the words of each finding."""
-    found = examine_dataset(str(dataset), memory_bytes=10**10, cache=CacheOptions.of(None, None))
+    found = examine_dataset(str(dataset), memory_bytes=10**10, cache=CacheOptions.of())
     return {one.name: (one.status, one.found) for one in found}
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from natively import needs_native
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
@@ -254,3 +255,19 @@ def test_a_dataloader_that_others_wrap_still_gives_each_sample_once(packed):
     loader = DataLoader(dataset, batch_size=None, num_workers=2)
     for _ in range(2):
         assert len({sample.key for sample in loader}) == 400
+
+
+@needs_native
+def test_a_resumed_run_whose_pixels_differ_warns(packed, make, monkeypatch, caplog):
+    loader = make(packed)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert not caplog.records
+    monkeypatch.setenv("WDS_TOOLS_NATIVE", "0")
+    loader.load_state_dict(state)
+    assert "with the compiled module of wds_tools, and this run goes on without it" in caplog.text
+    caplog.clear()
+    loader.load_state_dict(
+        {name: value for name, value in state.items() if name != "compiled"}
+    )
+    assert not caplog.records

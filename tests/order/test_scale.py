@@ -12,6 +12,7 @@ PROGRAM = """
 import json, pathlib, sys, time
 import numpy, torch, wds_tools.loading.loader, wds_tools.loading.request
 from wds_tools.inspection.forecast import forecast
+from wds_tools.loading.ranks import RankOptions
 from wds_tools.loading.request import Request, open_dataset
 from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.reading.shardset import open_shards
@@ -30,9 +31,7 @@ told = {}
 before = memory()
 shards = timed("manifest", lambda: open_shards(sys.argv[1]))
 with_manifest = memory()
-request = Request(batch_size=256, view=None, shuffle=True, seed=0, fields=("label",), transform=None, where=None,
-                  subset=None, class_weights=None, rank=5, world_size=64, group=None, lanes=8, cache_dir=None,
-                  cache_bytes=None)
+request = Request(batch_size=256, shuffle=True, fields=("label",), lanes=8, ranks=RankOptions(5, 64))
 wds_tools.loading.request.open_shards = lambda *a, **k: shards  # it was read just now
 opened = timed("plan", lambda: open_dataset(sys.argv[1], request))
 plan = EpochPlan(opened.order, Cursor(), opened.ranks.find().world, 256, "drop")

@@ -262,7 +262,7 @@ class Machine:
 
 def look() -> Machine:
     """Return what this machine has."""
-    cache = CacheOptions.of(None, None)
+    cache = CacheOptions.of()
     there = next(folder for folder in (cache.folder, *cache.folder.absolute().parents) if folder.exists())
     return Machine(
         python=sys.version_info[:3],

@@ -20,8 +20,9 @@ from wds_tools.loading.arguments import DATASET_HINTS, checked
 from wds_tools.loading.assemble import Assembler, Transform, samples_of
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, fill_in, is_about_data
 from wds_tools.loading.collate import joined
-from wds_tools.loading.ranks import Group
+from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
+from wds_tools.options import CacheOptions
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Tail, World
 from wds_tools.order.where import Where
@@ -123,13 +124,10 @@ class StreamingDataset(IterableDataset[Any]):
             where=where,
             subset=subset,
             class_weights=class_weights,
-            rank=rank,
-            world_size=world_size,
-            group=group,
             lanes=lanes,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-            replaces=errors.replaces,
+            ranks=RankOptions(rank, world_size, group),
+            cache=CacheOptions.of(cache_dir, cache_bytes),
+            errors=errors,
         )
         self._errors = ErrorLog(errors)
         self._opened = open_dataset(dataset, request)

@@ -22,9 +22,10 @@ from wds_tools.loading.delivery_check import Witness
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import BatchTransform, Handover
 from wds_tools.loading.pipeline import Made, Pipeline, PipelineOptions
-from wds_tools.loading.ranks import Group
+from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Opened, Request, open_dataset
 from wds_tools.loading.workers import STALL_SECONDS
+from wds_tools.options import CacheOptions
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
@@ -349,7 +350,6 @@ def make_loader(
         start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
         stall_seconds=stall_seconds,
     )
-    errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
     request = Request(
         batch_size=batch_size,
         view=view,
@@ -360,13 +360,10 @@ def make_loader(
         where=where,
         subset=subset,
         class_weights=class_weights,
-        rank=rank,
-        world_size=world_size,
-        group=group,
         lanes=lanes,
-        cache_dir=cache_dir,
-        cache_bytes=cache_bytes,
-        replaces=errors.replaces,
+        ranks=RankOptions(rank, world_size, group),
+        cache=CacheOptions.of(cache_dir, cache_bytes),
+        errors=ErrorPolicy(on_error=on_error, max_errors=max_errors),
     )
     opened = open_dataset(dataset, request)
     loader = Loader(
@@ -375,7 +372,7 @@ def make_loader(
         feeding=feeding,
         options=options,
         batch_transform=batch_transform,
-        errors=errors,
+        errors=request.errors,
     )
     advice.about_workers(num_workers)
     advice.about_sizes(opened, request)

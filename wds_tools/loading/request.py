@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import record_type
 from wds_tools.images.views import View
 from wds_tools.loading.assemble import Recipe, Transform
-from wds_tools.loading.ranks import Group, RankOptions, default_lanes
+from wds_tools.loading.bad_samples import ErrorPolicy
+from wds_tools.loading.ranks import RankOptions, default_lanes
 from wds_tools.options import CacheOptions
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import AnyOrder, EpochPlan, World
@@ -28,24 +29,33 @@ from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What `make_loader` and `StreamingDataset` are both asked for; they document it."""
+    """The options that `make_loader` and `StreamingDataset` share; they document them.
+
+    Raises:
+        OptionError: ``fields`` that cannot be the fields of a named tuple.
+    """
 
     batch_size: int
-    view: View | None
-    shuffle: bool | int | float
-    seed: int
-    fields: str | Sequence[str]
-    transform: Transform | None
-    where: Where | None
-    subset: Subset | None
-    class_weights: Weights | None
-    rank: int | None
-    world_size: int | None
-    group: Group | None
-    lanes: int | None
-    cache_dir: str | os.PathLike[str] | None
-    cache_bytes: int | str | None
-    replaces: bool = False
+    view: View | None = None
+    shuffle: bool | int | float = False
+    seed: int = 0
+    fields: str | Sequence[str] = ("image", "label")
+    transform: Transform | None = None
+    where: Where | None = None
+    subset: Subset | None = None
+    class_weights: Weights | None = None
+    lanes: int | None = None
+    ranks: RankOptions = field(default_factory=RankOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions.of)
+    errors: ErrorPolicy = field(default_factory=ErrorPolicy)
+
+    def __post_init__(self) -> None:
+        record_type(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields, also where ``fields`` is a single name."""
+        return (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +115,11 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         MissingFieldError: It lacks a field.
         OptionError: An option that cannot be.
     """
-    names = (request.fields,) if isinstance(request.fields, str) else tuple(request.fields)
-    record_type(names)
-    ranks = RankOptions(request.rank, request.world_size, request.group)
-    world = ranks.find().world
+    names, world = request.names, request.ranks.find().world
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
     if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
         raise OptionError("class_weights= and sample ids in subset= are for one dataset, not for a Mixture")
-    parts = [_find(name, request, names, world) for name in mixture.datasets]
+    parts = [_find(name, request, world) for name in mixture.datasets]
     order: AnyOrder
     block: int | NDArray[np.int64]
     if len(parts) == 1:
@@ -126,16 +133,15 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "the datasets of the mixture number their classes differently: pack them with the same --classes, "
                 "or leave 'label' out of fields="
             )
-    recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.replaces)
-    return Opened(order, prefix, ranks, recipe, isinstance(request.fields, str))
+    recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
+    return Opened(order, prefix, request.ranks, recipe, isinstance(request.fields, str))
 
 
-def _find(name: str | os.PathLike[str], request: Request, fields: tuple[str, ...], world: World) -> Part:
+def _find(name: str | os.PathLike[str], request: Request, world: World) -> Part:
     """Find one dataset and check it."""
-    cache_dir = os.fspath(request.cache_dir) if request.cache_dir else None
-    shards = open_shards(name, cache=CacheOptions.of(cache_dir, request.cache_bytes))
+    shards = open_shards(name, cache=request.cache)
     manifest = shards.manifest
-    check_fields(fields, manifest.fields)
+    check_fields(request.names, manifest.fields)
     if request.view is not None:
         _check_view(request.view, shards)
     block = default_block(manifest.samples, manifest.bytes)

@@ -100,7 +100,7 @@ def open_destination(
 
 def spool_folder(url: str, spool: str | Path | None) -> Path:
     """Return the folder in which shards for a URL wait: its own, so that spools of several URLs do not meet."""
-    root = CacheOptions.of(None, None).folder / "spool" if spool is None else Path(spool).expanduser()
+    root = CacheOptions.of().folder / "spool" if spool is None else Path(spool).expanduser()
     return root / xxhash.xxh3_128_hexdigest(url.encode())
 
 

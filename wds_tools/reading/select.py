@@ -120,7 +120,7 @@ def train_test_split(
         train, test = train_test_split("shards/photos", 0.1)
         loader = make_loader("shards/photos", batch_size=256, subset=train)
     """
-    shards = open_shards(dataset, cache=CacheOptions.of(None, None))
+    shards = open_shards(dataset, cache=CacheOptions.of())
     selection = Choice(where=where).select(shards)
     ids = selection.chosen if selection else _all_ids(shards.manifest.samples)
     count = round(test_size * len(ids)) if isinstance(test_size, float) else test_size

@@ -149,7 +149,7 @@ def open_shards(spec: str | os.PathLike[str], *, cache: CacheOptions | None = No
         StoreError: Storage that does not answer.
     """
     name = os.fspath(spec)
-    cache = cache or CacheOptions.of(None, None)
+    cache = cache or CacheOptions.of()
     if is_pattern(name):
         return _from_pattern(name, cache)
     folder, manifest_name = split_manifest(name)

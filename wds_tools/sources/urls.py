@@ -25,7 +25,7 @@ def fetch(url: str) -> bytes:
     folder, name = split_folder(url)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return open_store(folder, cache=CacheOptions.of(None, None)).read(name)
+            return open_store(folder, cache=CacheOptions.of()).read(name)
         except FileNotFoundError as error:
             raise SourceError(f"URL {url!r} is not there") from error
         except WdsToolsError as error:

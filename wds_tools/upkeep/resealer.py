@@ -65,7 +65,7 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
     if is_pattern(spec):
         raise OptionError(f"{spec} names shards; give the folder of the dataset, or its manifest")
     folder, name = split_manifest(spec)
-    store, path = open_store(folder, cache=CacheOptions.of(None, None)), join(folder, name)
+    store, path = open_store(folder, cache=CacheOptions.of()), join(folder, name)
     try:
         data = store.read(name)
     except (FileNotFoundError, NotADirectoryError):
