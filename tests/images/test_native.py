@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import subprocess
 from pathlib import Path
@@ -219,9 +220,8 @@ def test_a_picture_does_not_depend_on_the_others_of_its_batch(photo: Image.Image
     boxes = [(0, 0, width, height), (0, height // 2, width, height // 2), (8, 0, 20, 9), (40, 30, 20, 14)]
     files = [codings[coding] for coding, _ in parts]
     regions = [region(boxes[box], (20, 30), (0, 0), (20, 30), flip=False) for _, box in parts]
-    together = Regions(
-        *(np.concatenate(arrays) for arrays in zip(*(vars(one).values() for one in regions), strict=True))
-    )
+    names = [field.name for field in dataclasses.fields(Regions)]
+    together = Regions(*(np.concatenate([getattr(one, name) for one in regions]) for name in names))
     made, pixels = by_native(files, together)
     for i, (data, one) in enumerate(zip(files, regions, strict=True)):
         made_alone, alone = by_native([data], one)

@@ -267,7 +267,5 @@ def test_a_resumed_run_whose_pixels_differ_warns(packed, make, monkeypatch, capl
     loader.load_state_dict(state)
     assert "with the compiled module of wds_tools, and this run goes on without it" in caplog.text
     caplog.clear()
-    loader.load_state_dict(
-        {name: value for name, value in state.items() if name != "compiled"}
-    )
+    loader.load_state_dict({name: value for name, value in state.items() if name != "compiled"})
     assert not caplog.records
