@@ -87,7 +87,7 @@ def test_everything_on_the_page_runs_from_top_to_bottom(
     out = capsys.readouterr().out
     assert "epoch 2: loss" in out
     assert "400 images in 7 shards; 0 skipped" in out
-    assert "on 400 pictures" in out
+    assert "on 400 images" in out
 
 
 def test_every_link_leads_somewhere() -> None:
