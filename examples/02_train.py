@@ -1,12 +1,13 @@
 """Train a ResNet-18 on packed images, on the CPU or on GPUs, in one process or many; resume at the very next batch.
 
-    python examples/01_pack_folder.py                      # makes shards/photos
+    python examples/01_pack_folder.py                      # writes shards/photos
     python examples/02_train.py --epochs 3
-    python examples/02_train.py --epochs 6 --resume        # goes on from the checkpoint
-    torchrun --nproc-per-node 2 examples/02_train.py       # the loader finds rank and world size by itself
+    python examples/02_train.py --epochs 6 --resume        # continues from the checkpoint
+    torchrun --nproc-per-node 2 examples/02_train.py       # the loader detects rank and world size
 
-A checkpoint holds the model, the optimizer and the loader's state, a few numbers that know nothing of ranks and
-workers. Stop it when you like, even with kill -9: with --resume it takes the batches that it would have taken.
+A checkpoint contains the model, the optimizer and the loader's state: a few values that do not depend on ranks and
+workers. You may stop the script at any time, even with kill -9. With --resume it continues with the batch after the
+last checkpoint.
 """
 
 import argparse
@@ -35,18 +36,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data", default=ROOT / "shards/photos", help="dataset to train on")
     parser.add_argument("--val", help="dataset to measure the accuracy on after each epoch")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per batch of each rank")
     parser.add_argument("--size", type=int, default=96, help="pixels a side")
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--checkpoint", type=Path, default=ROOT / "build/checkpoint.pt")
     parser.add_argument("--save-every", type=int, default=10, help="steps from one checkpoint to the next")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     parser.add_argument("--metrics", type=Path, help="file for a JSON line per step and rank: loss, and sample keys")
     return parser.parse_args()
 
 
 def save(path: Path, **state: object) -> None:
-    """Write a checkpoint in such a way that a kill leaves the old one or the new one."""
+    """Write a checkpoint atomically: after a kill there is the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").replace(path)
@@ -54,14 +55,14 @@ def save(path: Path, **state: object) -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: str, args: argparse.Namespace, device: torch.device) -> float:
-    """Return the part of a dataset's samples, over all ranks, whose class the model names."""
+    """Return the accuracy of the model on a dataset, over all ranks."""
     view = wt.CenterCrop(args.size, resize=args.size * 8 // 7)
-    counts = torch.zeros(2, device=device)  # right, all
+    counts = torch.zeros(2, device=device)  # correct, all
     model.eval()
     with wt.make_loader(
         data, batch_size=args.batch_size, view=view, tail="mask", device=device, batch_transform=NORMALISE
     ) as loader:
-        for images, labels, valid in loader:  # padding keeps the ranks in step; it is not valid
+        for images, labels, valid in loader:  # padding is not valid
             counts += torch.stack([((model(images).argmax(1) == labels) & valid).sum(), valid.sum()])
     model.train()
     if dist.is_initialized():
@@ -73,7 +74,7 @@ def main() -> None:
     args = parse()
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
-    if "WORLD_SIZE" in os.environ:  # torchrun's
+    if "WORLD_SIZE" in os.environ:  # started by torchrun
         dist.init_process_group("nccl" if cuda else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
 
@@ -110,7 +111,9 @@ def main() -> None:
                 line = {"epoch": epoch, "step": step, "rank": rank, "loss": loss.item(), "keys": keys}
                 with args.metrics.open("a") as file:
                     file.write(json.dumps(line) + "\n")
-            if rank == 0 and (step % args.save_every == 0 or loader.epoch > epoch):  # or the epoch is complete
+            if rank == 0 and (
+                step % args.save_every == 0 or loader.epoch > epoch
+            ):  # every few steps, and at the end of the epoch
                 parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                 save(args.checkpoint, step=step, loader=loader.state_dict(), **parts)
         held_out = f", accuracy {accuracy(model, args.val, args, device):.1%}" if args.val else ""

@@ -1,9 +1,9 @@
 """Stream packed images through torch's own DataLoader, for a training script that must keep it.
 
-    python examples/01_pack_folder.py                      # makes shards/photos
+    python examples/01_pack_folder.py                      # writes shards/photos
     python examples/03_plain_dataloader.py
 
-The order is the one of ``make_loader``, which adds exact resume, copies to the GPU and padding for evaluation.
+The order is that of ``make_loader``, which also offers exact resume, copies to the GPU and padding for evaluation.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args()
 
-    # batch_size is told to both, so that each worker makes whole batches.
+    # Both get the same batch_size, so that each worker makes whole batches.
     dataset = wt.StreamingDataset(
         args.data, batch_size=32, view=wt.RandomResizedCrop(96, flip=True), shuffle=True, fields=("image", "label")
     )

@@ -1,9 +1,9 @@
-"""Stream shards that another tool wrote: index them once, where they are, and load them like any other dataset.
+"""Stream shards that another tool wrote: index them once in place, then load them like any other dataset.
 
     python examples/04_from_webdataset_shards.py
 
-The shards are written here with webdataset's ShardWriter, to have some. Yours stay as they are too: the index is a
-small file beside each shard. ``wds-tools index 'shards/old/train-{000000..000003}.tar'`` does it from the shell.
+This example first writes some shards with webdataset's ShardWriter. Indexing does not change shards: it writes a small
+file beside each. ``wds-tools index 'shards/old/train-{000000..000003}.tar'`` does the same in a shell.
 """
 
 import argparse
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def write_shards(images: Path, folder: Path) -> None:
-    """Write plain WebDataset shards, as many people have them: no index, no manifest."""
+    """Write plain WebDataset shards, without index and manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     classes = sorted(path.name for path in images.iterdir())
     with webdataset.ShardWriter(f"{folder}/train-%06d.tar", maxcount=100, verbose=0) as writer:
@@ -29,7 +29,7 @@ def write_shards(images: Path, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Index shards of another tool and stream them.")
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "shards/old", help="where the shards go")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "shards/old", help="folder for the shards")
     args = parser.parse_args()
     write_shards(ROOT / "shards/sample/images", args.folder)
 
@@ -38,7 +38,7 @@ def main() -> None:
         f"indexed {len(manifest.shards)} shards with {manifest.samples} samples; fields: {', '.join(manifest.fields)}"
     )
 
-    # These shards are sorted by class, so the window of the shuffle matters: True takes one that mixes them well.
+    # These shards are sorted by class. shuffle=True chooses a window that mixes them well.
     with wt.make_loader(
         args.folder, batch_size=8, view=wt.Resize((96, 96)), shuffle=True, fields=("image", "label", "txt")
     ) as loader:

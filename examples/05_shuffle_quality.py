@@ -1,10 +1,10 @@
-"""Measure how good shuffles are, on an imagined dataset: every figure and the picture of docs/how-shuffling-works.md.
+"""Measure the quality of shuffles on a simulated dataset: all numbers and the chart of docs/how-shuffling-works.md.
 
-    python examples/05_shuffle_quality.py                          # under a minute, one core
+    python examples/05_shuffle_quality.py                          # less than a minute on one core
     python examples/05_shuffle_quality.py --out /tmp/quality.svg --samples 200000
 
-The dataset has 1,000 classes and samples of 110 kB, as ImageNet has. Only orders are computed: there are no pictures.
-`wds-tools plan DATASET --plot shuffle.svg` does the same for a dataset of yours.
+The dataset has 1,000 classes and samples of 110 kB, like ImageNet. Only orders are computed; there are no images.
+`wds-tools plan DATASET --plot shuffle.svg` does the same for your own dataset.
 """
 
 import argparse
@@ -31,12 +31,12 @@ def order_of(samples: int, *, window: int, block: int, lanes: int = 1) -> Order:
 
 
 def block_sizes(labels: np.ndarray, windows: list[int]) -> Plot:
-    """Stored sorted by class: quality for blocks and windows, printed and as a chart."""
+    """Print the quality for data that is stored sorted by class, for several blocks and windows; return a chart."""
     mebibytes = (0.5, 1, 2, 4, 8)
     blocks = [round(size * MIB / SAMPLE_BYTES) for size in mebibytes]
     measured: list[tuple[int, float]] = []
-    print(f"Sorted by class, batch {BATCH}: measured quality, and in brackets 1 / (1 + (B - 1) b / W)\n")
-    print("| block | samples | reads an epoch |", " | ".join(f"W = {window:,}" for window in windows), "| W for 0.9 |")
+    print(f"Sorted by class, batch {BATCH}: measured quality, in parentheses 1 / (1 + (B - 1) b / W)\n")
+    print("| block | samples | reads per epoch |", " | ".join(f"W = {window:,}" for window in windows), "| W for 0.9 |")
     print("|" + "---|" * (len(windows) + 4))
     for size, block in zip(mebibytes, blocks, strict=True):
         row = []
@@ -62,46 +62,48 @@ def block_sizes(labels: np.ndarray, windows: list[int]) -> Plot:
 
 
 def defaults(by_class: np.ndarray, packed: np.ndarray) -> None:
-    """What `shuffle=True` gives."""
+    """Print the results of `shuffle=True`."""
     block = default_block(len(packed), len(packed) * SAMPLE_BYTES)
-    print("\n`shuffle=True`; in brackets a full shuffle\n")
-    print("| stored | window | lanes | batch | quality | blocks a batch | shards a batch | neighbours are apart |")
+    print("\n`shuffle=True`, in parentheses a full shuffle\n")
+    print(
+        "| stored | window | lanes | batch | quality | blocks per batch | shards per batch | distance of neighbours |"
+    )
     print("|" + "---|" * 8)
-    for word, labels, shuffled in (("sorted", by_class, False), ("packed by us", packed, True)):
+    for stored, labels, shuffled in (("sorted by class", by_class, False), ("packed by `pack`", packed, True)):
         for lanes, batch in ((1, 256), (8, 256), (1, 1024), (1, 4096)):
             window = window_of(True, block=block, samples=len(by_class), shuffled=shuffled)
             order = order_of(len(labels), window=window, block=block, lanes=lanes)
-            told = measure(order, labels, batch=batch)
+            measured = measure(order, labels, batch=batch)
             print(
-                f"| {word} | {window:,} | {lanes} | {batch:,} | {told.quality:.2f} "
-                f"| {told.blocks_per_batch:,.0f} ({told.blocks_full:,.0f}) "
-                f"| {told.shards_per_batch:,.0f} ({told.shards_full:,.0f}) "
-                f"| {travel_in_block(order):,.0f} ({told.travel_full:,.0f}) |"
+                f"| {stored} | {window:,} | {lanes} | {batch:,} | {measured.quality:.2f} "
+                f"| {measured.blocks_per_batch:,.0f} ({measured.blocks_full:,.0f}) "
+                f"| {measured.shards_per_batch:,.0f} ({measured.shards_full:,.0f}) "
+                f"| {distance_in_block(order):,.0f} ({measured.travel_full:,.0f}) |"
             )
 
 
-def travel_in_block(order: Order) -> float:
-    """Return how far apart two neighbours of a block come in an epoch, on average."""
-    places = np.argsort(order.ids(0, 0, order.samples))
-    inside = np.diff(order.block_of(np.arange(order.samples))[1]) == 0
-    return float(np.abs(np.diff(places))[inside].mean())
+def distance_in_block(order: Order) -> float:
+    """Return the mean distance, in an epoch, of two samples that are neighbours in a block."""
+    positions = np.argsort(order.ids(0, 0, order.samples))
+    same_block = np.diff(order.block_of(np.arange(order.samples))[1]) == 0
+    return float(np.abs(np.diff(positions))[same_block].mean())
 
 
-def meet_again(first: np.ndarray, second: np.ndarray, batch: int) -> float:
-    """Return how many of a sample's companions in a batch of one epoch are with it again in the next."""
-    whole = len(first) // batch * batch
-    steps = np.arange(whole) // batch
-    later = np.full(len(first), -1, np.int64)
-    later[second[:whole]] = steps
-    pairs, both = later[first[:whole]], later[first[:whole]] >= 0
-    together = np.unique((steps * (len(first) // batch + 1) + pairs)[both], return_counts=True)[1]
-    return float((together * (together - 1)).sum() / whole)
+def repeated_neighbours(first: np.ndarray, second: np.ndarray, batch: int) -> float:
+    """Return how many of the other samples in a sample's batch are in its batch of the next epoch too."""
+    used = len(first) // batch * batch
+    steps = np.arange(used) // batch
+    next_step = np.full(len(first), -1, np.int64)
+    next_step[second[:used]] = steps
+    next_steps, in_both = next_step[first[:used]], next_step[first[:used]] >= 0
+    together = np.unique((steps * (len(first) // batch + 1) + next_steps)[in_both], return_counts=True)[1]
+    return float((together * (together - 1)).sum() / used)
 
 
 def epochs(samples: int) -> None:
-    """Whether an epoch makes other batches than the one before."""
+    """Print how much the batches of two epochs have in common."""
     block = default_block(samples, samples * SAMPLE_BYTES)
-    print("\nOf the others in a sample's batch, how many are in its batch of the next epoch too\n")
+    print("\nOther samples of a sample's batch that are in its batch of the next epoch too\n")
     print("| window | lanes | batch 256 | batch 4,096 |\n|---|---|---|---|")
     random = np.random.default_rng(0)
     full = [random.permutation(samples) for _ in range(2)]
@@ -110,12 +112,13 @@ def epochs(samples: int) -> None:
     for window, lanes in ((LEAST_WINDOW, 1), (default, 1), (default, 8), (16 * LEAST_WINDOW, 1)):
         order = order_of(samples, window=window, block=block, lanes=lanes)
         rows.append((f"{window:,}", lanes, [order.ids(epoch, 0, samples) for epoch in (0, 1)]))
-    for word, lanes, (first, second) in rows:
-        print(f"| {word} | {lanes} |", " | ".join(f"{meet_again(first, second, b):.3f}" for b in (256, 4096)), "|")
+    for name, lanes, (first, second) in rows:
+        repeated = (repeated_neighbours(first, second, batch) for batch in (256, 4096))
+        print(f"| {name} | {lanes} |", " | ".join(f"{number:.3f}" for number in repeated), "|")
 
 
 def first_steps(by_class: np.ndarray) -> None:
-    """The window opens at the start of an epoch, so that the first batch needs only the first blocks."""
+    """Print the quality at the start of an epoch, where the window grows."""
     block = default_block(len(by_class), len(by_class) * SAMPLE_BYTES)
     order = order_of(
         len(by_class), window=window_of(True, block=block, samples=len(by_class), shuffled=False), block=block
@@ -135,9 +138,9 @@ def first_steps(by_class: np.ndarray) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure how good shuffles are.")
-    parser.add_argument("--samples", type=int, default=1_280_000, help="of the dataset (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=1_280_000, help="samples of the dataset (default: %(default)s)")
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "docs/pictures/shuffle-quality.svg", help="picture (default: %(default)s)"
+        "--out", type=Path, default=ROOT / "docs/pictures/shuffle-quality.svg", help="chart (default: %(default)s)"
     )
     args = parser.parse_args()
 
@@ -156,7 +159,7 @@ def main() -> None:
     description = "Quality grows with the window and falls with the size of blocks; measured points lie on the curves."
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_svg(args.out, draw(panels, title="How good a shuffle is", description=description))
-    print(f"\npicture: {args.out}")
+    print(f"\nchart: {args.out}")
 
 
 if __name__ == "__main__":

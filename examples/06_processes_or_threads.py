@@ -1,11 +1,11 @@
-"""Compare worker processes with threads: the figures of docs/performance.md under "Processes or threads".
+"""Compare worker processes with threads: the measurements of docs/performance.md under "Processes or threads".
 
-    python examples/01_pack_folder.py                      # makes shards/photos
+    python examples/01_pack_folder.py                      # writes shards/photos
     python examples/06_processes_or_threads.py shards/photos
 
-The loader is the same in all cases; only what a worker does with a batch is replaced: its threads make a part
-each. Decoding and resizing release Python's lock. A worker is a process beside the one that trains, so threads
-are shown at their best: no training loop wants the lock that they share. Cases are measured in turn.
+The loader is the same in all cases. Only the work on a batch is replaced: each thread of a worker makes a part of it.
+Decoding and resizing release Python's lock. This is the best case for threads: they run in another process than the
+training loop, which therefore does not compete for their lock. Cases are measured in turn.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class ThreadedJob:
-    """What a worker does with a task, in place of `wds_tools.loading.tasks.Job`: each of its threads does a part."""
+    """The work on a task, instead of `wds_tools.loading.tasks.Job`: each thread makes a part."""
 
     def __init__(self, recipe: Recipe, ring: Ring, threads: int) -> None:
         self.jobs = [Job(recipe, ring) for _ in range(threads)]
@@ -48,8 +48,8 @@ class ThreadedJob:
         self.jobs[0].expect(task)
 
     def run(self, task: Task) -> list[Any]:
-        """Make samples: their images in the task's slot, the labels as the result."""
-        if self.pool is None:  # only here, in the worker
+        """Make samples: write their images into the task's slot, return their labels."""
+        if self.pool is None:  # not in __init__, which runs in the main process
             self.pool = ThreadPoolExecutor(len(self.jobs), initializer=torch.set_num_threads, initargs=(1,))
         edges = np.linspace(0, len(task.ids), len(self.jobs) + 1).astype(int).tolist()
         parts = [
@@ -76,7 +76,7 @@ def batches(*setting: Any) -> Iterator[int]:
 def measure(data: str, batch_size: int, case: tuple[int, int, int], seed: int, seconds: float) -> Round:
     cores, workers, threads = case
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:cores])  # workers inherit it
+    os.sched_setaffinity(0, sorted(before)[:cores])  # inherited by the workers
     try:
         start = partial(batches, data, batch_size, workers, threads, seed)
         return Round(**time_batches(start, workers=workers, seconds=seconds))
@@ -85,7 +85,7 @@ def measure(data: str, batch_size: int, case: tuple[int, int, int], seed: int, s
 
 
 def check_pixels(data: str, batch_size: int) -> None:
-    """Make a batch in both ways: threads must not change it."""
+    """Check that a batch is the same with one and with two threads."""
     made = []
     for threads in (1, 2):
         with loading(data, batch_size, 1, threads, 0) as loader:
@@ -99,25 +99,25 @@ def main() -> None:
     parser.add_argument("data", nargs="?", default=str(ROOT / "shards/photos"), help="a packed dataset with labels")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement, at least")
+    parser.add_argument("--seconds", type=float, default=3.0, help="minimum duration of each measurement")
     args = parser.parse_args()
 
     check_pixels(args.data, args.batch_size)
     cases = [case for case in CASES if case[0] <= len(os.sched_getaffinity(0))]
-    found: dict[tuple[int, int, int], list[Round]] = {case: [] for case in cases}
+    measured: dict[tuple[int, int, int], list[Round]] = {case: [] for case in cases}
     for number in range(args.rounds):
         for case in cases:
-            found[case].append(measure(args.data, args.batch_size, case, number, args.seconds))
-            print(f"round {number + 1}: {case}: {found[case][-1].speed:,.0f} images/s", flush=True)
+            measured[case].append(measure(args.data, args.batch_size, case, number, args.seconds))
+            print(f"round {number + 1}: {case}: {measured[case][-1].speed:,.0f} images/s", flush=True)
 
-    rows = [("cores", "processes", "threads of each", "images/s", "of 1 thread each", "CPU-s per 1,000", "memory")]
-    for (cores, workers, threads), rounds in found.items():
-        plain = found[cores, workers, 1]
+    rows = [("cores", "processes", "threads each", "images/s", "ratio to 1 thread", "CPU-s per 1,000", "memory")]
+    for (cores, workers, threads), rounds in measured.items():
+        one_thread = measured[cores, workers, 1]
         rows.append(
             (
                 *map(str, (cores, workers, threads)),
                 Spread.of([r.speed for r in rounds]).show(",.0f"),
-                Spread.of([r.speed / other.speed for r, other in zip(rounds, plain, strict=True)]).show(".2f"),
+                Spread.of([r.speed / other.speed for r, other in zip(rounds, one_thread, strict=True)]).show(".2f"),
                 Spread.of([r.cpu_per_1000 for r in rounds]).show(".2f"),
                 f"{max(r.memory_bytes for r in rounds) / 1e6:,.0f} MB",
             )

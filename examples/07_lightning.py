@@ -1,12 +1,12 @@
 """Train with Lightning on several processes; checkpoints inside an epoch and at its end resume at the very next batch.
 
     pip install lightning
-    python examples/01_pack_folder.py                      # makes shards/photos
+    python examples/01_pack_folder.py                      # writes shards/photos
     python examples/07_lightning.py --devices 2
     python examples/07_lightning.py --devices 2 --epochs 5 --resume build/lightning/last.ckpt
 
-Lightning saves the state of the loader in its checkpoints and hands it back by itself. Nothing here is about ranks: the
-loader finds its own when an epoch starts.
+Lightning saves the state of the loader in its checkpoints and restores it. The loader detects its rank when an epoch
+starts.
 """
 
 import argparse
@@ -28,19 +28,19 @@ ROOT = Path(__file__).resolve().parent.parent
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small network on packed images with Lightning.")
     parser.add_argument("--data", default=ROOT / "shards/photos", help="dataset to train and to validate on")
-    parser.add_argument("--devices", type=int, default=1, help="processes, each with a device of its own")
+    parser.add_argument("--devices", type=int, default=1, help="processes, each with its own device")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32, help="of each process")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per batch of each process")
     parser.add_argument("--size", type=int, default=96, help="pixels a side")
     parser.add_argument("--out", type=Path, default=ROOT / "build/lightning", help="folder for checkpoints")
     parser.add_argument("--save-every", type=int, default=10, help="steps from one checkpoint to the next")
-    parser.add_argument("--resume", help="a checkpoint to go on from")
+    parser.add_argument("--resume", help="checkpoint to continue from")
     parser.add_argument("--metrics", type=Path, help="file for a JSON line per step and rank: loss, and sample keys")
     return parser.parse_args()
 
 
 class Classifier(LightningModule):
-    """A small network from scratch."""
+    """A small network without pretrained weights."""
 
     def __init__(self, classes: int, metrics: Path | None) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Classifier(LightningModule):
         self.metrics = metrics
 
     def training_step(self, batch: tuple, _: int) -> torch.Tensor:
-        """Take a step."""
+        """Return the loss of a batch."""
         images, labels, keys = batch
         loss = nn.functional.cross_entropy(self.model(images / 255), labels)
         if self.metrics:
@@ -60,7 +60,7 @@ class Classifier(LightningModule):
         return loss
 
     def validation_step(self, batch: tuple, _: int) -> None:
-        """Count what is right. The padding of the last batches does not count."""
+        """Update the accuracy, without the padding of the last batches."""
         images, labels, valid = batch
         self.accuracy.update(self.model(images / 255)[valid], labels[valid])
         self.log("accuracy", self.accuracy)
@@ -72,8 +72,8 @@ class Classifier(LightningModule):
 
 def main() -> None:
     args = parse()
-    # Made before Lightning starts its processes. On GPUs rather make them in the LightningModule's train_dataloader(),
-    # with device=self.device: then each batch is copied while the one before is used.
+    # Created before Lightning starts its processes. On GPUs, create them in the LightningModule's train_dataloader()
+    # with device=self.device instead: then each batch is copied while the previous one is used.
     train = wt.make_loader(
         args.data,
         batch_size=args.batch_size,
@@ -85,7 +85,7 @@ def main() -> None:
         args.data,
         batch_size=args.batch_size,
         view=wt.CenterCrop(args.size, resize=args.size * 8 // 7),
-        tail="mask",  # fills up the last batches, and marks what was added
+        tail="mask",  # pads the last batches and marks the padding
     )
     every_steps = ModelCheckpoint(
         args.out, filename="{step}", every_n_train_steps=args.save_every, save_top_k=-1, save_last="link"

@@ -1,4 +1,4 @@
-"""What `make demo` runs: pack the sample photographs, verify them, stream them, and train a small model on them."""
+"""The program of `make demo`: pack the sample images, verify them, stream them, and train a small model on them."""
 
 import os
 import shlex
@@ -14,42 +14,42 @@ from torch import nn
 import wds_tools as wt
 
 ROOT = Path(__file__).resolve().parent.parent
-PHOTOS = Path("shards/sample/images")  # paths are shown as they are used, from the root of the repository
+PHOTOS = Path("shards/sample/images")  # relative paths, because the commands are printed; main() changes to ROOT
 TRAIN, VAL = Path("shards/demo/train"), Path("shards/demo/val")
-HELD_OUT = 5  # every fifth picture of a class
+HELD_OUT = 5  # every fifth image of a class
 SIZE, BATCH_SIZE, EPOCHS, LEARNING_RATE = 64, 32, 8, 3e-3
-MEASURE_SECONDS, TRAIN_SECONDS = 3.0, 30.0  # the second one ends it early on a machine that is busy
+MEASURE_SECONDS, TRAIN_SECONDS = 3.0, 30.0  # the limit for training on a busy machine
 
 
 def main() -> None:
     os.chdir(ROOT)
     started = time.monotonic()
-    title("1. Pack: folders of photographs become shards, each with an index, and a manifest")
+    title("1. Pack: image folders become shards, each with an index, and a manifest")
     split(PHOTOS, Path("build/demo"))
     for part in (TRAIN, VAL):
         wds_tools("pack", f"build/demo/{part.name}", part, "--shard-bytes", "1MB", "--workers", "1", "--fresh")
     show_folder(TRAIN)
 
-    title("2. Look and verify: every checksum, of the shards as they lie on the disk")
+    title("2. Inspect and verify: every checksum of the shards on disk")
     wds_tools("info", TRAIN)
     wds_tools("verify", TRAIN)
     wds_tools("verify", VAL)
 
-    title("3. Stream: the view of ImageNet training, RandomResizedCrop(224) and a flip, no model behind it")
+    title("3. Stream: RandomResizedCrop(224) and a flip, as for ImageNet training, without a model")
     measure_loader()
 
-    title("4. Resume: what comes next depends on the state alone")
+    title("4. Resume: the next batch depends only on the state")
     show_resume()
 
     title(f"5. Train: a small network from scratch, at {SIZE} pixels, on the CPU")
     train()
 
-    title(f"Done in {time.monotonic() - started:.0f} s. Where to go next")
-    print("  README.md               the loader on one page; your own folder in two commands")
-    print("  examples/02_train.py    training with checkpoints, on one GPU or with torchrun on many")
+    title(f"Done in {time.monotonic() - started:.0f} s. Next steps")
+    print("  README.md               the loader on one page, and how to pack your own folder")
+    print("  examples/02_train.py    training with checkpoints, on one GPU or on many with torchrun")
     print("  docs/how-it-works.md    why the order is the same on any number of workers and ranks")
-    print("  docs/format.md          what is in the files that now lie in shards/demo/")
-    print("  make test               the whole test suite;  make help  the other targets")
+    print("  docs/format.md          the files that are now in shards/demo/")
+    print("  make test               all tests;  make help  the other targets")
 
 
 def title(text: str) -> None:
@@ -57,7 +57,7 @@ def title(text: str) -> None:
 
 
 def wds_tools(*words: str | Path) -> None:
-    """Show a command of wds-tools, run it, and show what it says, but for its advice on what to do next."""
+    """Print a command of wds-tools, run it, and print its output without its advice on the next step."""
     arguments = [str(word) for word in words]
     print(f"$ wds-tools {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-c", "from wds_tools.cli import main; main()", *arguments]
@@ -68,7 +68,7 @@ def wds_tools(*words: str | Path) -> None:
 
 
 def split(photos: Path, to: Path) -> None:
-    """Link the photographs into two trees: ``train``, and ``val`` with what the training does not see."""
+    """Link the images into two folders: ``train``, and ``val`` with those held out."""
     shutil.rmtree(to, ignore_errors=True)
     counts = {"train": 0, "val": 0}
     for folder in sorted(photos.iterdir()):
@@ -77,9 +77,7 @@ def split(photos: Path, to: Path) -> None:
             (to / part / folder.name).mkdir(parents=True, exist_ok=True)
             (to / part / folder.name / path.name).symlink_to(path.resolve())
             counts[part] += 1
-    print(
-        f"{photos}: {counts['train']} pictures to train on, {counts['val']} held out (every {HELD_OUT}th of a class)\n"
-    )
+    print(f"{photos}: {counts['train']} images to train on, {counts['val']} held out (every {HELD_OUT}th of a class)\n")
 
 
 def show_folder(folder: Path) -> None:
@@ -117,10 +115,10 @@ def show_resume() -> None:
         got = next(iter(second))
     print(f"stopped after 3 of {len(first)} steps with 2 workers, in this state:\n  {state}")
     same = torch.equal(got.image, expected.image) and torch.equal(got.label, expected.label)
-    verdict = "the same, to the pixel" if same else "DIFFERENT"
-    print(f"another loader with 1 worker goes on from it: its next batch is {verdict}")
+    verdict = "the same, pixel by pixel" if same else "DIFFERENT"
+    print(f"another loader with 1 worker continues from it: its next batch is {verdict}")
     if not same:
-        sys.exit("demo: the batch after a resume is not what it should be")
+        sys.exit("demo: the batch after the resume differs from the expected one")
 
 
 def network(classes: int) -> nn.Module:
@@ -150,7 +148,7 @@ def train() -> None:
     with loader, held_out:
         for epoch in range(EPOCHS):
             if time.monotonic() - started > TRAIN_SECONDS:
-                print(f"that is enough: {TRAIN_SECONDS:.0f} seconds are over")
+                print(f"stopped: the limit of {TRAIN_SECONDS:.0f} seconds is over")
                 break
             losses = []
             for images, labels in loader:
@@ -160,26 +158,29 @@ def train() -> None:
                 optimizer.step()
                 schedule.step()
                 losses.append(loss.item())
-            right = accuracy(model, held_out)
+            held_out_accuracy = accuracy(model, held_out)
             mean = sum(losses) / len(losses)
             print(
-                f"epoch {epoch + 1:2}   loss {mean:.2f}   held-out accuracy {right:6.1%} {'#' * round(40 * right)}",
+                f"epoch {epoch + 1:2}   loss {mean:.2f}   held-out accuracy {held_out_accuracy:6.1%} "
+                f"{'#' * round(40 * held_out_accuracy)}",
                 flush=True,
             )
-    print("\nThe held-out pictures were never trained on, but they are crops of the same eight photographs: this shows")
-    print("that packing, loading and training work together, and says nothing about how well a model knows cats.")
+    print(
+        "\nThe held-out images were not used for training, but they are crops of the same eight photographs. This shows"
+    )
+    print("that packing, loading and training work together. It says nothing about the quality of the model.")
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, loader: object) -> float:
-    """Return the part of the samples whose class the model names; padding at the end is not counted."""
-    right = total = 0
+    """Return the accuracy of the model; the padding of the last batch is not counted."""
+    correct = total = 0
     model.eval()
     for images, labels, valid in loader:
-        right += int(((model(images).argmax(1) == labels) & valid).sum())
+        correct += int(((model(images).argmax(1) == labels) & valid).sum())
         total += int(valid.sum())
     model.train()
-    return right / total
+    return correct / total
 
 
 if __name__ == "__main__":

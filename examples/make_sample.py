@@ -1,10 +1,10 @@
-"""Make the sample image set under ``shards/sample/images`` from a few freely licensed photographs.
+"""Write the sample images in ``shards/sample/images`` from a few freely licensed photographs.
 
-Every class is one photograph, and every image of a class is a random crop of it that contains the
-photograph's subject.  Sizes, JPEG qualities, chroma subsampling, progressive scans, greyscale and a few PNGs
-are mixed in on purpose, so that packing and loading the set meets the kinds of file a real folder holds.
+Each class is one photograph, and each image of a class is a random crop of it that contains the photograph's subject.
+Sizes, JPEG qualities, chroma subsampling, progressive scans, greyscale and a few PNGs vary on purpose, so that the set
+has the kinds of files that a real folder has.
 
-The photographs come from two packages; unpack them and name the folders that hold them:
+The photographs are in two packages. Unpack these and give the folders:
 
 * Debian package ``lomiri-wallpapers-16.04`` (version 20.04.0-2), folder ``usr/share/backgrounds``
   (``apt-get download`` it, then ``dpkg -x``);
@@ -13,9 +13,8 @@ The photographs come from two packages; unpack them and name the folders that ho
 
 ``shards/README.md`` gives the author and licence of every photograph.
 
-The output depends on nothing but the photographs, ``--seed`` and the codecs inside Pillow: the same Pillow
-build writes the same bytes every time.  The committed files were written by Pillow 13.0.0
-(libjpeg-turbo 3.2.0, the x86-64 Linux wheel).
+The output depends only on the photographs, ``--seed`` and the codecs in Pillow: the same Pillow build writes the same
+bytes every time. The committed files were written by Pillow 13.0.0 (libjpeg-turbo 3.2.0, the x86-64 Linux wheel).
 
     python examples/make_sample.py FOLDER_WITH_WALLPAPERS FOLDER_WITH_SKIMAGE_DATA
 """
@@ -30,14 +29,14 @@ from PIL import Image
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "shards" / "sample" / "images"
 MIN_SIDE, MAX_SIDE = 160, 500
-# Shrinking the wallpapers (up to 5312 pixels wide) once is much cheaper than filtering them for every crop,
-# and still leaves every crop larger than the image made of it.
+# Shrinking the wallpapers (up to 5312 pixels wide) once is much cheaper than for every crop, and every crop is still
+# larger than the image made from it.
 WORK_SIDE = 1600
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A source photograph, and the point of it (as fractions of width and height) every crop contains."""
+    """A source photograph, and the point that every crop contains, as fractions of width and height."""
 
     file: str
     focus: tuple[float, float]
@@ -54,13 +53,13 @@ PHOTOS = {
     "rocket": Photo("rocket.jpg", (0.50, 0.50)),
 }
 
-# Photographic PNGs are several times the size of JPEGs, so each class gets one in colour and one other.
+# PNGs of photographs are several times as large as JPEGs, so each class has only one in colour and one other.
 PNG_COLOUR_INDEX, PNG_OTHER_INDEX = 7, 23
 PNG_OTHER_MODES = ("P", "RGBA", "L")
 
 
 def find_photo(name: str, folders: Sequence[Path]) -> Path:
-    """Return the first file called ``name`` in or below ``folders``."""
+    """Return the first file with this name in ``folders`` and their subfolders."""
     for folder in folders:
         for path in sorted(folder.rglob(name)):
             return path
@@ -68,7 +67,7 @@ def find_photo(name: str, folders: Sequence[Path]) -> Path:
 
 
 def open_photo(path: Path) -> Image.Image:
-    """Read a photograph as RGB at working size, without metadata (which would be copied into the PNGs)."""
+    """Read a photograph as RGB, at most WORK_SIDE pixels per side, without metadata (PNGs would keep it)."""
     with Image.open(path) as file:
         file.thumbnail((WORK_SIDE, WORK_SIDE), Image.Resampling.LANCZOS)
         image = file.convert("RGB")
@@ -77,15 +76,15 @@ def open_photo(path: Path) -> Image.Image:
 
 
 def draw_side(rng: random.Random, limit: int) -> int:
-    """Draw a width or height; the third power makes most of them small, which keeps the set small."""
+    """Draw a width or height. The third power makes most of them small, so that the set is small."""
     return round(MIN_SIDE + (limit - MIN_SIDE) * rng.random() ** 3)
 
 
 def crop(photo: Image.Image, focus: tuple[float, float], limit: int, rng: random.Random) -> Image.Image:
-    """Cut a random region around ``focus`` and shrink it to a random size of at most ``limit`` a side."""
+    """Cut a random region around ``focus`` and shrink it to a random size of at most ``limit`` pixels per side."""
     size = (draw_side(rng, min(limit, photo.width)), draw_side(rng, min(limit, photo.height)))
     fit = min(whole / side for whole, side in zip(photo.size, size, strict=True))
-    # A region smaller than the image made of it would have to be enlarged, which only adds blur.
+    # Not below 1: enlarging a region would only add blur.
     scale = max(1.0, fit * rng.uniform(0.55, 1.0))
     region = [min(float(whole), side * scale) for whole, side in zip(photo.size, size, strict=True)]
     origin = [
@@ -97,7 +96,7 @@ def crop(photo: Image.Image, focus: tuple[float, float], limit: int, rng: random
 
 
 def save_png(image: Image.Image, path: Path, mode: str) -> None:
-    """Write ``image`` as a PNG of the given mode."""
+    """Write an image as a PNG with the given Pillow mode."""
     if mode == "RGBA":
         image.putalpha(Image.radial_gradient("L").resize(image.size).point(lambda value: 255 - value))
     elif mode == "P":
@@ -108,7 +107,7 @@ def save_png(image: Image.Image, path: Path, mode: str) -> None:
 
 
 def save_jpeg(image: Image.Image, path: Path, rng: random.Random) -> None:
-    """Write ``image`` as a JPEG of random quality, subsampling, scan order and (rarely) greyscale."""
+    """Write an image as a JPEG with random quality, subsampling and scan order, rarely in greyscale."""
     quality = rng.randint(50, 95)
     subsampling = "4:4:4" if rng.random() < 0.3 else "4:2:0"
     progressive = rng.random() < 0.2
@@ -118,8 +117,8 @@ def save_jpeg(image: Image.Image, path: Path, rng: random.Random) -> None:
 
 
 def write_class(name: str, number: int, photo: Image.Image, count: int, seed: int, out: Path) -> int:
-    """Write ``count`` crops of ``photo`` to ``out/name`` and return how many bytes they take."""
-    # Seeding by name keeps a class unchanged when another one is added or removed.
+    """Write ``count`` crops of a photograph to ``out/name``; return their total size in bytes."""
+    # The name is part of the seed, so a class does not change when another one is added or removed.
     rng = random.Random(f"{seed}/{name}")
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,10 +137,10 @@ def write_class(name: str, number: int, photo: Image.Image, count: int, seed: in
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the whole set, as the command line says."""
-    parser = argparse.ArgumentParser(description="Make the sample images from freely licensed photographs.")
-    parser.add_argument("sources", nargs="+", type=Path, help="folders searched for the source photographs")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="where the class folders go")
+    """Write the set that the command line describes."""
+    parser = argparse.ArgumentParser(description="Write the sample images from freely licensed photographs.")
+    parser.add_argument("sources", nargs="+", type=Path, help="folders that are searched for the source photographs")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder for the class folders")
     parser.add_argument("--count", type=int, default=50, help="images per class (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of every random choice")
     args = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-""".ci/run: the programs it leaves on the PATH, the skips it allows, and how it ends."""
+""".ci/run: the programs on its PATH, the reasons for skips that it allows, and its output and exit status."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def run(tmp_path: Path):
 
 
 @pytest.mark.parametrize("reason", ["no CUDA device", "missing kernel feature: seccomp_unotify"])
-def test_an_allowed_reason_passes_and_the_closing_line_is_the_last(run, reason: str) -> None:
+def test_a_skip_for_an_allowed_reason_passes_and_the_summary_is_the_last_line(run, reason: str) -> None:
     done = run(f"SKIPPED [1] tests/test_x.py:13: {reason}", CLOSING, "make: nothing else to do")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == CLOSING
 
 
 @pytest.mark.parametrize("reason", ["strace is not installed", "the compiled path is not built"])
-def test_any_other_reason_fails_and_is_printed(run, reason: str) -> None:
+def test_a_skip_for_any_other_reason_fails_and_is_printed(run, reason: str) -> None:
     done = run(f"SKIPPED [2] tests/test_x.py:13: {reason}", CLOSING)
     assert done.returncode == 1
     assert "not allowed" in done.stdout
@@ -56,11 +56,11 @@ def test_any_other_reason_fails_and_is_printed(run, reason: str) -> None:
     assert done.stdout.splitlines()[-1] == CLOSING
 
 
-def test_the_status_of_a_failed_run_is_kept(run) -> None:
+def test_a_failed_test_run_fails(run) -> None:
     assert run("1 failed, 2 passed in 3.00s", status=3).returncode != 0
 
 
-def test_no_program_is_on_the_path_but_those_that_the_readme_names(run) -> None:
+def test_only_programs_that_the_readme_names_are_on_the_path(run) -> None:
     (line,) = [line for line in run(CLOSING).stdout.splitlines() if line.startswith("programs: ")]
     found = set(line.split()[1:])
     assert {"make", "python3", "cc"} <= found

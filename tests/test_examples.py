@@ -1,4 +1,4 @@
-"""The examples run as they stand, in processes of their own, on the sample photographs."""
+"""The examples run unchanged, each in its own process, on the sample images."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-# Small enough to train a ResNet-18 in seconds: 40 samples are 5 steps of 8 an epoch.
+# Small enough to train a ResNet-18 in seconds: 40 samples are 5 steps of 8 per epoch.
 TINY = ("--size", "32", "--batch-size", "8", "--save-every", "3")
 
 
 def command(*words: str | Path) -> list[str]:
-    """Return the command line of an example: its name, and its arguments."""
+    """Return the command that runs an example, given its file name and arguments."""
     return [sys.executable, str(EXAMPLES / words[0]), *map(str, words[1:])]
 
 
@@ -36,47 +36,47 @@ def run(words: list[str]) -> str:
 
 
 def read_steps(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return what was trained on, by step and rank; a step that was done again must not differ."""
+    """Return the metrics by step and rank. A step that was repeated must have the same metrics."""
     steps: dict[tuple[int, int], dict[str, Any]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
         assert steps.setdefault((line["step"], line["rank"]), line) == line
     return steps
 
 
-def test_pack_folder_tells_what_it_made(tmp_path: Path, photos: Path) -> None:
+def test_pack_folder_reports_classes_and_shards_and_keeps_them_on_a_rerun(tmp_path: Path, photos: Path) -> None:
     words = command("01_pack_folder.py", photos, tmp_path / "photos")
     first, second = run(words), run(words)
     assert first.startswith("400 images of 8 classes")
     assert "0 astronaut" in first
-    assert "7 shards made, 0 kept" in first
-    assert "0 shards made, 7 kept" in second
+    assert "7 shards written, 0 kept" in first
+    assert "0 shards written, 7 kept" in second
 
 
-def test_train_goes_on_after_kill_9_as_if_nothing_had_happened(tmp_path: Path, few: Path) -> None:
-    straight, broken = tmp_path / "straight.jsonl", tmp_path / "broken.jsonl"
+def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(tmp_path: Path, few: Path) -> None:
+    uninterrupted, killed = tmp_path / "uninterrupted.jsonl", tmp_path / "killed.jsonl"
     train = command("02_train.py", "--data", few, "--epochs", "2", *TINY)
-    run([*train, "--checkpoint", str(tmp_path / "straight.pt"), "--metrics", str(straight)])
+    run([*train, "--checkpoint", str(tmp_path / "uninterrupted.pt"), "--metrics", str(uninterrupted)])
 
-    checkpoint = tmp_path / "broken.pt"
-    train += ["--checkpoint", str(checkpoint), "--metrics", str(broken)]
+    checkpoint = tmp_path / "killed.pt"
+    train += ["--checkpoint", str(checkpoint), "--metrics", str(killed)]
     process = subprocess.Popen(train, env=environment(), stdout=subprocess.DEVNULL)
-    while process.poll() is None and not (broken.exists() and len(read_complete_lines(broken)) >= 4):
+    while process.poll() is None and not (killed.exists() and len(read_complete_lines(killed)) >= 4):
         time.sleep(0.01)
     process.kill()
-    assert process.wait() == -9, "it was to be killed in the middle of an epoch"
-    broken.write_text("".join(read_complete_lines(broken)))
+    assert process.wait() == -9, "it ended before it was killed"
+    killed.write_text("".join(read_complete_lines(killed)))
     run([*train, "--resume"])
 
-    expected, got = read_steps(straight), read_steps(broken)
+    expected, got = read_steps(uninterrupted), read_steps(killed)
     assert len(expected) == 10
-    assert got == expected  # keys and losses
+    assert got == expected  # including keys and losses
 
 
 def read_complete_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def test_train_under_torchrun_takes_every_sample_once_and_the_same_samples_each_step(tmp_path: Path, few: Path) -> None:
+def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process(tmp_path: Path, few: Path) -> None:
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     train = command("02_train.py", "--data", few, "--epochs", "1", *TINY, "--checkpoint", tmp_path / "checkpoint.pt")
     run([*train, "--metrics", str(one)])
@@ -84,47 +84,47 @@ def test_train_under_torchrun_takes_every_sample_once_and_the_same_samples_each_
     assert "accuracy" in out
     assert out.count("epoch 0: step 5") == 1
 
-    of_step: dict[int, list[str]] = defaultdict(list)
+    keys_by_step: dict[int, list[str]] = defaultdict(list)
     for (step, _rank), line in read_steps(two).items():
-        of_step[step] += line["keys"]
-    assert {step: sorted(keys) for step, keys in of_step.items()} == {
+        keys_by_step[step] += line["keys"]
+    assert {step: sorted(keys) for step, keys in keys_by_step.items()} == {
         step: sorted(line["keys"]) for (step, _rank), line in read_steps(one).items()
     }
-    assert len({key for keys in of_step.values() for key in keys}) == 40
+    assert len({key for keys in keys_by_step.values() for key in keys}) == 40
 
 
-def test_plain_dataloader_takes_whole_batches_of_both_workers(packed: Path) -> None:
+def test_plain_dataloader_yields_whole_batches_from_both_workers(packed: Path) -> None:
     out = run(command("03_plain_dataloader.py", packed))
     assert "epoch 0: 384 of 384 samples, as batches torch.uint8 [32, 3, 96, 96]" in out
     assert "epoch 1: 384 of 384" in out
 
 
-def test_shards_of_webdataset_are_indexed_and_streamed(tmp_path: Path) -> None:
+def test_shards_written_by_webdataset_are_indexed_and_streamed(tmp_path: Path) -> None:
     out = run(command("04_from_webdataset_shards.py", tmp_path))
     assert "indexed 4 shards with 384 samples; fields: cls, jpg, txt" in out
     assert "48 batches of 8" in out
     assert (tmp_path / "manifest.json").exists()
 
 
-def test_demo_shows_every_step_and_learns(tmp_path: Path) -> None:
-    # The demo works in the repository that it lies in; here that is a folder with the same photographs.
+def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path) -> None:
+    # The demo works in the repository that contains it; here that is a folder with the same images.
     (tmp_path / "examples").mkdir()
     demo = Path(shutil.copy(EXAMPLES / "demo.py", tmp_path / "examples"))
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "sample").symlink_to(ROOT / "shards" / "sample")
     out = run([sys.executable, str(demo)])
     assert "$ wds-tools pack build/demo/train shards/demo/train" in out
-    assert "its next batch is the same, to the pixel" in out
+    assert "its next batch is the same, pixel by pixel" in out
     assert re.search(r"[0-9,]+ images per second", out)
-    reached = [float(number) for number in re.findall(r"held-out accuracy +([0-9.]+)%", out)]
-    assert len(reached) >= 2
-    assert max(reached) > 60, "chance is 12.5"
+    accuracies = [float(number) for number in re.findall(r"held-out accuracy +([0-9.]+)%", out)]
+    assert len(accuracies) >= 2
+    assert max(accuracies) > 60, "chance is 12.5"
     assert (tmp_path / "shards" / "demo" / "val" / "manifest.json").exists()
 
 
-def test_shuffle_quality_prints_its_tables_and_draws_its_picture(tmp_path: Path) -> None:
+def test_shuffle_quality_prints_its_tables_and_draws_its_chart(tmp_path: Path) -> None:
     out = run(command("05_shuffle_quality.py", "--samples", "20000", "--out", tmp_path / "quality.svg"))
-    assert "| packed by us | 4,096 | 1 | 256 | " in out
+    assert "| packed by `pack` | 4,096 | 1 | 256 | " in out
     assert out.count("|---") > 10
     assert "1 / (1 + (B - 1) b / W)" in out
     assert (tmp_path / "quality.svg").read_text().count("<circle") > 100

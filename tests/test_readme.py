@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands, from a folder that looks like the root of the repository."""
+"""The code of the README runs unchanged, in a folder that looks like the root of the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code in the README: its language, the line before its first one, and its text."""
+    """A block of code in the README: its language, the number of lines before it, and its text."""
 
     language: str
     line: int
@@ -29,7 +29,7 @@ class Block:
 
 
 def blocks() -> Iterator[Block]:
-    """Yield the blocks that can run: those after a comment that begins with "not run" cannot."""
+    """Yield the blocks, except those after a comment that begins with "not run"."""
     text = README.read_text()
     for match in re.finditer(r"^(<!-- not run[^\n]*\n)?```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if match[1] is None:
@@ -37,19 +37,19 @@ def blocks() -> Iterator[Block]:
 
 
 def run_commands(text: str) -> int:
-    """Run the commands of wds-tools in a block for the shell; return how many there are."""
-    ours = [line for line in text.splitlines() if line.startswith("wds-tools ")]
-    for line in ours:
+    """Run the wds-tools commands of a shell block; return their number."""
+    commands = [line for line in text.splitlines() if line.startswith("wds-tools ")]
+    for line in commands:
         code = "from wds_tools.cli import main; main()"
         words = [sys.executable, "-c", code, *shlex.split(line, comments=True)[1:]]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
-    return len(ours)
+    return len(commands)
 
 
 def write_old_shards(folder: Path) -> None:
-    """Write what the README takes for shards that the reader has."""
+    """Write the existing shards that the README mentions."""
     folder.mkdir(parents=True)
     photos = sorted((ROOT / "shards" / "sample" / "images").glob("*/*.jpg"))[::4]
     with webdataset.ShardWriter(f"{folder}/train-%06d.tar", maxcount=24, verbose=0) as writer:
@@ -59,7 +59,7 @@ def write_old_shards(folder: Path) -> None:
 
 @pytest.fixture
 def namespace() -> Iterator[dict[str, Any]]:
-    """Yield what the blocks define, and close the loaders among it."""
+    """Yield the names that the blocks define; then close the loaders among them."""
     names: dict[str, Any] = {"__name__": "__main__"}
     yield names
     for value in names.values():
@@ -67,7 +67,7 @@ def namespace() -> Iterator[dict[str, Any]]:
             value.close()
 
 
-def test_everything_on_the_page_runs_from_top_to_bottom(
+def test_all_code_on_the_page_runs_from_top_to_bottom(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -81,33 +81,48 @@ def test_everything_on_the_page_runs_from_top_to_bottom(
     for block in blocks():
         if block.language == "bash":
             commands += run_commands(block.text)
-        else:  # the empty lines make a traceback tell the README's line
+        else:  # the empty lines give tracebacks the line number of the README
             exec(compile("\n" * block.line + block.text, str(README), "exec"), namespace)
     assert commands == 2
     out = capsys.readouterr().out
     assert "epoch 2: loss" in out
     assert "400 images in 7 shards; 0 skipped" in out
-    assert "on 400 pictures" in out
+    assert "on 400 images" in out
 
 
-def test_every_link_leads_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", README.read_text())
-    assert len(targets) > 5
-    assert [target for target in targets if "://" not in target and not (ROOT / target).exists()] == []
+PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "shards" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_every_target_of_make_that_is_named_exists() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_target_of_every_link_exists(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
+    assert len(links) > 5 or page != README
+    for path, anchor in links:
+        if "://" in path:
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in headings(target), f"{path}#{anchor}"
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub forms them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_make_target_on_the_page_exists() -> None:
     named = set(re.findall(r"make (test|demo|help|lint|torture|bench|clean|format|wheels)\b", README.read_text()))
-    there = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {"test", "demo"} <= named <= there
+    existing = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"test", "demo"} <= named <= existing
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_the_page_names_every_command_and_no_other() -> None:
     from wds_tools import cli
 
     named = set(re.findall(r"wds-tools ([a-z]+)", README.read_text()))
     assert named == set(cli.cli.commands)
 
 
-def test_the_page_stays_short() -> None:
+def test_the_page_has_fewer_than_230_lines() -> None:
     assert len(README.read_text().splitlines()) < 230

@@ -186,7 +186,7 @@ def specified(heading: str) -> list[str]:
 def test_the_specification_names_every_word_of_the_manifest(packed: Path) -> None:
     manifest = json.loads((packed / "manifest.json").read_text())
     assert specified("## Manifest") == list(manifest)
-    assert sorted(specified("| word of a shard | value |")) == sorted(manifest["shards"][0])
+    assert sorted(specified("| JSON key of a shard | value |")) == sorted(manifest["shards"][0])
 
 
 def test_the_specification_names_every_column_of_an_index_with_its_type(packed: Path) -> None:
