@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "batch.h"
-#include "picture.h"
+#include "decoder.h"
 
 enum { SIDE = 64 }; /* of the pictures that are made */
 

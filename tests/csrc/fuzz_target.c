@@ -11,7 +11,7 @@
 #include "batch.h"
 #include "fuzz.h"
 #include "kernels.h"
-#include "picture.h"
+#include "decoder.h"
 #include "transcode.h"
 
 /* Bounds the memory and the time of a run. */

@@ -13,7 +13,7 @@ import oracle
 import pytest
 import torch
 import turbo
-from natively import needs_native
+from native_helpers import needs_native
 from numpy.typing import NDArray
 from torchvision.io import decode_jpeg
 from turbo import Coding, Script

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "picture.h"
+#include "decoder.h"
 
 /* What is used again from picture to picture. */
 typedef struct {

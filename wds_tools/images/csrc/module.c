@@ -7,7 +7,7 @@
 
 #include "batch.h"
 #include "kernels.h"
-#include "picture.h"
+#include "decoder.h"
 #include "transcode.h"
 
 /* Buffers of a list of bytes-like objects. */

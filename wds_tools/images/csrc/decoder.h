@@ -1,7 +1,7 @@
 /* A part of a JPEG as planes: luma and chroma as they are stored, before chroma is made as fine
    as luma and all becomes RGB. */
-#ifndef WDS_TOOLS_PICTURE_H
-#define WDS_TOOLS_PICTURE_H
+#ifndef WDS_TOOLS_DECODER_H
+#define WDS_TOOLS_DECODER_H
 
 #include "resample.h"
 #include "stopwatch.h"

@@ -5,7 +5,7 @@
    transformed. Planes are left as they are stored: to resize them and then turn the result into
    RGB is less work than the other way round, by the factor of the resizing, and half as much
    again for chroma. */
-#include "picture.h"
+#include "decoder.h"
 
 #include <math.h>
 #include <stdlib.h>
