@@ -1,10 +1,11 @@
-/* Decoding no more of a JPEG than a region needs.
+/* Decodes no more of a JPEG than a region needs.
 
-      Of a sequential scan only those restart intervals are decoded that the region touches, or,
-   without restart markers, the rows down to its end; and only blocks that it touches are
-   transformed. Planes are left as they are stored: to resize them and then turn the result into
-   RGB is less work than the other way round, by the factor of the resizing, and half as much
-   again for chroma. */
+   If the image has one scan, only the restart intervals that overlap the region are decoded;
+   without restart markers, the MCU rows down to the end of the region. The inverse DCT is computed
+   only for blocks that overlap it.
+
+   Chroma planes are not upsampled: the planes are resized first, and only the result is converted
+   to RGB. That is less work than upsampling and converting at full size. */
 #include "decoder.h"
 
 #include <math.h>
@@ -13,48 +14,48 @@
 #include "coefficients.h"
 #include "kernels.h"
 
-#define ROW_SLACK (2 * STRIP) /* what may be read and written behind a row of a plane */
+#define ROW_SLACK (2 * STRIP) /* bytes that may be read and written after a row of a plane */
 
-/* The blocks of a component that a region needs, and the plane that they become. */
+/* The blocks of a component that a region needs, and the layout of the plane that they become. */
 typedef struct {
-    int left, right, top, bottom; /* [left, right) x [top, bottom), in blocks */
-    int side;                     /* samples of a block in the plane */
+    int left, right, top, bottom; /* blocks: columns left to right - 1, rows top to bottom - 1 */
+    int block_size;               /* a block becomes block_size x block_size samples: 8, 4, 2 or 1 */
     size_t stride;
-    Quantization quantization;
-} Part;
+    PairedQuantization quantization;
+} PlaneLayout;
 
-/* A picture while it is decoded. */
+/* An image that is being decoded. */
 typedef struct {
-    Picture picture;
+    Image image;
     Header header;
-    Tables tables;
-    Mcu mcu;
+    HuffmanTables tables;
+    McuLayout mcu_layout;
     Intervals intervals;
     McuBox needed;
-    Part part[MAX_COMPONENTS];
+    PlaneLayout layout[MAX_COMPONENTS];
     GrowBuffer plane[MAX_COMPONENTS];
-    int begun;   /* intervals */
-    int lanes;   /* how many decode it now */
-    int is_open; /* it has intervals that have not been decoded yet */
+    int next_interval; /* index of the next interval to start */
+    int lanes;         /* number of lanes that decode it */
+    int in_use;        /* it has intervals that are not decoded yet */
     int failed;
-} Opened;
+} ActiveImage;
 
-/* One of two lanes, in an interval of a picture. */
+/* The interval of an image that one of two lanes decodes. */
 typedef struct {
-    Opened *opened; /* NULL: in none */
+    ActiveImage *active; /* NULL: none */
     const Interval *interval;
-    int mcu, count; /* those that it decodes: a row of MCUs at most, so that their coefficients stay in the cache */
-    Stream stream;
-    GrowBuffer blocks, last;
-} PictureLane;
+    int first_mcu, mcu_count; /* decoded together: one MCU row at most, so that the coefficients stay in the cache */
+    IntervalState state;
+    GrowBuffer blocks, last_index; /* of these MCUs */
+} ImageLane;
 
 struct Decoder {
     size_t max_pixels;
-    Order order;
-    Opened opened[2];
-    PictureLane lane[2];
-    Coefficients coefficients; /* of a picture with several scans */
-    const Pictures *pictures;
+    CoefficientOrder order;
+    ActiveImage active[2];
+    ImageLane lane[2];
+    Coefficients coefficients; /* of an image with more than one scan */
+    const ImageStream *stream;
 };
 
 Decoder *decoder_new(void)
@@ -62,11 +63,11 @@ Decoder *decoder_new(void)
     Decoder *decoder = calloc(1, sizeof *decoder);
     if (!decoder)
         return NULL;
-    pair_order(&decoder->order);
+    set_paired_order(&decoder->order);
     return decoder;
 }
 
-void decoder_limit(Decoder *decoder, size_t max_pixels)
+void decoder_set_limit(Decoder *decoder, size_t max_pixels)
 {
     decoder->max_pixels = max_pixels;
 }
@@ -74,172 +75,184 @@ void decoder_limit(Decoder *decoder, size_t max_pixels)
 void decoder_free(Decoder *decoder)
 {
     for (int i = 0; i < 2; i++) {
-        Opened *opened = &decoder->opened[i];
-        intervals_free(&opened->intervals);
+        ActiveImage *active = &decoder->active[i];
+        intervals_free(&active->intervals);
         for (int c = 0; c < MAX_COMPONENTS; c++)
-            buffer_free(&opened->plane[c]);
+            buffer_free(&active->plane[c]);
         buffer_free(&decoder->lane[i].blocks);
-        buffer_free(&decoder->lane[i].last);
+        buffer_free(&decoder->lane[i].last_index);
     }
     coefficients_free(&decoder->coefficients);
     free(decoder);
 }
 
-size_t decoder_size(const Decoder *decoder)
+size_t decoder_bytes(const Decoder *decoder)
 {
-    size_t bytes = decoder->coefficients.blocks.size + decoder->coefficients.last.size;
+    size_t bytes = decoder->coefficients.blocks.size + decoder->coefficients.last_index.size;
     for (int i = 0; i < 2; i++) {
-        const Opened *opened = &decoder->opened[i];
-        bytes += opened->intervals.bytes.size + opened->intervals.items.size;
-        bytes += decoder->lane[i].blocks.size + decoder->lane[i].last.size;
+        const ActiveImage *active = &decoder->active[i];
+        bytes += active->intervals.data.size + active->intervals.items.size;
+        bytes += decoder->lane[i].blocks.size + decoder->lane[i].last_index.size;
         for (int c = 0; c < MAX_COMPONENTS; c++)
-            bytes += opened->plane[c].size;
+            bytes += active->plane[c].size;
     }
     return bytes;
 }
 
-/* Returns whether chroma is stored as encoders do it: both planes alike, and no finer than luma. */
-static int is_sampled_evenly(const Header *header)
+/* Returns whether both chroma components have the same sampling factors, and these divide the
+   factors of luma. */
+static int has_supported_sampling(const Header *header)
 {
-    const Component *one = &header->component[0], *two = &header->component[1], *three = &header->component[2];
-    return header->count == 1 ||
-           (one->across % two->across == 0 && one->down % two->down == 0 && two->across == three->across &&
-            two->down == three->down);
+    const Component *luma = &header->component[0], *cb = &header->component[1], *cr = &header->component[2];
+    return header->component_count == 1 ||
+           (luma->h_factor % cb->h_factor == 0 && luma->v_factor % cb->v_factor == 0 &&
+            cb->h_factor == cr->h_factor && cb->v_factor == cr->v_factor);
 }
 
-/* Returns whether a picture is one of ours, holds the region, and takes no more memory than the
-   length of its file explains; what that means is told in Python, in jpeg.check_effort(). */
-static int is_ours(const Header *header, const Region *region, size_t max_pixels)
+/* Returns whether an image is supported, contains `region`, has at most `max_pixels`, and has a
+   file that is long enough for its size: at least one bit per block. check_effort() in
+   wds_tools/format/jpeg.py explains the limits. */
+static int is_supported(const Header *header, const Region *region, size_t max_pixels)
 {
     size_t width = (size_t)header->width, height = (size_t)header->height;
-    return is_sampled_evenly(header) && header->adobe_transform <= 1 && width * height <= max_pixels &&
+    return has_supported_sampling(header) && header->adobe_transform <= 1 && width * height <= max_pixels &&
            (size_t)region->left + (size_t)region->width <= width &&
            (size_t)region->top + (size_t)region->height <= height &&
            8 * header->size >= ((width + 7) / 8) * ((height + 7) / 8);
 }
 
-/* Returns whether one scan brings all there is. */
-static int is_one_scan(const Header *header)
+/* Returns whether the current scan is sequential and has all components. */
+static int is_only_scan(const Header *header)
 {
-    return !header->is_progressive && header->scan.count == header->count;
+    return !header->is_progressive && header->scan.component_count == header->component_count;
 }
 
-/* Returns what a region covers of a grid of cells. */
+/* Returns the cells of a grid that overlap a region; a cell is width x height. */
 static McuBox cells_of(const Region *region, int width, int height)
 {
     return (McuBox){
-        region->left / width, quotient_up(region->left + region->width, width), region->top / height,
-        quotient_up(region->top + region->height, height)};
+        region->left / width, ceil_div(region->left + region->width, width), region->top / height,
+        ceil_div(region->top + region->height, height)};
 }
 
-/* Returns how many samples a block becomes on each side: of chroma more than of luma, as long as
-   it gets no finer than that. */
-static int side_of(const Header *header, const Component *component, int side)
+/* Returns the number of samples on each side of a decoded block of `component`, if a block of luma
+   gets `size`. Blocks of subsampled chroma get more, so that chroma loses no more resolution than
+   luma; at most 8, and not so many that chroma becomes finer than luma. */
+static int decoded_block_size(const Header *header, const Component *component, int size)
 {
-    int most_across = header->most_across * side, most_down = header->most_down * side;
-    while (side < SIDE && most_across % (component->across * side * 2) == 0 &&
-           most_down % (component->down * side * 2) == 0)
-        side *= 2;
-    return side;
+    int max_h = header->max_h_factor * size, max_v = header->max_v_factor * size;
+    while (size < BLOCK_SIDE && max_h % (component->h_factor * size * 2) == 0 &&
+           max_v % (component->v_factor * size * 2) == 0)
+        size *= 2;
+    return size;
 }
 
-/* Finds which blocks are needed, and makes room for what they become. */
-static int make_parts(Opened *opened)
+/* Computes which blocks of each component are needed, and reserves memory for the planes. Returns
+   0, or -1 if memory ran out. */
+static int set_up_planes(ActiveImage *active)
 {
-    const Header *header = &opened->header;
-    for (int c = 0; c < header->count; c++) {
+    const Header *header = &active->header;
+    for (int c = 0; c < header->component_count; c++) {
         const Component *component = &header->component[c];
-        Part *part = &opened->part[c];
-        const Region *needed = &opened->picture.needed;
-        int across = component->across, down = component->down;
-        Region finer = {needed->left * across, needed->top * down, needed->width * across, needed->height * down};
-        McuBox blocks = cells_of(&finer, SIDE * header->most_across, SIDE * header->most_down);
-        part->left = blocks.left;
-        part->right = blocks.right;
-        part->top = blocks.top;
-        part->bottom = blocks.bottom;
-        part->side = side_of(header, component, SIDE / opened->picture.scale_denominator);
-        part->stride = (size_t)(part->right - part->left) * (size_t)part->side + ROW_SLACK;
-        size_t rows = (size_t)(part->bottom - part->top) * (size_t)part->side;
-        if (!buffer_reserve(&opened->plane[c], rows * part->stride))
+        PlaneLayout *layout = &active->layout[c];
+        const Region *needed = &active->image.needed;
+        int h_factor = component->h_factor, v_factor = component->v_factor;
+        /* in units of 1/max_h_factor and 1/max_v_factor samples of the component */
+        Region scaled = {
+            needed->left * h_factor, needed->top * v_factor, needed->width * h_factor, needed->height * v_factor};
+        McuBox blocks = cells_of(&scaled, BLOCK_SIDE * header->max_h_factor, BLOCK_SIDE * header->max_v_factor);
+        layout->left = blocks.left;
+        layout->right = blocks.right;
+        layout->top = blocks.top;
+        layout->bottom = blocks.bottom;
+        layout->block_size = decoded_block_size(header, component, BLOCK_SIDE / active->image.scale_denominator);
+        layout->stride = (size_t)(layout->right - layout->left) * (size_t)layout->block_size + ROW_SLACK;
+        size_t rows = (size_t)(layout->bottom - layout->top) * (size_t)layout->block_size;
+        if (!buffer_reserve(&active->plane[c], rows * layout->stride))
             return -1;
     }
     return 0;
 }
 
-/* Takes the quantization tables, which a component has once its first scan was read. */
-static void take_quantization(Opened *opened)
+/* Converts the quantization tables. A component has one as soon as its first scan header is
+   read. */
+static void set_quantization(ActiveImage *active)
 {
-    for (int c = 0; c < opened->header.count; c++)
-        pair_quantization(opened->header.component[c].quantization, &opened->part[c].quantization);
+    for (int c = 0; c < active->header.component_count; c++)
+        set_paired_quantization(active->header.component[c].quantization, &active->layout[c].quantization);
 }
 
-/* Transforms a block into its plane, if it is needed. */
+/* Transforms a block of component `c` into its plane, if it is needed. */
 static inline void transform_block(
-    Opened *opened, InverseDct *inverse_dct, int c, int row, int column, const int16_t *block, int last)
+    ActiveImage *active, InverseDct *inverse_dct, int c, int row, int column, const int16_t *block, int last_index)
 {
-    const Part *part = &opened->part[c];
-    if (column < part->left || column >= part->right || row < part->top || row >= part->bottom)
+    const PlaneLayout *layout = &active->layout[c];
+    if (column < layout->left || column >= layout->right || row < layout->top || row >= layout->bottom)
         return;
-    size_t y = (size_t)(row - part->top) * (size_t)part->side, x = (size_t)(column - part->left) * (size_t)part->side;
+    size_t y = (size_t)(row - layout->top) * (size_t)layout->block_size;
+    size_t x = (size_t)(column - layout->left) * (size_t)layout->block_size;
     inverse_dct(
-        block, last, &part->quantization, part->side, opened->plane[c].bytes + y * part->stride + x, part->stride);
+        block, last_index, &layout->quantization, layout->block_size, active->plane[c].bytes + y * layout->stride + x,
+        layout->stride);
 }
 
-/* Transforms the blocks of MCUs. */
-static void transform_mcus(Opened *opened, int first, int count, const int16_t *block, const uint8_t *last)
+/* Transforms the needed blocks of `count` MCUs from `first` on. */
+static void transform_mcus(
+    ActiveImage *active, int first, int count, const int16_t *block, const uint8_t *last_index)
 {
-    const Header *header = &opened->header;
+    const Header *header = &active->header;
     InverseDct *inverse_dct = kernels()->inverse_dct;
-    int row = first / header->mcus_across, column = first % header->mcus_across;
+    int row = first / header->mcu_columns, column = first % header->mcu_columns;
     for (int mcu = 0; mcu < count; mcu++) {
-        for (int c = 0; c < header->count; c++) {
+        for (int c = 0; c < header->component_count; c++) {
             const Component *component = &header->component[c];
-            for (int y = 0; y < component->down; y++)
-                for (int x = 0; x < component->across; x++, block += BLOCK, last++)
+            for (int y = 0; y < component->v_factor; y++)
+                for (int x = 0; x < component->h_factor; x++, block += BLOCK_SIZE, last_index++)
                     transform_block(
-                        opened, inverse_dct, c, row * component->down + y, column * component->across + x, block,
-                        *last);
+                        active, inverse_dct, c, row * component->v_factor + y, column * component->h_factor + x,
+                        block, *last_index);
         }
-        if (++column == header->mcus_across) {
+        if (++column == header->mcu_columns) {
             column = 0;
             row++;
         }
     }
 }
 
-static int decode_all_scans(Decoder *decoder, Opened *opened)
+/* Decodes an image with more than one scan to its planes. Returns 0, or -1 on failure. */
+static int decode_multiple_scans(Decoder *decoder, ActiveImage *active)
 {
-    Header *header = &opened->header;
+    Header *header = &active->header;
     Coefficients *coefficients = &decoder->coefficients;
-    if (decode_all(
-            coefficients, header, &opened->tables, &opened->intervals, &decoder->order, decoder->max_pixels))
+    if (decode_all_scans(
+            coefficients, header, &active->tables, &active->intervals, &decoder->order, decoder->max_pixels))
         return -1;
-    opened->intervals.count = 0; /* none is left */
-    take_quantization(opened);
-    int mcus = header->mcus_across * header->mcus_down;
-    memset(coefficients->last.bytes, BLOCK - 1, (size_t)mcus * (size_t)coefficients->of_mcu);
-    for (int row = opened->needed.top; row < opened->needed.bottom; row++) {
-        size_t first = (size_t)row * (size_t)header->mcus_across * (size_t)coefficients->of_mcu;
+    active->intervals.count = 0; /* none is left to decode */
+    set_quantization(active);
+    int mcus = header->mcu_columns * header->mcu_rows;
+    memset(coefficients->last_index.bytes, BLOCK_SIZE - 1, (size_t)mcus * (size_t)coefficients->mcu_blocks);
+    for (int row = active->needed.top; row < active->needed.bottom; row++) {
+        size_t first = (size_t)row * (size_t)header->mcu_columns * (size_t)coefficients->mcu_blocks;
         transform_mcus(
-            opened, row * header->mcus_across, header->mcus_across, blocks_of(coefficients) + first * BLOCK,
-            coefficients->last.bytes + first);
+            active, row * header->mcu_columns, header->mcu_columns, frame_blocks(coefficients) + first * BLOCK_SIZE,
+            coefficients->last_index.bytes + first);
     }
     return 0;
 }
 
-/* Says where the box is in a plane, and what is there of it. */
-static Box box_in_plane(const Opened *opened, int c)
+/* Returns the position of the image's box in the plane of component `c`, and which samples of the
+   plane are valid. */
+static PlaneBox box_in_plane(const ActiveImage *active, int c)
 {
-    const Header *header = &opened->header;
-    const Region *box = &opened->picture.box, *needed = &opened->picture.needed;
-    const Part *part = &opened->part[c];
-    int left = part->left * part->side, top = part->top * part->side;
-    double x = header->component[c].across * part->side / (double)(header->most_across * SIDE);
-    double y = header->component[c].down * part->side / (double)(header->most_down * SIDE);
-    return (Box){
-        .samples = opened->plane[c].bytes,
-        .stride = part->stride,
+    const Header *header = &active->header;
+    const Region *box = &active->image.box, *needed = &active->image.needed;
+    const PlaneLayout *layout = &active->layout[c];
+    int left = layout->left * layout->block_size, top = layout->top * layout->block_size;
+    double x = header->component[c].h_factor * layout->block_size / (double)(header->max_h_factor * BLOCK_SIDE);
+    double y = header->component[c].v_factor * layout->block_size / (double)(header->max_v_factor * BLOCK_SIDE);
+    return (PlaneBox){
+        .samples = active->plane[c].bytes,
+        .stride = layout->stride,
         .left = box->left * x - left,
         .top = box->top * y - top,
         .width = box->width * x,
@@ -251,195 +264,209 @@ static Box box_in_plane(const Opened *opened, int c)
     };
 }
 
-/* Reads the header of a picture and finds what must be decoded of it. Returns 0, or -1 if Python
+/* Reads the headers of active->image and finds the intervals to decode. Returns 0, or -1 if Python
    must decode it. */
-static int open_picture(Decoder *decoder, Opened *opened)
+static int open_image(Decoder *decoder, ActiveImage *active)
 {
-    const Picture *picture = &opened->picture;
-    Header *header = &opened->header;
-    opened->begun = opened->lanes = opened->intervals.count = 0;
-    header_start(header, picture->data, picture->size);
-    if (next_scan(header) != A_SCAN || !is_ours(header, &picture->needed, decoder->max_pixels))
+    const Image *image = &active->image;
+    Header *header = &active->header;
+    active->next_interval = active->lanes = active->intervals.count = 0;
+    header_start(header, image->data, image->size);
+    if (next_scan(header) != SCAN_FOUND || !is_supported(header, &image->needed, decoder->max_pixels))
         return -1;
-    opened->needed = cells_of(&picture->needed, SIDE * header->most_across, SIDE * header->most_down);
-    if (!is_one_scan(header))
+    active->needed = cells_of(&image->needed, BLOCK_SIDE * header->max_h_factor, BLOCK_SIDE * header->max_v_factor);
+    if (!is_only_scan(header))
         return 0;
-    return find_intervals(&opened->intervals, header, header->mcus_across, header->mcus_down, &opened->needed);
+    return find_intervals(&active->intervals, header, header->mcu_columns, header->mcu_rows, &active->needed);
 }
 
-/* Prepares the decoding of a picture that was opened; one with several scans is decoded whole. */
-static int begin_picture(Decoder *decoder, Opened *opened)
+/* Prepares an opened image for decoding. One with more than one scan is decoded completely. Returns
+   0, or -1 on failure. */
+static int start_image(Decoder *decoder, ActiveImage *active)
 {
-    if (make_parts(opened))
+    if (set_up_planes(active))
         return -1;
-    if (!is_one_scan(&opened->header))
-        return decode_all_scans(decoder, opened);
-    take_quantization(opened);
-    return plan_mcu(&opened->mcu, &opened->tables, &opened->header);
+    if (!is_only_scan(&active->header))
+        return decode_multiple_scans(decoder, active);
+    set_quantization(active);
+    return set_up_mcu_layout(&active->mcu_layout, &active->tables, &active->header);
 }
 
-static int has_intervals(const Opened *opened)
+/* Returns whether an image has intervals that no lane has started. */
+static int has_intervals(const ActiveImage *active)
 {
-    return !opened->failed && opened->begun < opened->intervals.count;
+    return !active->failed && active->next_interval < active->intervals.count;
 }
 
-/* Returns whether a picture of one scan that was decoded to its end has nothing behind it. */
-static int is_last_scan(Opened *opened)
+/* Returns whether the image ends after its decoded scan. If the end of the scan was not needed,
+   this is not checked. */
+static int ends_after_scan(ActiveImage *active)
 {
-    if (!opened->intervals.count || opened->needed.bottom < opened->header.mcus_down)
-        return 1; /* what comes behind is not looked at */
-    opened->header.position = opened->intervals.end;
-    return next_scan(&opened->header) == NO_MORE_SCANS;
+    if (!active->intervals.count || active->needed.bottom < active->header.mcu_rows)
+        return 1;
+    active->header.position = active->intervals.end_offset;
+    return next_scan(&active->header) == END_OF_IMAGE;
 }
 
-/* Hands on the planes of a picture. */
-static void finish_picture(const Decoder *decoder, Opened *opened)
+/* Passes the planes of an image to store_planes(). */
+static void finish_image(const Decoder *decoder, ActiveImage *active)
 {
-    const Pictures *pictures = decoder->pictures;
-    const Header *header = &opened->header;
-    Planes planes = {.planes = header->count, .is_rgb = is_rgb(header)};
-    int failed = opened->failed || !is_last_scan(opened);
-    for (int c = 0; c < header->count && !failed; c++)
-        planes.box[c] = box_in_plane(opened, c);
-    add_elapsed(pictures->watch, &pictures->watch->spent.decode);
-    pictures->take(pictures->of, opened->picture.number, failed ? NULL : &planes);
+    const ImageStream *stream = decoder->stream;
+    const Header *header = &active->header;
+    Planes planes = {.count = header->component_count, .is_rgb = is_rgb(header)};
+    int failed = active->failed || !ends_after_scan(active);
+    for (int c = 0; c < header->component_count && !failed; c++)
+        planes.box[c] = box_in_plane(active, c);
+    add_elapsed(stream->watch, &stream->watch->elapsed.decode);
+    stream->store_planes(stream->context, active->image.number, failed ? NULL : &planes);
 }
 
-/* Returns a picture that has intervals to be decoded: the one that is open, or the next. NULL:
-   there is none. */
-static Opened *find_picture(Decoder *decoder)
+/* Returns an image that has intervals to start: one that is in use, or the next one of the stream.
+   Returns NULL if there is none. */
+static ActiveImage *find_image(Decoder *decoder)
 {
-    const Pictures *pictures = decoder->pictures;
+    const ImageStream *stream = decoder->stream;
     for (int i = 0; i < 2; i++)
-        if (decoder->opened[i].is_open && has_intervals(&decoder->opened[i]))
-            return &decoder->opened[i];
-    Opened *opened = &decoder->opened[decoder->opened[0].is_open]; /* a lane is in none, so one of them is free */
-    while (pictures->next(pictures->of, &opened->picture)) {
-        add_elapsed(pictures->watch, &pictures->watch->spent.decode);
-        opened->failed = open_picture(decoder, opened);
-        add_elapsed(pictures->watch, &pictures->watch->spent.slice);
-        opened->failed = opened->failed || begin_picture(decoder, opened);
-        opened->is_open = has_intervals(opened);
-        if (opened->is_open)
-            return opened;
-        finish_picture(decoder, opened);
+        if (decoder->active[i].in_use && has_intervals(&decoder->active[i]))
+            return &decoder->active[i];
+    /* one of the two is free, as the lane that calls this has no image */
+    ActiveImage *active = &decoder->active[decoder->active[0].in_use];
+    while (stream->next_image(stream->context, &active->image)) {
+        add_elapsed(stream->watch, &stream->watch->elapsed.decode);
+        active->failed = open_image(decoder, active);
+        add_elapsed(stream->watch, &stream->watch->elapsed.slice);
+        active->failed = active->failed || start_image(decoder, active);
+        active->in_use = has_intervals(active);
+        if (active->in_use)
+            return active;
+        finish_image(decoder, active);
     }
     return NULL;
 }
 
-/* Begins the next interval of a picture. Returns 0, or -1 where memory has run out. */
-static int begin_interval(PictureLane *lane, Opened *opened)
+/* Starts the next interval of an image in `lane`. Returns 0, or -1 if memory ran out. */
+static int start_interval(ImageLane *lane, ActiveImage *active)
 {
-    const Interval *interval = &opened->intervals.list[opened->begun++];
-    int across = opened->header.mcus_across, most = across < interval->count ? across : interval->count;
-    size_t blocks = (size_t)most * (size_t)opened->mcu.blocks;
-    lane->opened = opened;
+    const Interval *interval = &active->intervals.list[active->next_interval++];
+    int mcu_columns = active->header.mcu_columns;
+    int max_mcus = mcu_columns < interval->mcu_count ? mcu_columns : interval->mcu_count;
+    size_t blocks = (size_t)max_mcus * (size_t)active->mcu_layout.block_count;
+    lane->active = active;
     lane->interval = interval;
-    lane->mcu = interval->first;
-    lane->count = 0;
-    opened->lanes++;
-    stream_start(&lane->stream, interval);
-    if (!buffer_reserve(&lane->blocks, blocks * BLOCK * sizeof(int16_t)) || !buffer_reserve(&lane->last, blocks))
+    lane->first_mcu = interval->first_mcu;
+    lane->mcu_count = 0;
+    active->lanes++;
+    interval_start(&lane->state, interval);
+    if (!buffer_reserve(&lane->blocks, blocks * BLOCK_SIZE * sizeof(int16_t)) ||
+        !buffer_reserve(&lane->last_index, blocks))
         return -1;
     return 0;
 }
 
-/* Finds the next MCUs of a lane's interval. Returns 0 where there are none that are needed. */
-static int next_mcus(PictureLane *lane)
+/* Sets mcu_count to the number of MCUs that the lane decodes next. Returns whether they are
+   needed. */
+static int select_mcus(ImageLane *lane)
 {
-    const Opened *opened = lane->opened;
-    int across = opened->header.mcus_across, left = lane->interval->first + lane->interval->count - lane->mcu;
-    lane->count = left < across ? left : across;
-    return left > 0 && lane->mcu < opened->needed.bottom * across;
+    const ActiveImage *active = lane->active;
+    int mcu_columns = active->header.mcu_columns;
+    int left = lane->interval->first_mcu + lane->interval->mcu_count - lane->first_mcu;
+    lane->mcu_count = left < mcu_columns ? left : mcu_columns;
+    return left > 0 && lane->first_mcu < active->needed.bottom * mcu_columns;
 }
 
-/* Takes what a lane has decoded, and makes it ready for the next MCUs of its interval. Returns 0
-   if there are none. */
-static int go_on(PictureLane *lane, int failed)
+/* Transforms the MCUs that a lane has decoded, and selects the next ones of its interval. Returns
+   whether there are any. */
+static int continue_interval(ImageLane *lane, int failed)
 {
-    Opened *opened = lane->opened;
-    opened->failed = opened->failed || failed;
-    if (opened->failed)
+    ActiveImage *active = lane->active;
+    active->failed = active->failed || failed;
+    if (active->failed)
         return 0;
-    transform_mcus(opened, lane->mcu, lane->count, (int16_t *)(void *)lane->blocks.bytes, lane->last.bytes);
-    lane->mcu += lane->count;
-    if (lane->mcu == lane->interval->first + lane->interval->count && !is_used_up(&lane->stream))
-        opened->failed = 1;
-    return !opened->failed && next_mcus(lane);
+    transform_mcus(
+        active, lane->first_mcu, lane->mcu_count, (int16_t *)(void *)lane->blocks.bytes, lane->last_index.bytes);
+    lane->first_mcu += lane->mcu_count;
+    if (lane->first_mcu == lane->interval->first_mcu + lane->interval->mcu_count && !is_consumed(&lane->state))
+        active->failed = 1;
+    return !active->failed && select_mcus(lane);
 }
 
-/* Ends a lane's work for a picture, which is finished if there is no other. */
-static void leave(const Decoder *decoder, PictureLane *lane)
+/* Removes a lane from its image. The image is finished if this was the last lane and no interval is
+   left. */
+static void leave_image(const Decoder *decoder, ImageLane *lane)
 {
-    Opened *opened = lane->opened;
-    opened->lanes--;
-    lane->opened = NULL;
-    if (!opened->lanes && !has_intervals(opened)) {
-        opened->is_open = 0;
-        finish_picture(decoder, opened);
+    ActiveImage *active = lane->active;
+    active->lanes--;
+    lane->active = NULL;
+    if (!active->lanes && !has_intervals(active)) {
+        active->in_use = 0;
+        finish_image(decoder, active);
     }
 }
 
-/* NextWork: more of the lane's interval; or else the next interval of a picture that is open, so
-   that both lanes are in one picture where it has restart markers; or else the next picture. */
-static int next_of_pictures(void *giver, int number, int failed, Work *work)
+/* The NextMcuRange of a decoder; `source` is a Decoder. Chooses the next MCUs of the lane's
+   interval, or the next interval of an image in use, or the next image. So both lanes decode the
+   same image while it has intervals. */
+static int next_image_range(void *source, int number, int failed, McuRange *range)
 {
-    Decoder *decoder = giver;
-    PictureLane *lane = &decoder->lane[number];
-    if (lane->opened && !go_on(lane, failed))
-        leave(decoder, lane);
-    while (!lane->opened) {
-        Opened *opened = find_picture(decoder);
-        if (!opened)
+    Decoder *decoder = source;
+    ImageLane *lane = &decoder->lane[number];
+    if (lane->active && !continue_interval(lane, failed))
+        leave_image(decoder, lane);
+    while (!lane->active) {
+        ActiveImage *active = find_image(decoder);
+        if (!active)
             return 0;
-        opened->failed = begin_interval(lane, opened) || !next_mcus(lane);
-        if (opened->failed)
-            leave(decoder, lane);
+        active->failed = start_interval(lane, active) || !select_mcus(lane);
+        if (active->failed)
+            leave_image(decoder, lane);
     }
     int16_t *blocks = (int16_t *)(void *)lane->blocks.bytes;
-    memset(blocks, 0, (size_t)lane->count * (size_t)lane->opened->mcu.blocks * BLOCK * sizeof(int16_t));
-    *work = (Work){&lane->opened->mcu, &lane->stream, lane->count, {blocks, lane->last.bytes}};
+    memset(
+        blocks, 0,
+        (size_t)lane->mcu_count * (size_t)lane->active->mcu_layout.block_count * BLOCK_SIZE * sizeof(int16_t));
+    *range = (McuRange){
+        &lane->active->mcu_layout, &lane->state, lane->mcu_count, {blocks, lane->last_index.bytes}};
     return 1;
 }
 
-void decode_pictures(Decoder *decoder, const Pictures *pictures)
+void decode_images(Decoder *decoder, const ImageStream *stream)
 {
-    decoder->pictures = pictures;
-    kernels()->decode_work(&decoder->order, next_of_pictures, decoder);
-    decoder->pictures = NULL;
+    decoder->stream = stream;
+    kernels()->decode_mcu_ranges(&decoder->order, next_image_range, decoder);
+    decoder->stream = NULL;
 }
 
-/* A single picture, as `Pictures`. */
+/* The context of an ImageStream with one image. */
 typedef struct {
-    const Picture *picture; /* NULL once it was given */
+    const Image *image; /* NULL after next_single() */
     Planes *planes;
     int failed;
-} Single;
+} SingleImage;
 
-static int next_single(void *of, Picture *picture)
+static int next_single(void *context, Image *image)
 {
-    Single *single = of;
-    if (!single->picture)
+    SingleImage *single = context;
+    if (!single->image)
         return 0;
-    *picture = *single->picture;
-    single->picture = NULL;
+    *image = *single->image;
+    single->image = NULL;
     return 1;
 }
 
-static void take_single(void *of, size_t number, const Planes *planes)
+static void store_single(void *context, size_t number, const Planes *planes)
 {
-    Single *single = of;
+    SingleImage *single = context;
     (void)number;
     if (planes)
         *single->planes = *planes;
     single->failed = !planes;
 }
 
-int decode_picture(Decoder *decoder, const Picture *picture, Planes *planes)
+int decode_image(Decoder *decoder, const Image *image, Planes *planes)
 {
     Stopwatch watch;
-    Single single = {picture, planes, 1};
+    SingleImage single = {image, planes, 1};
     stopwatch_start(&watch, 0);
-    decode_pictures(decoder, &(Pictures){&single, next_single, take_single, &watch});
+    decode_images(decoder, &(ImageStream){&single, next_single, store_single, &watch});
     return single.failed ? -1 : 0;
 }

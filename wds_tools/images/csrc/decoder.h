@@ -1,63 +1,68 @@
-/* A part of a JPEG as planes: luma and chroma as they are stored, before chroma is made as fine
-   as luma and all becomes RGB. */
+/* Decodes regions of JPEGs to planes: luma and chroma at the resolution at which they are stored,
+   before upsampling and colour conversion. */
 #ifndef WDS_TOOLS_DECODER_H
 #define WDS_TOOLS_DECODER_H
 
 #include "resample.h"
 #include "stopwatch.h"
 
+/* A rectangle of pixels. */
 typedef struct {
     int left, top, width, height;
 } Region;
 
-/* A JPEG and, in its pixels, the box that is resized and the region of it that is needed. */
+/* A JPEG file, and what is decoded of it. */
 typedef struct {
     const uint8_t *data;
     size_t size;
-    Region box, needed;
-    int scale_denominator;     /* it is decoded at 1/2, 1/4 or 1/8 of its size if this is 2, 4 or 8 */
-    size_t number; /* tells it from others */
-} Picture;
+    Region box;            /* is resized later */
+    Region needed;         /* the part of the box that is decoded */
+    int scale_denominator; /* 1, 2, 4 or 8: decodes at full size, 1/2, 1/4 or 1/8 */
+    size_t number;         /* passed on to store_planes() */
+} Image;
 
+/* The decoded planes of an image: the part of its box that is needed. */
 typedef struct {
-    Box box[3];
-    int planes; /* 1 grey, 3 colour: then the last two are alike */
-    int is_rgb; /* the three are not luma and chroma but red, green and blue */
+    PlaneBox box[3];
+    int count;  /* 1 grey, 3 colour; the last two planes of YCbCr have the same size */
+    int is_rgb; /* the three planes are RGB, not YCbCr */
 } Planes;
 
+/* Memory and tables that are reused from image to image. */
 typedef struct Decoder Decoder;
 
-/* Returns NULL where memory has run out. */
+/* Returns a decoder with a limit of 0 pixels, or NULL if memory ran out. */
 Decoder *decoder_new(void);
 
-/* Larger pictures are not decoded. */
-void decoder_limit(Decoder *decoder, size_t max_pixels);
+/* Sets the limit: larger images are not decoded. */
+void decoder_set_limit(Decoder *decoder, size_t max_pixels);
+
 void decoder_free(Decoder *decoder);
 
-/* Bytes that it keeps for the next picture. */
-size_t decoder_size(const Decoder *decoder);
+/* Returns the number of bytes that the decoder keeps for the next image. */
+size_t decoder_bytes(const Decoder *decoder);
 
-/* Where pictures come from, and where their planes go. */
+/* The source of the images, and where their planes go. */
 typedef struct {
-    void *of; /* the first argument of both functions */
+    void *context; /* the first argument of both functions */
 
-    /* Gives the next picture. Returns 0 if there is none. */
-    int (*next)(void *of, Picture *picture);
+    /* Writes the next image to `image`. Returns 0 if there is none. */
+    int (*next_image)(void *context, Image *image);
 
-    /* Takes the planes of a picture, which are good until it returns. NULL: Python must decode
-       it, as it is damaged, unusual (CMYK, 12 bits), smaller than the region, or too large.
-       Pictures need not come in their order. */
-    void (*take)(void *of, size_t number, const Planes *planes);
+    /* Receives the planes of image `number`. They are valid until it returns. `planes` is NULL if
+       Python must decode the image: it is damaged, not supported (CMYK, 12 bits), smaller than the
+       region, or too large. The order of the calls may differ from that of the images. */
+    void (*store_planes)(void *context, size_t number, const Planes *planes);
 
-    Stopwatch *watch; /* gets the time of the steps slice and decode */
-} Pictures;
+    Stopwatch *watch; /* measures the steps `slice` and `decode` */
+} ImageStream;
 
-/* Decodes no more of pictures than is needed, where restart markers allow that. Two intervals
-   are decoded in turn, of one picture or of two. */
-void decode_pictures(Decoder *decoder, const Pictures *pictures);
+/* Decodes all images of a stream. Of an image with restart markers, only the restart intervals that
+   have needed MCUs are decoded. Two intervals are decoded in turn, of one image or of two. */
+void decode_images(Decoder *decoder, const ImageStream *stream);
 
-/* Decodes a single picture. The planes belong to the decoder and are good until the next call.
-   Returns 0, or -1 if Python must decode it. */
-int decode_picture(Decoder *decoder, const Picture *picture, Planes *planes);
+/* Decodes one image. The planes belong to the decoder and are valid until its next call. Returns 0,
+   or -1 if Python must decode the image. */
+int decode_image(Decoder *decoder, const Image *image, Planes *planes);
 
 #endif
