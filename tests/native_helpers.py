@@ -33,7 +33,7 @@ def encoded(image: Image.Image, **options: object) -> bytes:
 
 
 def sampled(image: Image.Image, sampling: str) -> bytes:
-    """Encode as JPEG with a chroma subsampling, 444, 422, 420, 440 or 411; Pillow has only the first three."""
+    """Encode as JPEG with chroma subsampling 444, 422, 420, 440 or 411, of which Pillow does not offer all."""
     return simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality=92, colorsubsampling=sampling)
 
 
@@ -53,7 +53,7 @@ def region(
 
 
 def by_native(files: Sequence[bytes | None], regions: Regions) -> tuple[list[bool], Pixels]:
-    """Render with the compiled path; return which images were rendered, and the pixels, 0 where it was not."""
+    """Render with the compiled path; return which images were rendered, and the pixels: 0 for the others."""
     out = np.zeros((len(files), 3, *regions.size[0].tolist()), np.uint8)
     done = native.render_jpegs([memoryview(data) if data is not None else None for data in files], regions, out)
     return done, out
@@ -78,5 +78,5 @@ def python_refuses(data: bytes, regions: Regions) -> bool:
 
 
 def mean_difference(ours: Pixels, theirs: Pixels) -> float:
-    """Return the mean difference of each image of a batch; the largest one."""
+    """Return the largest of the mean differences of the images of a batch."""
     return float(abs(ours.astype(int) - theirs.astype(int)).mean(axis=(1, 2, 3)).max())

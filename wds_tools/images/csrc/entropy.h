@@ -59,7 +59,7 @@ typedef struct {
 typedef int NextMcuRange(void *source, int lane, int failed, McuRange *range);
 
 /* Decodes MCUs until `next` returns 0 for both lanes. Two MCU ranges are decoded in turn: while one
-   lane waits for a table entry from memory, the other one continues. */
+   lane waits for its table entry, the other one continues. */
 typedef void DecodeMcuRanges(const CoefficientOrder *order, NextMcuRange *next, void *source);
 
 #endif

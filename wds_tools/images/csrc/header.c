@@ -88,7 +88,6 @@ static int read_sof(Header *header, const uint8_t *at, size_t size)
 {
     if (size < 6 || at[0] != 8 || header->width)
         return -1;
-    header->height_offset = (size_t)(at + 1 - header->data);
     header->height = be16(at + 1);
     header->width = be16(at + 3);
     header->component_count = at[5];

@@ -41,7 +41,6 @@ typedef struct {
     const uint8_t *data;
     size_t size, position; /* bytes of the file; offset of the next marker */
     int width, height;     /* in pixels; 0 before the frame header is read */
-    size_t height_offset;  /* of the height in the frame header */
     int is_progressive;
     int component_count;
     Component component[MAX_COMPONENTS];

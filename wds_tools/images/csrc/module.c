@@ -257,8 +257,8 @@ static PyObject *simd(PyObject *module, PyObject *arguments)
     return PyUnicode_FromString(kernels()->simd);
 }
 
-/* With this max_code_length, transcode_jpeg() writes codes that the decoder finds with one
-   lookup. */
+/* The best max_code_length for transcode_jpeg(): longer codes do not fit into the lookup table of
+   the decoder. */
 static int add_constants(PyObject *module)
 {
     return PyModule_AddIntConstant(module, "AC_LOOKUP_BITS", AC_LOOKUP_BITS);
