@@ -1,19 +1,21 @@
-"""The programs jpegtran and cjpeg for the tests, as far as they are used there: nothing has to be installed for them.
+"""The programs jpegtran and cjpeg, with the options that the tests use, so that they need not be installed.
 
-They call the libjpeg-turbo that Pillow's wheel brings, as the programs of libjpeg-turbo do. `jpeg_programs` in
-conftest.py puts them on the PATH. One process runs for each picture, so this imports nothing that takes long.
+They call the libjpeg-turbo of Pillow's wheel in the same way as the original programs. `jpeg_programs` in conftest.py
+puts them on the PATH. One process runs per image, without site-packages, so this module imports only modules of the
+standard library that load fast. `turbo` uses its classes too.
 """
 
 import ctypes
 import sys
 
-TURBO_ABI = 62  # JPEG_LIB_VERSION of the library in Pillow's wheels; it checks this, and the sizes below
-DECOMPRESS_BYTES = 632
+TURBO_ABI = 62  # JPEG_LIB_VERSION of the library in Pillow's wheels; it checks this number and the sizes of the structs
 RGB = 2  # JCS_RGB
+
+Script = list[tuple[tuple[int, ...], int, int, int, int]]  # the scans of a file: components, Ss, Se, Ah, Al
 
 
 class Component(ctypes.Structure):
-    """The start of jpeg_component_info, of 96 bytes."""
+    """jpeg_component_info."""
 
     _fields_ = (
         ("component_id", ctypes.c_int),
@@ -28,7 +30,7 @@ class Component(ctypes.Structure):
         ("DCT_scaled_size", ctypes.c_int),
         ("downsampled_width", ctypes.c_uint),
         ("downsampled_height", ctypes.c_uint),
-        ("rest", ctypes.c_char * 48),
+        ("not_used", ctypes.c_char * 48),
     )
 
 
@@ -43,7 +45,7 @@ class Scan(ctypes.Structure):
 
 
 class Compress(ctypes.Structure):
-    """jpeg_compress_struct, of 520 bytes."""
+    """jpeg_compress_struct."""
 
     _fields_ = (
         ("err", ctypes.c_void_p),
@@ -68,12 +70,50 @@ class Compress(ctypes.Structure):
         ("dct_method", ctypes.c_int),
         ("restart_interval", ctypes.c_uint),
         ("restart_in_rows", ctypes.c_int),
-        ("rest", ctypes.c_char * 232),
+        ("not_used", ctypes.c_char * 232),
     )
 
 
+class Decompress(ctypes.Structure):
+    """jpeg_decompress_struct."""
+
+    _fields_ = (
+        ("err", ctypes.c_void_p),
+        ("common", ctypes.c_char * 40),
+        ("image_width", ctypes.c_uint),
+        ("image_height", ctypes.c_uint),
+        ("num_components", ctypes.c_int),
+        ("jpeg_color_space", ctypes.c_int),
+        ("out_color_space", ctypes.c_int),
+        ("scale_num", ctypes.c_uint),
+        ("scale_denom", ctypes.c_uint),
+        ("output_gamma", ctypes.c_double),
+        ("buffered_image", ctypes.c_int),
+        ("raw_data_out", ctypes.c_int),
+        ("dct_method", ctypes.c_int),
+        ("do_fancy_upsampling", ctypes.c_int),
+        ("do_block_smoothing", ctypes.c_int),
+        ("colors", ctypes.c_char * 24),
+        ("output_width", ctypes.c_uint),
+        ("output_height", ctypes.c_uint),
+        ("output", ctypes.c_char * 24),
+        ("output_scanline", ctypes.c_uint),
+        ("progress", ctypes.c_char * 132),
+        ("comp_info", ctypes.POINTER(Component)),
+        ("coding", ctypes.c_char * 96),
+        ("max_h_samp_factor", ctypes.c_int),
+        ("max_v_samp_factor", ctypes.c_int),
+        ("min_DCT_scaled_size", ctypes.c_int),
+        ("not_used", ctypes.c_char * 212),
+    )
+
+
+assert [ctypes.sizeof(struct) for struct in (Component, Compress, Decompress)] == [96, 520, 632]
+assert Decompress.comp_info.offset == 304
+
+
 class Errors:
-    """jpeg_error_mgr, filled by the library: an error ends the process with exit code 1, warnings are counted."""
+    """jpeg_error_mgr, initialized by the library: an error ends the process with exit code 1, warnings are counted."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._struct = ctypes.create_string_buffer(168)
@@ -89,7 +129,7 @@ class Errors:
 
 
 class Writer:
-    """A JPEG that is being written to memory."""
+    """The state of writing a JPEG to memory."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
@@ -104,10 +144,9 @@ class Writer:
         return ctypes.byref(self.info)
 
     def set_coding(self, options: list[str]) -> None:
-        """Take the options that both programs have: of the coding, not of the picture."""
+        """Apply the options of the encoding that both programs have."""
         if "-scans" in options:
-            self.scans = read_scans(value_of("-scans", options))
-            self.info.num_scans, self.info.scan_info = len(self.scans), self.scans
+            self.set_script(read_script(value_of("-scans", options)))
         self.info.arith_code = "-arithmetic" in options
         self.info.optimize_coding = "-optimize" in options
         if "-restart" in options:
@@ -115,23 +154,47 @@ class Writer:
         if "-progressive" in options:
             self.library.jpeg_simple_progression(self)
 
+    def set_script(self, script: Script) -> None:
+        """Set the scans to write."""
+        self._scans = (Scan * len(script))()  # the library does not copy it
+        for scan, (components, *band) in zip(self._scans, script, strict=True):
+            scan.comps_in_scan = len(components)
+            scan.component_index[: len(components)] = components
+            scan.band[:] = band
+        self.info.num_scans, self.info.scan_info = len(script), self._scans
+
     def finish(self) -> bytes:
+        """Return the file and free the memory."""
         self.library.jpeg_finish_compress(self)
-        return ctypes.string_at(self.data, self.size.value)
+        data = ctypes.string_at(self.data, self.size.value)
+        self.library.jpeg_destroy_compress(self)
+        self.library.free(self.data)
+        return data
 
 
-def read_scans(path: str) -> "ctypes.Array[Scan]":
-    """Read a scan script, with scans such as "0,1,2: 0-0, 0, 0;"."""
-    with open(path) as file:  # noqa: PTH123 - pathlib takes longer to import than the rest takes to run
+class Reader:
+    """The state of reading a JPEG."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.errors = Errors(library)
+        self.info = Decompress(err=self.errors.address)
+        library.jpeg_CreateDecompress(self, TURBO_ABI, ctypes.c_size_t(ctypes.sizeof(Decompress)))
+
+    @property
+    def _as_parameter_(self) -> object:
+        return ctypes.byref(self.info)
+
+
+def read_script(path: str) -> Script:
+    """Read a file of scans such as "0,1,2: 0-0, 0, 0;"."""
+    with open(path) as file:  # noqa: PTH123 - importing pathlib takes longer than the rest of the program
         lines = file.read().split(";")[:-1]
-    scans = (Scan * len(lines))()
-    for scan, line in zip(scans, lines, strict=True):
+    script: Script = []
+    for line in lines:
         components, _, band = line.partition(":")
-        indexes = [int(word) for word in components.split(",")]
-        scan.comps_in_scan = len(indexes)
-        scan.component_index[: len(indexes)] = indexes
-        scan.band[:] = [int(word) for word in band.replace("-", ",").split(",") if word.strip()] or [0, 63, 0, 0]
-    return scans
+        numbers = [int(word) for word in band.replace("-", ",").split(",") if word.strip()] or [0, 63, 0, 0]
+        script.append((tuple(map(int, components.split(","))), *numbers))  # type: ignore[arg-type]
+    return script
 
 
 def value_of(option: str, options: list[str]) -> str:
@@ -139,27 +202,24 @@ def value_of(option: str, options: list[str]) -> str:
 
 
 def jpegtran(library: ctypes.CDLL, options: list[str]) -> tuple[bytes, int]:
-    """Write the coefficients of the JPEG at stdin anew; return the new JPEG, without comments, and the warnings."""
-    writer, errors = Writer(library), Errors(library)
-    reader = ctypes.create_string_buffer(DECOMPRESS_BYTES)
-    ctypes.c_void_p.from_buffer(reader).value = errors.address
-    library.jpeg_CreateDecompress(reader, TURBO_ABI, ctypes.c_size_t(DECOMPRESS_BYTES))
+    """Transcode the JPEG from stdin without changing its coefficients; return it, and the number of warnings."""
+    writer, reader = Writer(library), Reader(library)
     library.jpeg_stdio_src(reader, ctypes.c_void_p.in_dll(ctypes.CDLL(None), "stdin"))
     library.jpeg_read_header(reader, 1)
     library.jpeg_read_coefficients.restype = ctypes.c_void_p
     coefficients = ctypes.c_void_p(library.jpeg_read_coefficients(reader))
     library.jpeg_copy_critical_parameters(reader, writer)
-    if writer.info.num_components == 1:  # as the real jpegtran
+    if writer.info.num_components == 1:  # as the original jpegtran
         writer.info.comp_info[0].h_samp_factor = writer.info.comp_info[0].v_samp_factor = 1
     writer.set_coding(options)
     library.jpeg_write_coefficients(writer, coefficients)
-    made = writer.finish()
+    data = writer.finish()
     library.jpeg_finish_decompress(reader)
-    return made, errors.warnings + writer.errors.warnings
+    return data, reader.errors.warnings + writer.errors.warnings
 
 
 def cjpeg(library: ctypes.CDLL, options: list[str]) -> tuple[bytes, int]:
-    """Encode the PPM at stdin, of 8 bits; return the JPEG and the number of warnings."""
+    """Encode the PPM from stdin, with 8 bits per sample; return the JPEG, and the number of warnings."""
     data = sys.stdin.buffer.read()
     _, width, height, _ = data.split(maxsplit=4)[:4]
     writer = Writer(library)
@@ -188,8 +248,8 @@ PROGRAMS = {"jpegtran": jpegtran, "cjpeg": cjpeg}
 
 def main() -> None:
     name, library, *options = sys.argv[1:]
-    made, warnings = PROGRAMS[name](ctypes.CDLL(library), options)
-    sys.stdout.buffer.write(made)
+    data, warnings = PROGRAMS[name](ctypes.CDLL(library), options)
+    sys.stdout.buffer.write(data)
     sys.exit(2 if warnings else 0)
 
 

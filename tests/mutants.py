@@ -1,8 +1,8 @@
-"""JPEGs that nobody should have made, and places that nobody should have asked for: the compiled path has to bear both.
+"""Damaged JPEGs and invalid crop geometries, as input of the compiled path.
 
-Run as a program it throws them at a module, such as one that was built with AddressSanitizer:
+As a program it passes them to a compiled module, such as one that was built with AddressSanitizer. It prints how many
+images were rendered, and a hash of their pixels:
 python mutants.py MODULE.so FOLDER_OF_JPEGS FIRST_CASE CASES
-It says how many pictures were made, and a hash of their pixels.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-FRAMES = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC9, 0xCA, 0xCD)
-ODD_NUMBERS = (0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 255, 256, 4096, 65_499, 65_500, 65_501, 65_535)
+SOF_MARKERS = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC9, 0xCA, 0xCD)
+SPECIAL_NUMBERS = (0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 255, 256, 4096, 65_499, 65_500, 65_501, 65_535)
 LIMITS = (0, 1, 2, 1 << 15, 1 << 20, (1 << 20) + 1, (1 << 31) - 1, -1, -(1 << 31))
 
 
 def segments(data: bytes) -> list[bytes]:
-    """Split a JPEG into its start, its segments and, as the last, its first scan with all that follows."""
+    """Split a JPEG into its SOI marker, its segments, and the rest from the first SOS marker on."""
     parts, at = [data[:2]], 2
     while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
         stop = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
@@ -32,13 +32,13 @@ def segments(data: bytes) -> list[bytes]:
     return [*parts, data[at:]]
 
 
-def _frame_field(parts: list[bytes], rng: random.Random) -> list[bytes]:
-    """Change a number of the frame header: precision, height, width, components, sampling, table."""
+def _change_frame_header(parts: list[bytes], rng: random.Random) -> list[bytes]:
+    """Change a field of the frame header."""
     for i, part in enumerate(parts):
-        if len(part) > 9 and part[1] in FRAMES:
+        if len(part) > 9 and part[1] in SOF_MARKERS:
             changed = bytearray(part)
             if rng.random() < 0.4:
-                struct.pack_into(">H", changed, rng.choice((5, 7)), rng.choice(ODD_NUMBERS))
+                struct.pack_into(">H", changed, rng.choice((5, 7)), rng.choice(SPECIAL_NUMBERS))
             elif rng.random() < 0.8 and len(part) > 11:
                 factors = rng.randint(1, 4) << 4 | rng.randint(1, 4)
                 changed[rng.randrange(11, len(part), 3)] = factors if rng.random() < 0.9 else rng.randrange(256)
@@ -48,62 +48,63 @@ def _frame_field(parts: list[bytes], rng: random.Random) -> list[bytes]:
     return parts
 
 
-def _other_frame(parts: list[bytes], rng: random.Random) -> list[bytes]:
+def _change_frame_type(parts: list[bytes], rng: random.Random) -> list[bytes]:
     return [
-        bytes([0xFF, rng.choice(FRAMES)]) + part[2:] if len(part) > 2 and part[1] in FRAMES else part for part in parts
+        bytes([0xFF, rng.choice(SOF_MARKERS)]) + part[2:] if len(part) > 2 and part[1] in SOF_MARKERS else part
+        for part in parts
     ]
 
 
-def _restart(parts: list[bytes], rng: random.Random) -> list[bytes]:
-    interval = struct.pack(">HHH", 0xFFDD, 4, rng.choice(ODD_NUMBERS))
+def _insert_dri(parts: list[bytes], rng: random.Random) -> list[bytes]:
+    interval = struct.pack(">HHH", 0xFFDD, 4, rng.choice(SPECIAL_NUMBERS))
     return [*parts[:-1], interval, parts[-1]]
 
 
-def _odd_segment(parts: list[bytes], rng: random.Random) -> list[bytes]:
-    odd = struct.pack(">BBH", 0xFF, rng.randrange(256), rng.choice((0, 1, 2, 3, 9, 65_535)))
-    parts.insert(rng.randint(1, len(parts) - 1), odd)
+def _insert_random_segment(parts: list[bytes], rng: random.Random) -> list[bytes]:
+    segment = struct.pack(">BBH", 0xFF, rng.randrange(256), rng.choice((0, 1, 2, 3, 9, 65_535)))
+    parts.insert(rng.randint(1, len(parts) - 1), segment)
     return parts
 
 
-def _lost(parts: list[bytes], rng: random.Random) -> list[bytes]:
+def _remove_segment(parts: list[bytes], rng: random.Random) -> list[bytes]:
     del parts[rng.randint(1, len(parts) - 1)]
     return parts
 
 
-def _doubled(parts: list[bytes], rng: random.Random) -> list[bytes]:
+def _repeat_segment(parts: list[bytes], rng: random.Random) -> list[bytes]:
     parts.insert(rng.randint(1, len(parts)), rng.choice(parts))
     return parts
 
 
-def _swapped(parts: list[bytes], rng: random.Random) -> list[bytes]:
+def _swap_segments(parts: list[bytes], rng: random.Random) -> list[bytes]:
     a, b = rng.randrange(1, len(parts)), rng.randrange(1, len(parts))
     parts[a], parts[b] = parts[b], parts[a]
     return parts
 
 
-def _flipped(data: bytes, rng: random.Random) -> bytes:
+def _change_bytes(data: bytes, rng: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(rng.randint(1, 8)):
         changed[rng.randrange(len(data))] = rng.choice((0, 0xFF, 0xD0, 0xD9, rng.randrange(256)))
     return bytes(changed)
 
 
-def _header_flipped(data: bytes, rng: random.Random) -> bytes:
+def _change_header_bytes(data: bytes, rng: random.Random) -> bytes:
     start = max(3, data.find(b"\xff\xda") + 12)
-    return _flipped(data[:start], rng) + data[start:]
+    return _change_bytes(data[:start], rng) + data[start:]
 
 
-def _cut(data: bytes, rng: random.Random) -> bytes:
+def _truncate(data: bytes, rng: random.Random) -> bytes:
     return data[: rng.randrange(len(data))]
 
 
-def _hole(data: bytes, rng: random.Random) -> bytes:
+def _remove_bytes(data: bytes, rng: random.Random) -> bytes:
     at = rng.randrange(len(data))
     return data[:at] + data[at + rng.choice((1, 2, 40, 400)) :]
 
 
-def _spliced(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """Put the head of a file before the scan of another one, or all of it, or a part of it into the middle."""
+def _splice(data: bytes, other: bytes, rng: random.Random) -> bytes:
+    """Combine headers with the scans of another file, append that file, or insert a part of it."""
     head, tail = segments(data), segments(other)
     at, start = rng.randrange(len(data)), rng.randrange(len(other))
     return rng.choice(
@@ -111,39 +112,55 @@ def _spliced(data: bytes, other: bytes, rng: random.Random) -> bytes:
     )
 
 
-PARTS = (_frame_field, _frame_field, _other_frame, _restart, _odd_segment, _lost, _doubled, _swapped)
-BYTES = (_flipped, _header_flipped, _cut, _hole)
+SEGMENT_MUTATIONS = (
+    _change_frame_header,
+    _change_frame_header,  # twice as often as the others
+    _change_frame_type,
+    _insert_dri,
+    _insert_random_segment,
+    _remove_segment,
+    _repeat_segment,
+    _swap_segments,
+)
+BYTE_MUTATIONS = (_change_bytes, _change_header_bytes, _truncate, _remove_bytes)
 
 
 def mutant(files: list[bytes], rng: random.Random) -> bytes:
-    """Return one of the files with up to three things wrong."""
+    """Return one of the files after up to three mutations."""
     data = rng.choice(files)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         kind = rng.random()
         if len(data) < 4:
             break
         if kind < 0.1:
-            data = _spliced(data, rng.choice(files), rng)
+            data = _splice(data, rng.choice(files), rng)
         elif kind < 0.5:
-            data = rng.choice(BYTES)(data, rng)
+            data = rng.choice(BYTE_MUTATIONS)(data, rng)
         else:
-            data = b"".join(rng.choice(PARTS)(segments(data), rng))
+            data = b"".join(rng.choice(SEGMENT_MUTATIONS)(segments(data), rng))
     return data
 
 
-def _inside(length: int, rng: random.Random) -> tuple[int, int]:
+def _random_part(length: int, rng: random.Random) -> tuple[int, int]:
+    """Return start and size of a part of `length` pixels."""
     start = rng.choice((0, rng.randrange(length)))
     return start, rng.choice((1, length - start, rng.randint(1, length - start)))
 
 
-def place(size: tuple[int, int], out: tuple[int, int], rng: random.Random) -> list[int]:
-    """Return the numbers of a place in a picture of (width, height): nearly always possible ones."""
-    (left, width), (top, height) = (_inside(length, rng) for length in size)
+def geometry(size: tuple[int, int], out: tuple[int, int], rng: random.Random) -> list[int]:
+    """Return the numbers of a CropGeometry (batch.h); most of them are valid.
+
+    Args:
+        size: Width and height of the image.
+        out: Height and width of the result.
+        rng: The random generator.
+    """
+    (left, width), (top, height) = (_random_part(length, rng) for length in size)
     resized = [side + rng.choice((0, 0, rng.randrange(9), rng.randrange(300))) for side in out]
-    corner = [rng.randint(0, whole - side) for whole, side in zip(resized, out, strict=True)]
+    corner = [rng.randint(0, length - side) for length, side in zip(resized, out, strict=True)]
     numbers = [left, top, width, height, *resized, *corner, rng.randrange(2), left, top, width, height]
     if rng.random() < 0.2:
-        (x, numbers[11]), (y, numbers[12]) = _inside(width, rng), _inside(height, rng)
+        (x, numbers[11]), (y, numbers[12]) = _random_part(width, rng), _random_part(height, rng)
         numbers[9:11] = left + x, top + y
     for _ in range(rng.choice((0,) * 9 + (1, 2))):
         numbers[rng.randrange(13)] = rng.choice(LIMITS)
@@ -151,9 +168,9 @@ def place(size: tuple[int, int], out: tuple[int, int], rng: random.Random) -> li
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return what the first frame header says, or some size where there is none."""
+    """Return width and height from the first frame header, or some size if there is none."""
     for part in segments(data):
-        if len(part) > 9 and part[1] in FRAMES:
+        if len(part) > 9 and part[1] in SOF_MARKERS:
             height, width = struct.unpack_from(">HH", part, 5)
             return max(1, width), max(1, height)
     return 40, 30
@@ -163,38 +180,44 @@ Case = tuple[list[bytes | None], list[list[int]], tuple[int, int]]
 
 
 def cases(files: list[bytes], first: int, count: int) -> Iterator[Case]:
-    """Yield batches of mutants, their places, and the height and width of the result; each has a number of its own."""
+    """Yield batches of mutants, their crop geometries, and height and width of the result, from numbered seeds."""
     for number in range(first, first + count):
         rng = random.Random(number)
         out = rng.choice(((1, 1), (7, 33), (32, 32), (rng.randint(1, 70), rng.randint(1, 70))))
         batch = [mutant(files, rng) for _ in range(rng.randint(1, 4))]
-        places = [place(size_of(data), out, rng) for data in batch]
-        yield [data if rng.random() < 0.97 else None for data in batch], places, out
+        geometries = [geometry(size_of(data), out, rng) for data in batch]
+        yield [data if rng.random() < 0.97 else None for data in batch], geometries, out
 
 
 def run(
-    module: Any, batch: list[bytes | None], places: list[list[int]], out: tuple[int, int]
+    module: Any, batch: list[bytes | None], geometries: list[list[int]], out: tuple[int, int]
 ) -> tuple[bytes, bytearray]:
-    """Call the compiled path; return which pictures were made, and the pixels."""
-    numbers = b"".join(struct.pack("13i", *row) for row in places)
+    """Render a batch with the compiled path; return a 1 for each image that was rendered, or a 0, and the pixels."""
+    numbers = b"".join(struct.pack("13i", *row) for row in geometries)
     pixels = bytearray(len(batch) * 3 * out[0] * out[1])
     return module.render_jpegs(batch, numbers, pixels, *out, 1 << 22, None), pixels
 
 
-def main() -> None:
-    name, folder, first, count = sys.argv[1:]
-    loader = ExtensionFileLoader("_native", name)
+def load(path: str) -> Any:
+    """Import a compiled module from a file."""
+    loader = ExtensionFileLoader("_native", path)
     spec = spec_from_loader("_native", loader)
     assert spec is not None
     module = module_from_spec(spec)
     loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    path, folder, first, count = sys.argv[1:]
+    module = load(path)
     files = [path.read_bytes() for path in sorted(Path(folder).iterdir())]
-    made, total, digest = 0, 0, hashlib.md5()
-    for batch, places, out in cases(files, int(first), int(count)):
-        done, pixels = run(module, batch, places, out)
+    rendered, total, digest = 0, 0, hashlib.md5()
+    for batch, geometries, out in cases(files, int(first), int(count)):
+        done, pixels = run(module, batch, geometries, out)
         digest.update(pixels)
-        made, total = made + sum(done), total + len(done)
-    sys.stdout.write(f"{made} of {total} made, {digest.hexdigest()}\n")
+        rendered, total = rendered + sum(done), total + len(done)
+    sys.stdout.write(f"{rendered} of {total} rendered, {digest.hexdigest()}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""libjpeg-turbo, as Pillow's wheel brings it: JPEGs of any coding are written, and read as the planes they store."""
+"""The libjpeg-turbo of Pillow's wheel: encodes JPEGs of any kind, and decodes them to planes."""
 
 from __future__ import annotations
 
@@ -9,65 +9,26 @@ from pathlib import Path
 
 import numpy as np
 import PIL
-from jpegtools import DECOMPRESS_BYTES, TURBO_ABI, Component, Errors, Scan, Writer
+from jpegtools import Errors, Reader, Script, Writer
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8] | NDArray[np.int16]
-Script = list[tuple[tuple[int, ...], int, int, int, int]]  # components, Ss, Se, Ah, Al
 
 SPACES = {"L": 1, "RGB": 2, "YCC": 3, "CMYK": 4}  # J_COLOR_SPACE
 
 
-class Decompress(ctypes.Structure):
-    """jpeg_decompress_struct."""
-
-    _fields_ = (
-        ("err", ctypes.c_void_p),
-        ("common", ctypes.c_char * 40),
-        ("image_width", ctypes.c_uint),
-        ("image_height", ctypes.c_uint),
-        ("num_components", ctypes.c_int),
-        ("jpeg_color_space", ctypes.c_int),
-        ("out_color_space", ctypes.c_int),
-        ("scale_num", ctypes.c_uint),
-        ("scale_denom", ctypes.c_uint),
-        ("output_gamma", ctypes.c_double),
-        ("buffered_image", ctypes.c_int),
-        ("raw_data_out", ctypes.c_int),
-        ("dct_method", ctypes.c_int),
-        ("do_fancy_upsampling", ctypes.c_int),
-        ("do_block_smoothing", ctypes.c_int),
-        ("colours", ctypes.c_char * 24),
-        ("output_width", ctypes.c_uint),
-        ("output_height", ctypes.c_uint),
-        ("output", ctypes.c_char * 24),
-        ("output_scanline", ctypes.c_uint),
-        ("progress", ctypes.c_char * 132),
-        ("comp_info", ctypes.POINTER(Component)),
-        ("coding", ctypes.c_char * 96),
-        ("max_h_samp_factor", ctypes.c_int),
-        ("max_v_samp_factor", ctypes.c_int),
-        ("min_DCT_scaled_size", ctypes.c_int),
-        ("rest", ctypes.c_char * (DECOMPRESS_BYTES - 420)),
-    )
-
-
-assert ctypes.sizeof(Decompress) == DECOMPRESS_BYTES
-assert Decompress.comp_info.offset == 304
-
-
 @dataclass(frozen=True)
 class Coding:
-    """How a picture is written."""
+    """How an image is encoded."""
 
     space: str = "YCC"
-    factors: tuple[tuple[int, int], ...] = ((2, 2), (1, 1), (1, 1))  # across, down: of each component
+    factors: tuple[tuple[int, int], ...] = ((2, 2), (1, 1), (1, 1))  # horizontal and vertical, of each component
     quality: int = 75
-    baseline: bool = True  # numbers of quantization tables are 255 at most
-    restart: int = 0  # MCUs between restart markers
-    restart_rows: int = 0  # rows of MCUs between them
+    baseline: bool = True  # limits the elements of quantization tables to 255
+    restart: int = 0  # restart interval in MCUs; 0: no restart markers
+    restart_rows: int = 0  # restart interval in MCU rows; replaces `restart` if not 0
     optimize: bool = False
-    progressive: bool = False  # by libjpeg's own script
+    progressive: bool = False  # with libjpeg's default script
     script: Script | None = None
     arithmetic: bool = False
     lossless: bool = False
@@ -78,21 +39,22 @@ ON_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 @ON_ERROR
-def end(info: int) -> None:
-    """Say what an error of libjpeg is, and end the process: nothing can be raised through its code."""
+def exit_on_error(info: int) -> None:
+    """Print the message of a libjpeg error and end the process: exceptions cannot pass through C code."""
     errors = ctypes.c_void_p.from_address(info).value
     assert errors is not None
     ON_ERROR(ctypes.c_void_p.from_address(errors + 16).value)(info)  # output_message
     os._exit(1)
 
 
-def trap(errors: Errors) -> None:
-    """Take errors to `end`, and leave remarks such as that about coarse tables unsaid."""
+def set_error_handlers(errors: Errors) -> None:
+    """End the process on errors, and suppress remarks such as the one about coarse quantization tables."""
     ctypes.c_int.from_address(errors.address + 124).value = -1  # trace_level
-    ctypes.c_void_p.from_address(errors.address).value = ctypes.cast(end, ctypes.c_void_p).value
+    ctypes.c_void_p.from_address(errors.address).value = ctypes.cast(exit_on_error, ctypes.c_void_p).value
 
 
 def library() -> ctypes.CDLL:
+    """Load libjpeg-turbo."""
     (path,) = Path(PIL.__file__).parents[1].glob("[Pp]illow.libs/libjpeg*")
     return ctypes.CDLL(str(path))
 
@@ -103,19 +65,10 @@ def rows_of(array: Pixels) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * array.shape[0])(*range(first, first + stride * array.shape[0], stride))
 
 
-def scans_of(script: Script) -> ctypes.Array[Scan]:
-    scans = (Scan * len(script))()
-    for scan, (components, *band) in zip(scans, script, strict=True):
-        scan.comps_in_scan = len(components)
-        scan.component_index[: len(components)] = components
-        scan.band[:] = band
-    return scans
-
-
 def encode(turbo: ctypes.CDLL, pixels: Pixels, coding: Coding) -> bytes:
-    """Write pixels [height][width][components], which are in the colour space that is stored."""
+    """Encode pixels [height][width][components], which are already in the colour space `coding.space`."""
     writer = Writer(turbo)
-    trap(writer.errors)
+    set_error_handlers(writer.errors)
     info = writer.info
     info.image_height, info.image_width, info.input_components = pixels.shape
     info.in_color_space = SPACES[coding.space]
@@ -124,70 +77,70 @@ def encode(turbo: ctypes.CDLL, pixels: Pixels, coding: Coding) -> bytes:
     info.data_precision = coding.bits
     turbo.jpeg_set_colorspace(writer, SPACES[coding.space])
     turbo.jpeg_set_quality(writer, coding.quality, coding.baseline)
-    for component, (across, down) in zip(info.comp_info[: len(coding.factors)], coding.factors, strict=True):
-        component.h_samp_factor, component.v_samp_factor = across, down
+    for component, factors in zip(info.comp_info[: len(coding.factors)], coding.factors, strict=True):
+        component.h_samp_factor, component.v_samp_factor = factors
     info.restart_interval, info.restart_in_rows = coding.restart, coding.restart_rows
     info.optimize_coding, info.arith_code = coding.optimize, coding.arithmetic
     if coding.progressive:
         turbo.jpeg_simple_progression(writer)
     if coding.script is not None:
-        scans = scans_of(coding.script)  # must last as long as the writer
-        info.num_scans, info.scan_info = len(scans), scans
+        writer.set_script(coding.script)
     if coding.lossless:
         turbo.jpeg_enable_lossless(writer, 1, 0)
     turbo.jpeg_start_compress(writer, 1)
     write = turbo.jpeg_write_scanlines if coding.bits == 8 else turbo.jpeg12_write_scanlines
     rows = np.ascontiguousarray(pixels, np.uint8 if coding.bits == 8 else np.int16)
     assert write(writer, rows_of(rows), len(rows)) == len(rows)
-    made = writer.finish()
-    turbo.jpeg_destroy_compress(writer)
-    turbo.free(writer.data)
-    return made
+    return writer.finish()
 
 
 @dataclass(frozen=True)
 class Plane:
-    """The samples that one component of a picture has at some scale."""
+    """The samples of one component of an image that was decoded at some scale.
+
+    Attributes:
+        samples: uint8 [height, width].
+        x_scale: Samples per pixel of the image in x direction, as numerator and denominator.
+        y_scale: The same in y direction.
+    """
 
     samples: NDArray[np.uint8]
-    across: tuple[int, int]  # numerator, denominator: samples of each pixel of the picture
-    down: tuple[int, int]
+    x_scale: tuple[int, int]
+    y_scale: tuple[int, int]
 
 
-def decode(turbo: ctypes.CDLL, data: bytes, smaller: int) -> list[Plane]:
-    """Read the planes at 1/smaller of the size, as libjpeg stores them before it interpolates and converts anything."""
-    errors = Errors(turbo)
-    trap(errors)
-    info = Decompress(err=errors.address)
-    reader = ctypes.byref(info)
-    turbo.jpeg_CreateDecompress(reader, TURBO_ABI, ctypes.c_size_t(DECOMPRESS_BYTES))
+def decode(turbo: ctypes.CDLL, data: bytes, denominator: int) -> list[Plane]:
+    """Decode the planes at 1/denominator of the full size, without upsampling and colour conversion."""
+    reader = Reader(turbo)
+    set_error_handlers(reader.errors)
+    info = reader.info
     turbo.jpeg_mem_src(reader, data, ctypes.c_ulong(len(data)))
     turbo.jpeg_read_header(reader, 1)
-    info.scale_num, info.scale_denom = 1, smaller
+    info.scale_num, info.scale_denom = 1, denominator
     info.raw_data_out, info.do_block_smoothing, info.dct_method = 1, 0, 0
     turbo.jpeg_start_decompress(reader)
-    most_across, most_down, side = info.max_h_samp_factor, info.max_v_samp_factor, info.min_DCT_scaled_size
-    bands, columns = -(-info.image_height // (8 * most_down)), -(-info.image_width // (8 * most_across))
-    components, whole = info.comp_info[: info.num_components], []
+    max_h, max_v, side = info.max_h_samp_factor, info.max_v_samp_factor, info.min_DCT_scaled_size
+    mcu_rows, mcu_columns = -(-info.image_height // (8 * max_v)), -(-info.image_width // (8 * max_h))
+    components, padded = info.comp_info[: info.num_components], []
     for each in components:
-        shape = bands * each.v_samp_factor * each.DCT_scaled_size, columns * each.h_samp_factor * each.DCT_scaled_size
-        whole.append(np.zeros(shape, np.uint8))
-    rows = [rows_of(array) for array in whole]
-    addresses = [ctypes.addressof(each) for each in rows]
-    heights = [8 * each.v_samp_factor * each.DCT_scaled_size for each in components]  # bytes of addresses of a band
-    for band in range(bands):
-        starts = [address + band * height for address, height in zip(addresses, heights, strict=True)]
-        planes = (ctypes.c_void_p * len(rows))(*starts)
-        assert turbo.jpeg_read_raw_data(reader, planes, most_down * side) == most_down * side
+        height = mcu_rows * each.v_samp_factor * each.DCT_scaled_size
+        padded.append(np.zeros((height, mcu_columns * each.h_samp_factor * each.DCT_scaled_size), np.uint8))
+    row_addresses = [rows_of(array) for array in padded]
+    tables = [ctypes.addressof(each) for each in row_addresses]
+    table_bytes = [8 * each.v_samp_factor * each.DCT_scaled_size for each in components]  # for one MCU row
+    for row in range(mcu_rows):
+        starts = [table + row * size for table, size in zip(tables, table_bytes, strict=True)]
+        planes = (ctypes.c_void_p * len(starts))(*starts)
+        assert turbo.jpeg_read_raw_data(reader, planes, max_v * side) == max_v * side
     turbo.jpeg_finish_decompress(reader)
-    made = [
+    decoded = [
         Plane(
             array[: each.downsampled_height, : each.downsampled_width],
-            (each.h_samp_factor * each.DCT_scaled_size, 8 * most_across),
-            (each.v_samp_factor * each.DCT_scaled_size, 8 * most_down),
+            (each.h_samp_factor * each.DCT_scaled_size, 8 * max_h),
+            (each.v_samp_factor * each.DCT_scaled_size, 8 * max_v),
         )
-        for each, array in zip(components, whole, strict=True)
+        for each, array in zip(components, padded, strict=True)
     ]
     turbo.jpeg_destroy_decompress(reader)
-    assert not errors.warnings
-    return made
+    assert not reader.errors.warnings
+    return decoded

@@ -1,6 +1,6 @@
-"""Build a wheel for each platform, and check it: `make wheels`. Its packages are in an environment without torch.
+"""Build a wheel for each platform and check it (`make wheels`), in an environment without torch.
 
-Everything is built from the source distribution, so that it, too, has what it takes.
+The wheels are built from the source distribution, so this also checks that it is complete.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "wds_tools" / "images" / "csrc"))
-from build_backend import TARGETS  # noqa: E402 - it is no part of the package
+from build_backend import TARGETS  # noqa: E402 - not part of the package
 
 MODULE = "wds_tools/images/_native.abi3.so"
 LIBRARIES = {"manylinux": {"libc.so.6", "libm.so.6"}, "musllinux": {"libc.so"}}
-"""What a module may be linked with; all others would have to come with it."""
+"""The libraries with which a module may be linked; a wheel would have to contain any other."""
 
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 MACHO = {"x86_64": bytes.fromhex("cffaedfe 07000001"), "arm64": bytes.fromhex("cffaedfe 0c000001")}
 GLIBC = (2, 17)
+"""The latest version of glibc symbols that manylinux2014 allows."""
 
 
 def run(*command: str | Path, **variables: str) -> str:
-    """Run a program; end with what it says if it fails."""
+    """Run a program and return its output. If it fails, print the output and exit."""
     done = subprocess.run(
         list(map(str, command)), env={**os.environ, **variables}, capture_output=True, text=True, check=False
     )
@@ -42,25 +43,25 @@ def run(*command: str | Path, **variables: str) -> str:
 
 
 def pip_wheel(source: Path, out: Path, *options: str) -> Path:
-    """Build a wheel with the packages that are here."""
-    words = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    """Build a wheel in this environment, without build isolation."""
+    arguments = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     before = set(out.glob("*.whl"))
-    run(sys.executable, *words, "-w", out, *options, source, SOURCE_DATE_EPOCH=commit_time())
-    (made,) = set(out.glob("*.whl")) - before
-    return made
+    run(sys.executable, *arguments, "-w", out, *options, source, SOURCE_DATE_EPOCH=commit_time())
+    (wheel,) = set(out.glob("*.whl")) - before
+    return wheel
 
 
 def commit_time() -> str:
-    """Return the time that files in a wheel get: the same sources give the same wheel."""
+    """Return the time stamp of files in a wheel. With it, the same sources give the same wheel."""
     found = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "1700000000"
 
 
 def check(wheel: Path, tag: str) -> str:
-    """Check a wheel; return its module's size and what it needs.
+    """Check a wheel; return a text with the size of its module and the libraries that it requires.
 
     Raises:
-        AssertionError: It is not what its name says.
+        AssertionError: The contents do not match the name.
     """
     assert re.fullmatch(rf"wds_tools-[\d.]+-cp311-abi3-{tag}\.whl", wheel.name), wheel.name
     with zipfile.ZipFile(wheel) as archive:
@@ -68,7 +69,7 @@ def check(wheel: Path, tag: str) -> str:
         (metadata,) = (name for name in names if name.endswith(".dist-info/WHEEL"))
         assert f"Tag: cp311-abi3-{tag}\n" in archive.read(metadata).decode()
         assert not [name for name in names if "csrc" in name]
-        assert MODULE in names, "there is no compiled module in it"
+        assert MODULE in names, "the wheel has no compiled module"
         with tempfile.TemporaryDirectory() as folder:
             module = Path(archive.extract(MODULE, folder))
             size = f"{module.stat().st_size / 1000:.0f} kB"
@@ -76,43 +77,45 @@ def check(wheel: Path, tag: str) -> str:
 
 
 def check_macho(module: Path, tag: str) -> str:
-    """Check a module of macOS: only that it is one, for this processor."""
+    """Check that a module is in the format of macOS, for the processor of the tag."""
     assert module.read_bytes()[:8] == MACHO[tag.removeprefix("macosx_11_0_")]
     return "not run: no macOS here"
 
 
 def check_elf(module: Path, tag: str) -> str:
-    """Check a module of Linux: processor, libraries, and versions of the symbols that it asks for."""
+    """Check the processor of a Linux module, its libraries, and the versions of the symbols that it requires."""
     with module.open("rb") as file:
         elf = ELFFile(file)
         assert elf["e_machine"] == MACHINES[machine_of(tag)]
         needed = {entry.needed for entry in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")}
         versions = elf.get_section_by_name(".gnu.version_r")
-        asked = {aux.name for _, auxes in versions.iter_versions() for aux in auxes} if versions else set()
+        required = {aux.name for _, auxes in versions.iter_versions() for aux in auxes} if versions else set()
     assert needed <= LIBRARIES[tag.partition("linux")[0] + "linux"], needed
-    numbers = [tuple(map(int, name.removeprefix("GLIBC_").split("."))) for name in asked]
-    assert all(number <= GLIBC for number in numbers), asked
-    return f"needs {', '.join(sorted(needed)) or 'no library'}; {', '.join(sorted(asked)) or 'no version of a symbol'}"
+    numbers = [tuple(map(int, name.removeprefix("GLIBC_").split("."))) for name in required]
+    assert all(number <= GLIBC for number in numbers), required
+    return (
+        f"requires {', '.join(sorted(needed)) or 'no library'}; {', '.join(sorted(required)) or 'no versioned symbols'}"
+    )
 
 
 def machine_of(tag: str) -> str:
-    """Return the processor that a tag names."""
+    """Return the processor in a platform tag."""
     return next(name for name in MACHINES if tag.endswith(name))
 
 
 def check_by_tools(wheel: Path, tag: str) -> None:
-    """Let auditwheel and abi3audit look at a wheel of Linux."""
-    with tempfile.TemporaryDirectory() as empty:  # else it looks at this system's libraries, which are others
+    """Check a Linux wheel with auditwheel and abi3audit."""
+    with tempfile.TemporaryDirectory() as empty:  # otherwise it searches the libraries of this system
         audit = " ".join(run(sys.executable, "-m", "auditwheel", "show", "--ldpaths", empty, wheel).split())
     if tag.startswith("manylinux"):
         assert re.search(rf'following platform tag: "manylinux_2_(5|12|17)_{machine_of(tag)}"', audit), audit
-    else:  # to musl any libc.* is itself; auditwheel knows it by the name that it has in Alpine only
+    else:  # musl accepts any libc.* as itself; auditwheel knows only the name in Alpine
         assert 'shared libraries are required by the wheel: { "libc.so": null }' in audit, audit
     run(sys.executable, "-m", "abi3audit", "--strict", wheel)
 
 
 def check_here(wheel: Path) -> str:
-    """Install a wheel into an environment of its own, without anything that wds_tools asks for, and call it."""
+    """Install a wheel without its dependencies into a new environment, and call the module."""
     code = (
         "import wds_tools.images._native as n; out = bytearray(12);"
         "n.copy_pixels([bytes(range(12))], 0, out, 2, 2); print(list(out))"
@@ -121,8 +124,8 @@ def check_here(wheel: Path) -> str:
         venv.create(folder, with_pip=True)
         python = Path(folder, "bin", "python")
         run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel)
-        said = run(python, "-I", "-c", code)  # not the sources of the working directory
-    assert said.strip() == "[0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11]", said
+        output = run(python, "-I", "-c", code)  # -I: do not import from the working directory
+    assert output.strip() == "[0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11]", output
     return "loaded and called here"
 
 
@@ -133,15 +136,15 @@ def main(out: Path) -> None:
         run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
         (source,) = Path(folder).glob("*.tar.gz")
         for tag in TARGETS:
-            made = pip_wheel(source, Path(folder), f"--config-settings=--build-option=--plat-name={tag}")
-            words = [check(made, tag)]
+            wheel = pip_wheel(source, Path(folder), f"--config-settings=--build-option=--plat-name={tag}")
+            results = [check(wheel, tag)]
             if "linux" in tag:
-                check_by_tools(made, tag)
+                check_by_tools(wheel, tag)
             if tag == f"manylinux2014_{platform.machine()}":
-                words.append(check_here(made))
-            sys.stdout.write(f"{made.name}: {'; '.join(words)}\n")
+                results.append(check_here(wheel))
+            sys.stdout.write(f"{wheel.name}: {'; '.join(results)}\n")
             sys.stdout.flush()
-            shutil.move(made, out / made.name)
+            shutil.move(wheel, out / wheel.name)
         shutil.move(source, out / source.name)
 
 

@@ -1,36 +1,37 @@
-/* Decodes files and prints a checksum of every plane, and of the picture made of them: the same
-   lines from every compiler, processor and set of instructions. Built and run by
-   tests/images/test_csrc.py.
+/* Decodes and renders JPEG files, and prints a checksum of every plane and of every rendered image.
+   The output must not depend on the compiler, the processor or the instruction set.
+   tests/images/test_csrc.py compiles and runs this program.
 
-      Usage: checksums FILE... */
+   Usage: checksums FILE... */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "batch.h"
-#include "picture.h"
+#include "decoder.h"
 
-enum { SIDE = 64 }; /* of the pictures that are made */
+enum { SIDE = 64 }; /* of the rendered images, in pixels */
 
-static uint64_t hashed(uint64_t hash, const uint8_t *bytes, size_t count)
+/* Returns the FNV-1a hash of bytes, continued from `hash`. */
+static uint64_t update_hash(uint64_t hash, const uint8_t *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211); /* FNV-1a */
+        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
     return hash;
 }
 
-static uint64_t hash_of(const Box *box)
+static uint64_t hash_plane(const PlaneBox *box)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (int row = box->first_row; row < box->last_row; row++)
-        hash = hashed(
+        hash = update_hash(
             hash, box->samples + (size_t)row * box->stride + box->first_column,
             (size_t)(box->last_column - box->first_column));
     return hash;
 }
 
-/* Finds the size in the frame header. Returns 0, or -1 where there is none. */
+/* Reads the image size from the frame header. Returns 0, or -1 if there is none. */
 static int find_size(const uint8_t *data, size_t size, int *width, int *height)
 {
     for (size_t at = 2; at + 9 < size && data[at] == 0xFF;) {
@@ -45,6 +46,7 @@ static int find_size(const uint8_t *data, size_t size, int *width, int *height)
     return -1;
 }
 
+/* Returns the bytes of a file, or NULL if it cannot be read. */
 static uint8_t *read_file(const char *path, size_t *size)
 {
     FILE *file = fopen(path, "rb");
@@ -61,25 +63,27 @@ static uint8_t *read_file(const char *path, size_t *size)
     return data;
 }
 
-static void print_planes(Decoder *decoder, Picture picture, const char *name)
+/* Prints the checksums of all planes at all scales. */
+static void print_planes(Decoder *decoder, Image image, const char *name)
 {
     for (int scale_denominator = 1; scale_denominator <= 8; scale_denominator *= 2) {
         Planes planes;
-        picture.scale_denominator = scale_denominator;
-        if (decode_picture(decoder, &picture, &planes)) {
-            printf("%s 1/%d refused\n", name, scale_denominator);
+        image.scale_denominator = scale_denominator;
+        if (decode_image(decoder, &image, &planes)) {
+            printf("%s 1/%d not decoded\n", name, scale_denominator);
             continue;
         }
-        for (int i = 0; i < planes.planes; i++) {
-            const Box *box = &planes.box[i];
+        for (int i = 0; i < planes.count; i++) {
+            const PlaneBox *box = &planes.box[i];
             printf(
                 "%s 1/%d plane %d %dx%d %016" PRIx64 "\n", name, scale_denominator, i,
-                box->last_column - box->first_column, box->last_row - box->first_row, hash_of(box));
+                box->last_column - box->first_column, box->last_row - box->first_row, hash_plane(box));
         }
     }
 }
 
-static void print_resized(const uint8_t *data, size_t size, int width, int height, const char *name)
+/* Prints the checksums of the rendered image, as it is and mirrored. */
+static void print_rendered(const uint8_t *data, size_t size, int width, int height, const char *name)
 {
     static uint8_t out[3 * SIDE * SIDE];
     for (int flip = 0; flip < 2; flip++) {
@@ -88,8 +92,8 @@ static void print_resized(const uint8_t *data, size_t size, int width, int heigh
         ByteSpan file = {data, size};
         char done = 0;
         memset(out, 0, sizeof out);
-        make_batch(&file, &crop, 1, SIDE, SIDE, (size_t)1 << 28, out, &done, NULL);
-        printf("%s resized, flip %d: made %d, %016" PRIx64 "\n", name, flip, done, hashed(0, out, sizeof out));
+        render_batch(&file, &crop, 1, SIDE, SIDE, (size_t)1 << 28, out, &done, NULL);
+        printf("%s rendered %d, flip %d: %016" PRIx64 "\n", name, done, flip, update_hash(0, out, sizeof out));
     }
 }
 
@@ -98,20 +102,20 @@ int main(int count, char **paths)
     Decoder *decoder = decoder_new();
     if (!decoder)
         return 1;
-    decoder_limit(decoder, (size_t)1 << 28);
+    decoder_set_limit(decoder, (size_t)1 << 28);
     for (int i = 1; i < count; i++) {
         size_t size = 0;
         int width = 0, height = 0;
         uint8_t *data = read_file(paths[i], &size);
         const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
         if (!data || find_size(data, size, &width, &height)) {
-            fprintf(stderr, "%s: no JPEG\n", paths[i]);
+            fprintf(stderr, "%s: not a JPEG\n", paths[i]);
             return 1;
         }
         Region whole = {0, 0, width, height};
-        Picture picture = {.data = data, .size = size, .box = whole, .needed = whole};
-        print_planes(decoder, picture, name);
-        print_resized(data, size, width, height, name);
+        Image image = {.data = data, .size = size, .box = whole, .needed = whole};
+        print_planes(decoder, image, name);
+        print_rendered(data, size, width, height, name);
         free(data);
     }
     decoder_free(decoder);

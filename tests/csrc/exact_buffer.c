@@ -1,25 +1,25 @@
-/* In place of csrc/grow_buffer.c where the fuzzer is built: memory of exactly the size that was
-   asked for, new at each call, and full of something else each time. So AddressSanitizer sees
-   what is written behind it, and what is used after the next call; and samples that nothing was
-   written to differ from run to run. */
+/* Replaces csrc/grow_buffer.c in the fuzzer. Each call allocates new memory of exactly the
+   requested size, so AddressSanitizer detects writes after the end and uses after the next call.
+   The memory is filled with another value each time, so samples that are never written differ
+   between runs. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "grow_buffer.h"
 
 #define ALIGNMENT 64
-#define MOST_FILLED 8192
+#define MAX_FILLED_BYTES 8192
 
 uint8_t *buffer_reserve(GrowBuffer *buffer, size_t size)
 {
     static uint8_t filler;
-    size_t whole = size + SLACK;
+    size_t allocated = size + SLACK;
     free(buffer->bytes);
     buffer->bytes = NULL;
     buffer->size = size;
-    if (posix_memalign((void **)(void *)&buffer->bytes, ALIGNMENT, whole))
+    if (posix_memalign((void **)(void *)&buffer->bytes, ALIGNMENT, allocated))
         return NULL;
-    memset(buffer->bytes, filler += 85, whole < MOST_FILLED ? whole : MOST_FILLED);
+    memset(buffer->bytes, filler += 85, allocated < MAX_FILLED_BYTES ? allocated : MAX_FILLED_BYTES);
     return buffer->bytes;
 }
 

@@ -1,8 +1,9 @@
-/* One input of the fuzzer: a file, and behind it a few bytes that say what is asked of it.
+/* Tests one input of the fuzzer: a JPEG, followed by a few bytes that choose what is tested.
 
-      Sanitizers look for wrong memory and undefined arithmetic. What else must hold is checked
-   here: both kinds of kernels give the same samples, and a region has those of the whole
-   picture. */
+   The sanitizers find memory errors and undefined behaviour. This file checks the rest: all kernels
+   give the same samples, a region has the same samples as that part of the whole image, an image
+   does not depend on the other images of its batch, and a transcoded file decodes to the same
+   samples. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,114 +12,117 @@
 #include "batch.h"
 #include "fuzz.h"
 #include "kernels.h"
-#include "picture.h"
+#include "decoder.h"
 #include "transcode.h"
 
-/* Bounds the memory and the time of a run. */
+/* Limits the memory and the time of a test. */
 #ifndef MAX_PIXELS
 #define MAX_PIXELS (1 << 16)
 #endif
 
-#define MOST_SIDE 40 /* of a result of make_batch() */
+#define MAX_SIDE 40 /* pixels on each side of a rendered image */
 
+/* The bytes after the JPEG. Some of their bits are used for more than one purpose. */
 typedef struct {
-    uint8_t task, scale_denominator, left, top, width, height, resized_width, resized_height;
-} Wish;
+    uint8_t task, scale, left, top, width, height, resized_width, resized_height;
+} Request;
 
-_Static_assert(sizeof(Wish) == WISH_BYTES, "fuzz.h says how long it is");
+_Static_assert(sizeof(Request) == REQUEST_BYTES, "the size must match fuzz.h");
 
-static void check(int holds, const char *what)
+/* Aborts with a message if a condition is false. */
+static void check(int condition, const char *message)
 {
-    if (holds)
+    if (condition)
         return;
-    fprintf(stderr, "fuzz_target: %s\n", what);
+    fprintf(stderr, "fuzz_target: %s\n", message);
     abort();
 }
 
-/* A part of a length: it begins at from/256 of it, and has share/255 of what follows, one pixel
-   at least. */
-static void part_of(int length, int from, int share, int *start, int *count)
+/* Chooses a part of `length` pixels. It starts at start_256/256 of the length and has size_255/255
+   of the remaining pixels, at least one. */
+static void choose_part(int length, int start_256, int size_255, int *start, int *count)
 {
-    *start = length * from / 256;
-    *count = 1 + (length - *start - 1) * share / 255;
+    *start = length * start_256 / 256;
+    *count = 1 + (length - *start - 1) * size_255 / 255;
 }
 
+/* Decodes a region. Returns 0, or -1 if it is not decoded. */
 static int decode(
     Decoder *decoder, const uint8_t *data, size_t size, const Region *region, int scale_denominator, Planes *planes)
 {
-    Picture picture = {data, size, *region, *region, scale_denominator, 0};
-    decoder_limit(decoder, MAX_PIXELS);
-    return decode_picture(decoder, &picture, planes);
+    Image image = {data, size, *region, *region, scale_denominator, 0};
+    decoder_set_limit(decoder, MAX_PIXELS);
+    return decode_image(decoder, &image, planes);
 }
 
-static size_t width_of(const Box *box)
+static size_t width_of(const PlaneBox *box)
 {
     return (size_t)(box->last_column - box->first_column);
 }
 
-/* The samples of planes are good until the next call: this copies them, one row behind the
-   other. */
-static uint8_t *copy_of(const Planes *planes)
+/* Returns a copy of the samples of all planes, without gaps between the rows. The caller frees
+   it. */
+static uint8_t *copy_samples(const Planes *planes)
 {
     size_t size = 0;
-    for (int c = 0; c < planes->planes; c++) {
-        const Box *box = &planes->box[c];
+    for (int c = 0; c < planes->count; c++) {
+        const PlaneBox *box = &planes->box[c];
         check(box->first_column >= 0 && box->first_row >= 0, "a plane begins before its first sample");
         check(box->last_column > box->first_column && box->last_row > box->first_row, "a plane is empty");
         size += width_of(box) * (size_t)(box->last_row - box->first_row);
     }
     uint8_t *copy = malloc(size), *to = copy;
-    check(copy != NULL, "there is no memory");
-    for (int c = 0; c < planes->planes; c++) {
-        const Box *box = &planes->box[c];
+    check(copy != NULL, "out of memory");
+    for (int c = 0; c < planes->count; c++) {
+        const PlaneBox *box = &planes->box[c];
         for (int row = box->first_row; row < box->last_row; row++, to += width_of(box))
             memcpy(to, box->samples + (size_t)row * box->stride + box->first_column, width_of(box));
     }
     return copy;
 }
 
-/* Compares a region of a picture with the same samples of the whole of it. */
+/* Checks that the planes of a region have the same samples as that part of the whole image, whose
+   samples are in `samples`. */
 static void check_region(const Planes *whole, const uint8_t *samples, const Planes *part, const Region *region)
 {
-    check(part->planes == whole->planes && part->is_rgb == whole->is_rgb, "a region has other planes");
-    for (int c = 0; c < part->planes; c++) {
-        const Box *all = &whole->box[c], *box = &part->box[c];
-        /* The box says where the region begins in what was decoded: how far that is from the
-           edge of the picture? */
+    check(part->count == whole->count && part->is_rgb == whole->is_rgb, "a region has other planes than the image");
+    for (int c = 0; c < part->count; c++) {
+        const PlaneBox *all = &whole->box[c], *box = &part->box[c];
+        /* the offset of the region in the plane of the whole image */
         double across = box->width / region->width, down = box->height / region->height;
         size_t left = (size_t)(lround(region->left * across - box->left) + box->first_column);
         size_t top = (size_t)(lround(region->top * down - box->top) + box->first_row);
-        check(left + width_of(box) <= width_of(all), "a region is wider than the picture");
+        check(left + width_of(box) <= width_of(all), "a region is wider than the image");
         for (int row = box->first_row; row < box->last_row; row++, top++) {
-            check(top < (size_t)all->last_row, "a region is higher than the picture");
+            check(top < (size_t)all->last_row, "a region is higher than the image");
             check(
                 !memcmp(
                     box->samples + (size_t)row * box->stride + box->first_column,
                     samples + top * width_of(all) + left, width_of(box)),
-                "a region has other samples than the whole picture");
+                "the samples of a region differ from those of the whole image");
         }
         samples += width_of(all) * (size_t)all->last_row;
     }
 }
 
-/* Decodes all of a picture by one kind of kernels, a part of it by both. */
-static void try_planes(const uint8_t *data, size_t size, const Header *header, const Wish *wish)
+/* Decodes an image with one set of kernels, and a part of it with both. */
+static void test_planes(const uint8_t *data, size_t size, const Header *header, const Request *request)
 {
     Region all = {0, 0, header->width, header->height}, region;
     Planes whole, part;
-    int scale_denominator = 1 << (wish->scale_denominator & 3), simd = wish->scale_denominator >> 2 & 1;
+    int scale_denominator = 1 << (request->scale & 3), simd = request->scale >> 2 & 1;
     Decoder *decoder = decoder_new();
-    check(decoder != NULL, "there is no memory");
-    part_of(header->width, wish->left, wish->width, &region.left, &region.width);
-    part_of(header->height, wish->top, wish->height, &region.top, &region.height);
+    check(decoder != NULL, "out of memory");
+    choose_part(header->width, request->left, request->width, &region.left, &region.width);
+    choose_part(header->height, request->top, request->height, &region.top, &region.height);
     use_simd(simd);
     int failed = decode(decoder, data, size, &all, scale_denominator, &whole);
-    uint8_t *samples = failed ? NULL : copy_of(&whole);
-    if (wish->task & 4 || !failed)
+    uint8_t *samples = failed ? NULL : copy_samples(&whole);
+    if (request->task & 4 || !failed)
         for (int other = 0; other < 2; other++) {
             use_simd(simd ^ other ^ 1);
             int part_failed = decode(decoder, data, size, &region, scale_denominator, &part);
-            check(failed || !part_failed, "a region fails, and the whole picture does not");
+            check(failed || !part_failed, "a region is not decoded, but the whole image is");
             if (!failed)
                 check_region(&whole, samples, &part, &region);
         }
@@ -126,94 +130,95 @@ static void try_planes(const uint8_t *data, size_t size, const Header *header, c
     decoder_free(decoder);
 }
 
-/* Makes a picture in a batch: with the first half of its file before it, whose lane ends early,
-   and itself behind it. All that are made must be as they are alone. */
-static void try_batch(const uint8_t *data, size_t size, const Header *header, const Wish *wish)
+/* Renders a batch of three: the first half of the file, which ends its lane early, and the file
+   twice. Each image must be the same as when it is rendered alone. */
+static void test_batch(const uint8_t *data, size_t size, const Header *header, const Request *request)
 {
-    CropGeometry crop = {.flip = wish->scale_denominator >> 3 & 1};
+    CropGeometry crop = {.flip = request->scale >> 3 & 1};
     ByteSpan files[3] = {{data, size / 2}, {data, size}, {data, size}};
     char done[3], alone;
-    int height = 1 + wish->resized_height % MOST_SIDE, width = 1 + wish->resized_width % MOST_SIDE;
-    part_of(header->width, wish->left, wish->width, &crop.left, &crop.width);
-    part_of(header->height, wish->top, wish->height, &crop.top, &crop.height);
-    part_of(crop.width, wish->resized_height, wish->resized_width, &crop.needed_left, &crop.needed_width);
-    part_of(crop.height, wish->resized_width, wish->resized_height, &crop.needed_top, &crop.needed_height);
+    int height = 1 + request->resized_height % MAX_SIDE, width = 1 + request->resized_width % MAX_SIDE;
+    choose_part(header->width, request->left, request->width, &crop.left, &crop.width);
+    choose_part(header->height, request->top, request->height, &crop.top, &crop.height);
+    choose_part(crop.width, request->resized_height, request->resized_width, &crop.needed_left, &crop.needed_width);
+    choose_part(crop.height, request->resized_width, request->resized_height, &crop.needed_top, &crop.needed_height);
     crop.needed_left += crop.left;
     crop.needed_top += crop.top;
-    if (wish->task & 8) { /* more than there is of the picture */
-        crop.width += wish->resized_width;
-        crop.needed_width += wish->resized_width;
-        crop.height += wish->resized_height;
-        crop.needed_height += wish->resized_height;
+    if (request->task & 8) { /* extend the box beyond the image */
+        crop.width += request->resized_width;
+        crop.needed_width += request->resized_width;
+        crop.height += request->resized_height;
+        crop.needed_height += request->resized_height;
     }
-    crop.corner_left = wish->task >> 4 & 3;
-    crop.corner_top = wish->task >> 6;
-    crop.resized_width = width + crop.corner_left + (wish->scale_denominator >> 4 & 3);
-    crop.resized_height = height + crop.corner_top + (wish->scale_denominator >> 6);
+    crop.corner_left = request->task >> 4 & 3;
+    crop.corner_top = request->task >> 6;
+    crop.resized_width = width + crop.corner_left + (request->scale >> 4 & 3);
+    crop.resized_height = height + crop.corner_top + (request->scale >> 6);
     size_t bytes = (size_t)(3 * width * height);
     uint8_t *out = malloc(4 * bytes), *single = out + 3 * bytes;
-    check(out != NULL, "there is no memory");
-    use_simd(wish->scale_denominator >> 2 & 1);
-    make_batch(files, (CropGeometry[]){crop, crop, crop}, 3, height, width, MAX_PIXELS, out, done, NULL);
+    check(out != NULL, "out of memory");
+    use_simd(request->scale >> 2 & 1);
+    render_batch(files, (CropGeometry[]){crop, crop, crop}, 3, height, width, MAX_PIXELS, out, done, NULL);
     for (int i = 0; i < 3; i++) {
-        make_batch(&files[i], &crop, 1, height, width, MAX_PIXELS, single, &alone, NULL);
-        check(done[i] == alone, "whether a picture is made depends on others");
-        check(!alone || !memcmp(out + (size_t)i * bytes, single, bytes), "a picture depends on others");
+        render_batch(&files[i], &crop, 1, height, width, MAX_PIXELS, single, &alone, NULL);
+        check(done[i] == alone, "whether an image is rendered depends on the others");
+        check(!alone || !memcmp(out + (size_t)i * bytes, single, bytes), "an image depends on the others");
     }
     free(out);
 }
 
-/* Transcodes a picture, and decodes the result and the file that it was made of. */
-static void try_transcoder(const uint8_t *data, size_t size, const Header *header, const Wish *wish)
+/* Transcodes an image, and compares the decoded planes of the original and the result. */
+static void test_transcoder(const uint8_t *data, size_t size, const Header *header, const Request *request)
 {
     Region all = {0, 0, header->width, header->height};
-    int restart = 1 + ((wish->left << 8 | wish->top) % 0xFFFF >> (wish->width & 15));
-    int longest = 9 + wish->height % 8, scale_denominator = 1 << (wish->scale_denominator & 3);
+    int restart_interval = 1 + ((request->left << 8 | request->top) % 0xFFFF >> (request->width & 15));
+    int max_code_length = 9 + request->height % 8, scale_denominator = 1 << (request->scale & 3);
     size_t written;
     Planes before, after;
-    Transcoder *transcoder = take_transcoder();
+    Transcoder *transcoder = acquire_transcoder();
     Decoder *decoder = decoder_new(), *other = decoder_new();
-    check(transcoder && decoder && other, "there is no memory");
-    use_simd(wish->scale_denominator >> 2 & 1);
-    const uint8_t *made = transcode(transcoder, data, size, restart, longest, MAX_PIXELS, &written);
-    if (made) {
+    check(transcoder && decoder && other, "out of memory");
+    use_simd(request->scale >> 2 & 1);
+    const uint8_t *result =
+        transcode(transcoder, data, size, restart_interval, max_code_length, MAX_PIXELS, &written);
+    if (result) {
         int failed = decode(decoder, data, size, &all, scale_denominator, &before);
         check(
-            failed == decode(other, made, written, &all, scale_denominator, &after),
-            "one of a file and what it was transcoded to is decoded, and the other is not");
+            failed == decode(other, result, written, &all, scale_denominator, &after),
+            "only one of the original and the transcoded file is decoded");
         if (!failed) {
-            uint8_t *samples = copy_of(&before);
+            uint8_t *samples = copy_samples(&before);
             check_region(&before, samples, &after, &all);
             free(samples);
         }
     }
     decoder_free(other);
     decoder_free(decoder);
-    give_back_transcoder(transcoder);
+    release_transcoder(transcoder);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    Wish wish;
+    Request request;
     Header header;
-    if (size < WISH_BYTES)
+    if (size < REQUEST_BYTES)
         return 0;
-    size -= WISH_BYTES;
-    memcpy(&wish, data + size, WISH_BYTES);
-    uint8_t *file = malloc(size + !size); /* of exactly this size, so that what is read behind it is found */
-    check(file != NULL, "there is no memory");
+    size -= REQUEST_BYTES;
+    memcpy(&request, data + size, REQUEST_BYTES);
+    uint8_t *file = malloc(size + !size); /* an exact copy, so that reads after the end are found */
+    check(file != NULL, "out of memory");
     memcpy(file, data, size);
     header_start(&header, file, size);
-    if (next_scan(&header) == A_SCAN)
-        switch (wish.task & 3) {
+    if (next_scan(&header) == SCAN_FOUND)
+        switch (request.task & 3) {
         case 0:
-            try_batch(file, size, &header, &wish);
+            test_batch(file, size, &header, &request);
             break;
         case 1:
-            try_transcoder(file, size, &header, &wish);
+            test_transcoder(file, size, &header, &request);
             break;
         default:
-            try_planes(file, size, &header, &wish);
+            test_planes(file, size, &header, &request);
         }
     free(file);
     return 0;

@@ -1,4 +1,4 @@
-"""The build backend: which compiler it takes, what it asks pip for, and that ziglang alone makes the whole package."""
+"""The build backend: which compiler it uses, when it requires ziglang, and what happens if compiling fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from build_backend import ZIGLANG
 from setuptools import build_meta
 from setuptools.errors import CompileError
 
-# ziglang compiles a part of the C library first, which takes long on a busy machine.
+# ziglang first compiles a part of the C library, which can take minutes on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return Py_NewR
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the only folder on the PATH, an empty one; no compiler is named by this Python or the environment."""
+    """Make an empty folder the only one on the PATH, remove the compilers of Python and the environment; return it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -37,48 +37,48 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def working(path: Path) -> Path:
-    """Write a program that can be taken for a C compiler: it makes the file that it is asked for."""
+def write_working_compiler(path: Path) -> Path:
+    """Write a program that passes for a C compiler: it creates its output file."""
     path.write_text('#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && : > "$2"; shift; done\nexit 0\n')
     path.chmod(0o755)
     return path
 
 
-def broken(path: Path) -> Path:
-    """Write a program that is none, as a compiler without its linker or the headers of C."""
+def write_broken_compiler(path: Path) -> Path:
+    """Write a program that fails, like a compiler without linker or headers."""
     path.write_text("#!/bin/sh\nexit 1\n")
     path.chmod(0o755)
     return path
 
 
-def test_no_compiler_asks_for_ziglang(programs: Path) -> None:
+def test_ziglang_is_required_without_a_compiler(programs: Path) -> None:
     assert build_backend.find_compiler() is None
-    assert build_backend.needed_compiler() == [ZIGLANG]
+    assert build_backend.required_compilers() == [ZIGLANG]
 
 
-def test_a_compiler_that_does_not_work_is_none(programs: Path) -> None:
+def test_ziglang_is_required_if_no_compiler_works(programs: Path) -> None:
     for name in ("cc", "gcc", "clang"):
-        broken(programs / name)
-    assert build_backend.needed_compiler() == [ZIGLANG]
+        write_broken_compiler(programs / name)
+    assert build_backend.required_compilers() == [ZIGLANG]
 
 
-def test_the_first_compiler_that_works_is_taken(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken(programs / "cc")
-    working(programs / "gcc")
+def test_the_first_working_compiler_is_used(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_broken_compiler(programs / "cc")
+    write_working_compiler(programs / "gcc")
     found = build_backend.find_compiler()
     assert found is not None
     assert found.command == ("gcc",)
-    assert build_backend.needed_compiler() == []
-    own = working(programs / "own")
+    assert build_backend.required_compilers() == []
+    own = write_working_compiler(programs / "own")
     monkeypatch.setenv("CC", f"{own} -g")
     found = build_backend.find_compiler()
     assert found is not None
     assert found.command == (str(own), "-g")
 
 
-def test_the_compiler_of_this_python_comes_before_others(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    working(programs / "own")
-    broken(programs / "cc")
+def test_the_compiler_that_python_was_built_with_is_preferred(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_working_compiler(programs / "own")
+    write_broken_compiler(programs / "cc")
     known = sysconfig.get_config_var
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: "own -pthread" if name == "CC" else known(name))
     found = build_backend.find_compiler()
@@ -86,48 +86,54 @@ def test_the_compiler_of_this_python_comes_before_others(programs: Path, monkeyp
     assert found.command == ("own", "-pthread")
 
 
-def test_what_was_not_wanted_or_cannot_be_had_is_not_asked_for(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ziglang_is_not_required_if_it_has_no_wheel_or_compiling_is_disabled(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "s390x")
-    assert build_backend.needed_compiler() == []
+    assert build_backend.required_compilers() == []
     monkeypatch.undo()
     monkeypatch.setenv("WDS_TOOLS_COMPILE", "0")
-    assert build_backend.needed_compiler() == []
+    assert build_backend.required_compilers() == []
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
-def test_pip_is_told(programs: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_the_build_requirements_include_ziglang_only_without_a_compiler(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     hook = f"get_requires_for_build_{kind}"
     monkeypatch.setattr(build_meta, hook, lambda _settings: ["setuptools"])
     assert getattr(build_backend, hook)() == ["setuptools", ZIGLANG]
-    working(programs / "cc")
+    write_working_compiler(programs / "cc")
     assert getattr(build_backend, hook)() == ["setuptools"]
 
 
-def test_without_any_compiler_it_says_so(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_without_a_compiler_is_an_error(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "probe.c").write_text(PROBE)
     monkeypatch.setattr(build_backend, "zig_compiler", lambda *_: None)
-    with pytest.raises(CompileError, match="no C compiler works here"):
+    with pytest.raises(CompileError, match="no working C compiler found"):
         build_backend.compile_module([tmp_path / "probe.c"], tmp_path / "probe.so", [])
-    with pytest.raises(CompileError, match=r"ziglang.* compiles for aarch64-linux-musl"):
+    with pytest.raises(CompileError, match=r"compiling for aarch64-linux-musl requires ziglang"):
         build_backend.compile_module([tmp_path / "probe.c"], tmp_path / "probe.so", [], "musllinux_1_2_aarch64")
 
 
-def test_a_failing_compiler_is_quoted(programs: Path, tmp_path: Path) -> None:
+def test_the_error_quotes_the_compiler(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "probe.c").write_text("int 1;")
     with pytest.raises(CompileError, match="expected identifier"):
         build_backend.compile_module([tmp_path / "probe.c"], tmp_path / "probe.so", [])
 
 
-def test_ziglang_compiles_for_another_system(programs: Path, tmp_path: Path) -> None:
+def test_ziglang_compiles_for_another_processor(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "probe.c").write_text(PROBE)
     build_backend.compile_module([tmp_path / "probe.c"], tmp_path / "probe.so", [], "musllinux_1_2_aarch64")
     data = (tmp_path / "probe.so").read_bytes()
-    assert (data[:4], data[18]) == (b"\x7fELF", 183)  # EM_AARCH64; the other systems: `make wheels`
+    assert (data[:4], data[18]) == (b"\x7fELF", 183)  # EM_AARCH64; `make wheels` tests the other systems
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """Return a copy of what a source distribution has."""
+    """Return a copy of the files of a source distribution."""
     folder = tmp_path / "sources"
     folder.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -136,10 +142,10 @@ def sources(tmp_path: Path) -> Path:
     return folder
 
 
-def wheel_of(sources: Path, out: Path) -> Path:
-    words = ["-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+def build_wheel(sources: Path, out: Path) -> Path:
+    arguments = ["-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     done = subprocess.run(
-        [sys.executable, *words, "-w", str(out), str(sources)], capture_output=True, text=True, check=False
+        [sys.executable, *arguments, "-w", str(out), str(sources)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = out.glob("*.whl")
@@ -147,8 +153,8 @@ def wheel_of(sources: Path, out: Path) -> Path:
     return wheel
 
 
-def test_with_ziglang_alone_pip_makes_the_whole_package(sources: Path, programs: Path, tmp_path: Path) -> None:
-    wheel = wheel_of(sources, tmp_path / "out")
+def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path, tmp_path: Path) -> None:
+    wheel = build_wheel(sources, tmp_path / "out")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "site")
@@ -159,23 +165,23 @@ def test_with_ziglang_alone_pip_makes_the_whole_package(sources: Path, programs:
         "print(n.__file__, *out)"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    said = subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=tmp_path, text=True)
-    assert said.split() == [str(tmp_path / "site" / module), *map(str, (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11))]
+    output = subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=tmp_path, text=True)
+    assert output.split() == [str(tmp_path / "site" / module), *map(str, (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11))]
 
 
-def test_an_editable_install_leaves_no_module_of_older_sources(sources: Path, tmp_path: Path) -> None:
+def test_a_failed_editable_install_removes_the_old_module(sources: Path, tmp_path: Path) -> None:
     module = sources / "wds_tools" / "images" / "_native.abi3.so"
     module.touch()
-    (sources / "wds_tools" / "images" / "csrc" / "batch.c").write_text("#error out of order\n")
-    words = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
-    subprocess.run([sys.executable, *words, "--editable", str(sources)], check=True, capture_output=True)
+    (sources / "wds_tools" / "images" / "csrc" / "batch.c").write_text("#error does not compile\n")
+    arguments = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
+    subprocess.run([sys.executable, *arguments, "--editable", str(sources)], check=True, capture_output=True)
     assert not module.exists()
 
 
-def test_what_does_not_compile_is_installed_without(sources: Path, tmp_path: Path) -> None:
-    (sources / "wds_tools" / "images" / "csrc" / "batch.c").write_text("#error out of order\n")
-    wheel = wheel_of(sources, tmp_path / "out")
+def test_the_package_is_installed_without_the_module_if_it_does_not_compile(sources: Path, tmp_path: Path) -> None:
+    (sources / "wds_tools" / "images" / "csrc" / "batch.c").write_text("#error does not compile\n")
+    wheel = build_wheel(sources, tmp_path / "out")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     log = (tmp_path / "out" / "log").read_text()
     assert log.count("wds_tools is installed without its compiled path") == 1
-    assert "out of order" in log
+    assert "does not compile" in log

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import oracle
 import pytest
-from natively import needs_native
+from native_helpers import needs_native
 from test_hostile import segment
 
 from wds_tools.format.codecs import MAX_PIXELS

@@ -13,7 +13,7 @@ import oracle
 import pytest
 import torch
 import turbo
-from natively import needs_native
+from native_helpers import needs_native
 from numpy.typing import NDArray
 from torchvision.io import decode_jpeg
 from turbo import Coding, Script
@@ -35,14 +35,14 @@ def compared(photos: Path, first: int, count: int) -> str:
 
 
 def test_four_hundred_generated_pictures_have_libjpegs_samples(photos: Path) -> None:
-    assert compared(photos, 0, 400).startswith("400 pictures: ")
+    assert compared(photos, 0, 400).startswith("400 images: ")
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
 def test_a_hundred_thousand_generated_pictures_have_libjpegs_samples(photos: Path) -> None:
     for first in range(1_000_000, 1_100_000, 5000):
-        assert compared(photos, first, 5000).startswith("5000 pictures: ")
+        assert compared(photos, first, 5000).startswith("5000 images: ")
 
 
 @pytest.fixture(scope="module")

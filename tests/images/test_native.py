@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from natively import (
+from native_helpers import (
     by_native,
     by_python,
     encoded,

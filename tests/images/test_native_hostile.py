@@ -17,7 +17,7 @@ import mutants
 import numpy as np
 import pytest
 import simplejpeg
-from natively import Pixels, by_native, encoded, needs_native, region, regions_of, sampled
+from native_helpers import Pixels, by_native, encoded, needs_native, region, regions_of, sampled
 from PIL import Image, ImageFile
 
 from wds_tools.errors import DecodeError

@@ -1,9 +1,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
+AC_LOOKUP_BITS: int
+
 def render_jpegs(
     files: list[memoryview | None],
-    places: NDArray[np.int32],
+    crops: NDArray[np.int32],
     out: NDArray[np.uint8],
     height: int,
     width: int,
@@ -13,7 +15,9 @@ def render_jpegs(
 ) -> bytes: ...
 def copy_pixels(files: list[memoryview], offset: int, out: NDArray[np.uint8], height: int, width: int, /) -> None: ...
 def decode_jpeg(
-    file: bytes | memoryview, region: tuple[int, int, int, int], spare: int
+    file: bytes | memoryview, region: tuple[int, int, int, int], scale_denominator: int, /
 ) -> list[tuple[int, bytes]] | None: ...
-def transcode_jpeg(file: bytes | memoryview, restart: int, longest: int, max_pixels: int, /) -> bytes | None: ...
-def simd(is_wanted: bool = True) -> str: ...
+def transcode_jpeg(
+    file: bytes | memoryview, restart_interval: int, max_code_length: int, max_pixels: int, /
+) -> bytes | None: ...
+def simd(enable: bool = ..., /) -> str: ...

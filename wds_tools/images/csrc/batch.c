@@ -4,57 +4,58 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "decoder.h"
 #include "kernels.h"
-#include "picture.h"
 
-/* What is used again from picture to picture. */
+/* Memory that is reused from image to image and from batch to batch. */
 typedef struct {
     Decoder *decoder;
     Resampler resampler;
     GrowBuffer plane[3], crops;
     Stopwatch watch;
-} Worker;
+} RenderContext;
 
-#define MOST_KEPT ((size_t)64 << 20) /* bytes: enough for pictures of 10 megapixels */
+#define MAX_CACHED_BYTES ((size_t)64 << 20) /* enough for images of 10 megapixels */
 
-/* The worker of the last batch, unless another one is at work with it: its memory is used again. */
-static _Atomic(Worker *) idle;
+/* The context of the last batch; NULL while a thread uses it. */
+static _Atomic(RenderContext *) cached_context;
 
-static void worker_free(Worker *worker)
+static void context_free(RenderContext *context)
 {
-    decoder_free(worker->decoder);
-    resampler_free(&worker->resampler);
+    decoder_free(context->decoder);
+    resampler_free(&context->resampler);
     for (int c = 0; c < 3; c++)
-        buffer_free(&worker->plane[c]);
-    buffer_free(&worker->crops);
-    free(worker);
+        buffer_free(&context->plane[c]);
+    buffer_free(&context->crops);
+    free(context);
 }
 
-/* Returns NULL where memory has run out. */
-static Worker *take_worker(void)
+/* Returns the cached context or a new one, or NULL if memory ran out. */
+static RenderContext *acquire_context(void)
 {
-    Worker *worker = atomic_exchange(&idle, NULL);
-    if (worker || !(worker = calloc(1, sizeof *worker)))
-        return worker;
-    if (!(worker->decoder = decoder_new())) {
-        free(worker);
+    RenderContext *context = atomic_exchange(&cached_context, NULL);
+    if (context || !(context = calloc(1, sizeof *context)))
+        return context;
+    if (!(context->decoder = decoder_new())) {
+        free(context);
         return NULL;
     }
-    return worker;
+    return context;
 }
 
-static void give_back(Worker *worker)
+/* Caches a context, unless it is too large. */
+static void release_context(RenderContext *context)
 {
-    if (decoder_size(worker->decoder) <= MOST_KEPT)
-        worker = atomic_exchange(&idle, worker);
-    if (worker)
-        worker_free(worker);
+    if (decoder_bytes(context->decoder) <= MAX_CACHED_BYTES)
+        context = atomic_exchange(&cached_context, context);
+    if (context)
+        context_free(context);
 }
 
-/* How much smaller a picture can be decoded so that half of what is left is still no less than
-   the result. Averaged over a picture, the difference to decoding it whole is then 0.5 of 255,
-   at most 1.9 on the photographs that were tried; with 3/2 in place of 2 it was 4.2. */
-static int scale_denominator_of(const CropGeometry *crop)
+/* Returns the largest denominator for which the decoded box is at least twice as large as the
+   result. On the photographs of a test, the mean difference per image from decoding at full size
+   was 0.5 of 255, and at most 1.9; with 3/2 instead of 2 it was 4.2. */
+static int choose_scale_denominator(const CropGeometry *crop)
 {
     int scale_denominator = 8;
     while (scale_denominator > 1 &&
@@ -64,22 +65,23 @@ static int scale_denominator_of(const CropGeometry *crop)
     return scale_denominator;
 }
 
-/* Writes finished planes into the batch. */
-static void write_planes(uint8_t *const *planes, const Planes *kinds, int height, int width, uint8_t *out)
+/* Writes resized planes to the batch, in RGB. */
+static void write_rgb(uint8_t *const *resized, const Planes *planes, int height, int width, uint8_t *out)
 {
-    if (kinds->planes == 3 && !kinds->is_rgb) {
-        to_rgb(planes[0], planes[1], planes[2], width, height, out);
+    if (planes->count == 3 && !planes->is_rgb) {
+        to_rgb(resized[0], resized[1], resized[2], width, height, out);
         return;
     }
     for (int c = 0; c < 3; c++) {
-        const uint8_t *row = planes[kinds->planes == 3 ? c : 0];
+        const uint8_t *row = resized[planes->count == 3 ? c : 0];
         for (int y = 0; y < height; y++, out += width, row += row_stride(width))
             memcpy(out, row, (size_t)width);
     }
 }
 
-/* Numbers come from Python, where a mistake must not become a wrong address. */
-static int is_sound(const CropGeometry *crop, int height, int width)
+/* Returns whether the geometry is consistent. It comes from Python, and an error there must not
+   cause an access outside the buffers. */
+static int is_valid_geometry(const CropGeometry *crop, int height, int width)
 {
     int32_t numbers[sizeof *crop / sizeof(int32_t)];
     memcpy(numbers, crop, sizeof *crop);
@@ -93,32 +95,33 @@ static int is_sound(const CropGeometry *crop, int height, int width)
            crop->corner_top + height <= crop->resized_height && crop->corner_left + width <= crop->resized_width;
 }
 
-/* A batch while it is made. */
+/* A batch that is being rendered. */
 typedef struct {
-    Worker *worker;
+    RenderContext *context;
     const ByteSpan *files;
     const CropGeometry *crops;
-    size_t number, begun; /* pictures */
+    size_t count, next; /* number of images; index of the next one to decode */
     int height, width;
     uint8_t *out;
     char *done;
 } Batch;
 
-static int next_picture(void *of, Picture *picture)
+/* next_image of the batch's ImageStream. */
+static int next_image(void *context, Image *image)
 {
-    Batch *batch = of;
-    while (batch->begun < batch->number) {
-        size_t i = batch->begun++;
+    Batch *batch = context;
+    while (batch->next < batch->count) {
+        size_t i = batch->next++;
         const ByteSpan *file = &batch->files[i];
         const CropGeometry *crop = &batch->crops[i];
-        if (!file->data || !is_sound(crop, batch->height, batch->width))
+        if (!file->data || !is_valid_geometry(crop, batch->height, batch->width))
             continue;
-        *picture = (Picture){
+        *image = (Image){
             file->data,
             file->size,
             {crop->left, crop->top, crop->width, crop->height},
             {crop->needed_left, crop->needed_top, crop->needed_width, crop->needed_height},
-            scale_denominator_of(crop),
+            choose_scale_denominator(crop),
             i,
         };
         return 1;
@@ -126,63 +129,64 @@ static int next_picture(void *of, Picture *picture)
     return 0;
 }
 
-/* Resizes the planes of a picture and writes them into the batch. Returns 0, or -1 if Python
-   must do it. */
-static int finish(const Batch *batch, const CropGeometry *crop, const Planes *planes, uint8_t *out)
+/* Resizes the planes of an image and writes them to the batch. Returns 0, or -1 if Python must
+   render the image. */
+static int resize_image(const Batch *batch, const CropGeometry *crop, const Planes *planes, uint8_t *out)
 {
-    Worker *worker = batch->worker;
-    Resampler *resampler = &worker->resampler;
-    View view = {crop->resized_width, crop->resized_height, crop->corner_left, crop->corner_top,
-                 batch->width,         batch->height,         crop->flip};
-    uint8_t *made[3];
-    for (int c = 0; c < planes->planes; c++) {
-        made[c] = buffer_reserve(&worker->plane[c], plane_bytes(batch->width, batch->height));
-        int kind = c > 0; /* both planes of chroma are alike */
-        if (c < 2 && prepare(resampler, kind, &planes->box[c], &view))
+    RenderContext *context = batch->context;
+    Resampler *resampler = &context->resampler;
+    ResizeGeometry geometry = {crop->resized_width, crop->resized_height, crop->corner_left, crop->corner_top,
+                               batch->width,        batch->height,        crop->flip};
+    uint8_t *resized[3];
+    for (int c = 0; c < planes->count; c++) {
+        resized[c] = buffer_reserve(&context->plane[c], plane_bytes(batch->width, batch->height));
+        int kind = c > 0; /* both chroma planes have the same filters */
+        if (c < 2 && prepare_filters(resampler, kind, &planes->box[c], &geometry))
             return -1;
-        if (!made[c] || resample(resampler, kind, &planes->box[c], &view, made[c]))
+        if (!resized[c] || resample(resampler, kind, &planes->box[c], &geometry, resized[c]))
             return -1;
     }
-    add_elapsed(&worker->watch, &worker->watch.spent.resize);
-    write_planes(made, planes, batch->height, batch->width, out);
-    add_elapsed(&worker->watch, &worker->watch.spent.write);
+    add_elapsed(&context->watch, &context->watch.elapsed.resize);
+    write_rgb(resized, planes, batch->height, batch->width, out);
+    add_elapsed(&context->watch, &context->watch.elapsed.write);
     return 0;
 }
 
-static void take_picture(void *of, size_t number, const Planes *planes)
+/* store_planes of the batch's ImageStream. */
+static void store_planes(void *context, size_t number, const Planes *planes)
 {
-    const Batch *batch = of;
+    const Batch *batch = context;
     uint8_t *out = batch->out + number * 3 * (size_t)batch->height * (size_t)batch->width;
-    batch->done[number] = planes && !finish(batch, &batch->crops[number], planes, out);
+    batch->done[number] = planes && !resize_image(batch, &batch->crops[number], planes, out);
 }
 
-static void add_timings(Timings *to, const Timings *spent)
+static void add_timings(Timings *total, const Timings *elapsed)
 {
-    to->slice += spent->slice;
-    to->decode += spent->decode;
-    to->resize += spent->resize;
-    to->write += spent->write;
+    total->slice += elapsed->slice;
+    total->decode += elapsed->decode;
+    total->resize += elapsed->resize;
+    total->write += elapsed->write;
 }
 
-void make_batch(
-    const ByteSpan *files, const CropGeometry *crops, size_t number, int height, int width, size_t max_pixels,
+void render_batch(
+    const ByteSpan *files, const CropGeometry *crops, size_t count, int height, int width, size_t max_pixels,
     uint8_t *out, char *done, Timings *timings)
 {
-    Worker *worker = take_worker();
-    memset(done, 0, number);
-    if (!worker)
+    RenderContext *context = acquire_context();
+    memset(done, 0, count);
+    if (!context)
         return;
-    CropGeometry *own = (CropGeometry *)(void *)buffer_reserve(&worker->crops, number * sizeof *crops);
-    if (own) {
-        memcpy(own, crops, number * sizeof *crops); /* another thread may write to them after they were checked */
-        Batch batch = {worker, files, own, number, 0, height, width, out, done};
-        decoder_limit(worker->decoder, max_pixels);
-        stopwatch_start(&worker->watch, timings != NULL);
-        decode_pictures(worker->decoder, &(Pictures){&batch, next_picture, take_picture, &worker->watch});
+    CropGeometry *copy = (CropGeometry *)(void *)buffer_reserve(&context->crops, count * sizeof *crops);
+    if (copy) {
+        memcpy(copy, crops, count * sizeof *crops); /* another thread could change them after they were validated */
+        Batch batch = {context, files, copy, count, 0, height, width, out, done};
+        decoder_set_limit(context->decoder, max_pixels);
+        stopwatch_start(&context->watch, timings != NULL);
+        decode_images(context->decoder, &(ImageStream){&batch, next_image, store_planes, &context->watch});
         if (timings)
-            add_timings(timings, &worker->watch.spent);
+            add_timings(timings, &context->watch.elapsed);
     }
-    give_back(worker);
+    release_context(context);
 }
 
 void to_planes(const uint8_t *pixels, int height, int width, uint8_t *out)

@@ -1,4 +1,4 @@
-/* A batch of pictures of one size. */
+/* Renders a batch of images: decodes, crops, resizes and mirrors them to the same size. */
 #ifndef WDS_TOOLS_BATCH_H
 #define WDS_TOOLS_BATCH_H
 
@@ -7,28 +7,30 @@
 
 #include "stopwatch.h"
 
-/* How a picture is cropped and resized: the fields of `Regions` in views.py, in the order of
-   native.py. */
+/* How an image is cropped and resized. These are the fields of `Regions` in views.py, in the order
+   in which native.py concatenates them. */
 typedef struct {
-    int32_t left, top, width, height;       /* the box, in pixels */
-    int32_t resized_height, resized_width;  /* what it becomes */
-    int32_t corner_top, corner_left;        /* what is cut from that: as much as the batch holds */
-    int32_t flip;
-    int32_t needed_left, needed_top, needed_width, needed_height; /* the part of the box that this depends on */
+    int32_t left, top, width, height;      /* the box, in pixels of the image */
+    int32_t resized_height, resized_width; /* the size to which the box is resized */
+    int32_t corner_top, corner_left;       /* where the output begins in the resized box */
+    int32_t flip;                          /* 1: mirror left to right */
+    int32_t needed_left, needed_top, needed_width, needed_height; /* the part of the box that the output depends on */
 } CropGeometry;
 
 typedef struct {
-    const uint8_t *data; /* NULL: left alone */
+    const uint8_t *data; /* NULL: the image is skipped */
     size_t size;
 } ByteSpan;
 
-/* Makes pictures into out[count][3][height][width]; done[i] is 1 for those that were made. The
-   time of each step is added to `timings`, which may be NULL. */
-void make_batch(
+/* Renders `count` images into out[count][3][height][width]. Sets done[i] to 1 if image i was
+   rendered, or to 0 if Python must render it; its part of `out` is then not written. Images larger
+   than `max_pixels` are not rendered. Adds the time of each step to `timings`, which may be
+   NULL. */
+void render_batch(
     const ByteSpan *files, const CropGeometry *crops, size_t count, int height, int width, size_t max_pixels,
     uint8_t *out, char *done, Timings *timings);
 
-/* Turns pixels [height][width][3] into planes [3][height][width]. */
+/* Converts interleaved pixels [height][width][3] to planes [3][height][width]. */
 void to_planes(const uint8_t *pixels, int height, int width, uint8_t *out);
 
 #endif

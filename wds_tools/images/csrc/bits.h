@@ -1,5 +1,5 @@
-/* Bits of coded data, read from the highest of each byte on (T.81, F.1.2.3). The zeros that are
-   stuffed behind each FF were taken out before (intervals.h). */
+/* Reads bits of entropy-coded data, most significant bit first (T.81, F.1.2.3). The data has no
+   stuffed zero bytes any more: intervals.c removes them. */
 #ifndef WDS_TOOLS_BITS_H
 #define WDS_TOOLS_BITS_H
 
@@ -7,13 +7,13 @@
 #include <string.h>
 
 typedef struct {
-    uint64_t bits;       /* those that come next, from the highest on */
-    uint32_t count;      /* how many of them are counted; correct ones may follow */
-    const uint8_t *next; /* the byte behind them */
+    uint64_t bits;       /* the next bits, from the most significant one on */
+    uint32_t count;      /* number of valid bits; the bits below them are correct or zero */
+    const uint8_t *next; /* first byte that is not counted in `bits` */
 } BitReader;
 
-/* What may be read behind the end of the data: a block takes at most 27 + 63 * 26 bits, and its
-   end is checked then. */
+/* Number of bytes that may be read after the end of the data. A block takes at most 27 + 63 * 26
+   bits, and each block is checked against the end. */
 #define READ_AHEAD 256
 
 static inline uint64_t be64(const uint8_t *at)
@@ -26,53 +26,52 @@ static inline uint64_t be64(const uint8_t *at)
     return word;
 }
 
-/* Makes at least 56 bits known. */
+/* Loads bytes until at least 56 bits are valid. */
 static inline void refill(BitReader *reader)
 {
-    reader->count &= 63; /* see skip_entry() */
+    reader->count &= 63; /* skip_entry() leaves wrong upper bits */
     reader->bits |= be64(reader->next) >> reader->count;
     reader->next += (63 - reader->count) >> 3;
     reader->count |= 56;
 }
 
-/* Returns the next bits, 1 to 32 of them. */
-static inline unsigned peek(const BitReader *reader, int count)
+/* Returns the next `count` bits, 1 to 32, without consuming them. */
+static inline unsigned peek_bits(const BitReader *reader, int count)
 {
     return (unsigned)(reader->bits >> (64 - count));
 }
 
-static inline void skip(BitReader *reader, int count)
+static inline void skip_bits(BitReader *reader, int count)
 {
     reader->bits <<= count;
     reader->count -= (uint32_t)count;
 }
 
-/* Skips as many bits as the lowest six bits of an entry say. What else is in it only makes the
-   higher bits of `count` wrong, until the next refill. */
+/* Skips the number of bits in the low six bits of a table entry. To save an instruction, the whole
+   entry is subtracted from `count`, which leaves wrong upper bits in it until the next refill(). */
 static inline void skip_entry(BitReader *reader, uint32_t entry)
 {
     reader->bits <<= entry & 63;
     reader->count -= entry;
 }
 
-/* Takes 0 to 16 bits. */
-static inline int take_bits(BitReader *reader, int count)
+/* Reads 0 to 16 bits. */
+static inline int read_bits(BitReader *reader, int count)
 {
     int value = (int)(reader->bits >> 1 >> (63 - count));
-    skip(reader, count);
+    skip_bits(reader, count);
     return value;
 }
 
-/* Takes a number of `size` bits, of which those that begin with a zero are negative (RECEIVE and
-   EXTEND: F.2.2.1). */
-static inline int take_signed(BitReader *reader, int size)
+/* Reads a signed value of `size` bits: RECEIVE and EXTEND (F.2.2.1). */
+static inline int receive_extend(BitReader *reader, int size)
 {
-    int value = take_bits(reader, size);
+    int value = read_bits(reader, size);
     return value - ((((value << 1) >> size) - 1) & ((1 << size) - 1));
 }
 
-/* Returns how many bits have been taken since `start`. */
-static inline int64_t taken(const BitReader *reader, const uint8_t *start)
+/* Returns the number of bits consumed since the reader was at byte `start`. */
+static inline int64_t bits_consumed(const BitReader *reader, const uint8_t *start)
 {
     return 8 * (int64_t)(reader->next - start) - (reader->count & 63);
 }

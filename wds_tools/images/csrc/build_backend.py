@@ -1,10 +1,11 @@
-"""Builds the package with setuptools, and its C sources with whatever C compiler works: ziglang's where there is none.
+"""The build backend: setuptools, and one call of a C compiler for the compiled module.
 
-`pyproject.toml` names this file as the build backend, so pip runs it before anything is installed: it imports
-setuptools and the standard library only, and it is no part of the package. See docs/decisions/0013.
+The compiler is the first that works on this machine, or ziglang if there is none. `pyproject.toml` names this file as
+the build backend. pip runs it before any dependency is installed, so it imports only setuptools and the standard
+library. It is not installed with the package. See docs/decisions/0013.
 
-A platform tag is also what is compiled for: with ``--config-settings=--build-option=--plat-name=TAG``, where TAG is one
-of `TARGETS`, ziglang makes the wheel of another system (`make wheels`).
+The platform tag of the wheel selects the system to compile for: ziglang builds the wheel of another system with
+``--config-settings=--build-option=--plat-name=TAG``, where TAG is one of `TARGETS` (`make wheels`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from setuptools.errors import CompileError
 CSRC = Path(__file__).parent
 
 ZIGLANG = "ziglang>=0.17,<0.18"
-"""A C compiler in a wheel. What was tested: a later one may compile otherwise, or no C at all."""
+"""A C compiler in a wheel. Only tested versions: a later one may behave differently, or have no C compiler."""
 
 TARGETS = {
     "manylinux2014_x86_64": "x86_64-linux-gnu.2.17",
@@ -41,16 +42,20 @@ TARGETS = {
     "macosx_11_0_x86_64": "x86_64-macos.11.0",
     "macosx_11_0_arm64": "aarch64-macos.11.0",
 }
-"""Platform tag of a wheel to what zig calls the system."""
+"""The target of zig for each platform tag of a wheel."""
 
 LIMITED_API = "0x030B0000"
-"""The stable ABI since Python 3.11, the oldest that `pyproject.toml` allows."""
+"""Version of the stable ABI: that of Python 3.11, the oldest version that `pyproject.toml` allows."""
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-"""This interpreter has no stable ABI before 3.15: the module is built for its version, with its own Python.h."""
+"""Whether this interpreter is free-threaded.
 
+It then has no stable ABI before 3.15: the module is built for its version, with its own Python.h.
+"""
+
+_NO_COMPILER = "no working C compiler found: install gcc, clang or ziglang, or set CC"
 _PROBE = "#include <Python.h>\n#include <math.h>\n#include <stdlib.h>\nint probe(void) { return abs((int)sin(1.0)); }\n"
-_SECONDS = 1800  # zig compiles a part of a C library when it is first called: minutes on a busy machine
+_TIMEOUT = 1800  # seconds; zig compiles a part of a C library on its first call, which can take minutes
 
 build_sdist = build_meta.build_sdist
 build_wheel = build_meta.build_wheel
@@ -63,29 +68,32 @@ Settings = Mapping[str, Any] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Return what pip has to install before it builds a wheel: ziglang where no C compiler works."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *needed_compiler()]
+    """Return what pip must install before it builds a wheel: also ziglang, if no C compiler works."""
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *required_compilers()]
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
-    """Return the same for an editable install."""
-    return [*build_meta.get_requires_for_build_editable(config_settings), *needed_compiler()]
+    """Return what pip must install before an editable install: also ziglang, if no C compiler works."""
+    return [*build_meta.get_requires_for_build_editable(config_settings), *required_compilers()]
 
 
-def needed_compiler() -> list[str]:
-    """Return ziglang where no compiler works and ziglang is to be had: pip ends the install where it is not."""
-    if not is_wanted() or not zig_is_offered() or find_compiler() is not None:
+def required_compilers() -> list[str]:
+    """Return ziglang if no C compiler works.
+
+    On a machine for which there is no ziglang wheel, nothing is returned: pip would end the install.
+    """
+    if not is_compiling_enabled() or not has_zig_wheel() or find_compiler() is not None:
         return []
     return [ZIGLANG]
 
 
-def is_wanted() -> bool:
-    """Return whether a compiled module is wanted: ``WDS_TOOLS_COMPILE=0`` installs without one, and without ziglang."""
+def is_compiling_enabled() -> bool:
+    """Return whether to compile the module: ``WDS_TOOLS_COMPILE=0`` installs without it, and without ziglang."""
     return os.environ.get("WDS_TOOLS_COMPILE", "1") != "0"
 
 
-def zig_is_offered() -> bool:
-    """Return whether there is a ziglang wheel for this machine, and our sources compile on it."""
+def has_zig_wheel() -> bool:
+    """Return whether there is a ziglang wheel for this machine, and the C sources support the machine."""
     machine, system = platform.machine().lower(), platform.system()
     return system in ("Linux", "Darwin") and machine in ("x86_64", "aarch64", "arm64") and sys.maxsize > 1 << 32
 
@@ -95,31 +103,34 @@ class Compiler:
     """A C compiler.
 
     Attributes:
-        command: Its program and the arguments that it always gets.
-        variables: Of the environment, where it needs some.
+        command: The program, and arguments for every call.
+        variables: Environment variables for every call.
     """
 
     command: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str | Path) -> str:
-        """Compile.
+        """Run the compiler.
+
+        Args:
+            arguments: Arguments after those of `command`.
 
         Returns:
-            What it says.
+            What it wrote to standard error: warnings.
 
         Raises:
-            CompileError: It failed, or cannot be started.
+            CompileError: It failed or could not be started.
         """
         command = [*self.command, *map(str, arguments)]
         try:
-            done = subprocess.run(  # noqa: S603 - a compiler that the user has, or ziglang's
+            done = subprocess.run(  # noqa: S603 - a compiler of this machine, or ziglang's
                 command,
                 env={**os.environ, **self.variables},
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_SECONDS,
+                timeout=_TIMEOUT,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -129,19 +140,19 @@ class Compiler:
         return done.stderr
 
     def works(self) -> bool:
-        """Return whether it makes a module of a few lines: a compiler may be there without the headers of C."""
+        """Return whether it compiles a small module: a compiler may be installed without the C library's headers."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "probe.c")
             source.write_text(_PROBE)
             try:
-                self.run(*arguments_for_python(), *shared(), source, "-o", Path(folder, "probe.so"), "-lm")
+                self.run(*python_flags(), *shared_library_flags(), source, "-o", Path(folder, "probe.so"), "-lm")
             except CompileError:
                 return False
             return Path(folder, "probe.so").exists()
 
 
 def find_compiler() -> Compiler | None:
-    """Return the first C compiler of this machine that works; None if there is none."""
+    """Return the first C compiler of this machine that works, or None."""
     return next((compiler for compiler in _compilers() if compiler.works()), None)
 
 
@@ -155,12 +166,13 @@ def _compilers() -> Iterator[Compiler]:
 
 
 def zig_compiler(target: str, cache: Path) -> Compiler | None:
-    """Return ziglang's C compiler; None if it is not installed.
+    """Return ziglang's C compiler, or None if it is not installed.
 
     Args:
-        target: What it compiles for, in zig's words. Without it, it would compile for the very processor it runs on.
-        cache: A folder for what it keeps, unless the environment names one: there may be no home directory, which is
-            its own choice.
+        target: The system to compile for, as zig names it. By default, zig compiles for the exact processor on which it
+            runs.
+        cache: A folder for zig's cache, unless environment variables name one. By default, zig uses the home directory,
+            which may not exist.
     """
     if importlib.util.find_spec("ziglang") is None:
         return None
@@ -170,104 +182,112 @@ def zig_compiler(target: str, cache: Path) -> Compiler | None:
 
 
 def native_target() -> str:
-    """Return what zig calls this machine: with the oldest glibc that wheels are made for, and no processor's extras."""
+    """Return zig's target for this machine: baseline processor, and the oldest glibc that the wheels support."""
     machine = "aarch64" if platform.machine().lower() in ("aarch64", "arm64") else "x86_64"
     if platform.system() == "Darwin":
         return f"{machine}-macos.11.0"
     return f"{machine}-linux-{'musl' if 'musl' in (sysconfig.get_config_var('EXT_SUFFIX') or '') else 'gnu.2.17'}"
 
 
-def arguments_for_python() -> list[str]:
-    """Return what tells a compiler about Python: the stable ABI by our header, else by that of this interpreter."""
+def python_flags() -> list[str]:
+    """Return the flags for Python.h: the one in abi3/, or that of the interpreter if it is free-threaded."""
     if FREE_THREADED:
         return ["-I" + sysconfig.get_path("include")]
     return [f"-I{CSRC / 'abi3'}", f"-DPy_LIMITED_API={LIMITED_API}"]
 
 
-def shared(target: str = "") -> list[str]:
-    """Return what makes a module that finds Python's functions in the process that loads it."""
+def shared_library_flags(target: str = "") -> list[str]:
+    """Return the flags for a module that finds Python's functions in the process that loads it.
+
+    Args:
+        target: The system to compile for, as zig names it; by default, this machine.
+    """
     darwin = "macos" in (target or sys.platform.replace("darwin", "macos"))
     return ["-fPIC", "-fvisibility=hidden", "-shared", *(["-Wl,-undefined,dynamic_lookup"] if darwin else [])]
 
 
 def compile_program(target: str, sources: Sequence[str | Path], output: Path, options: Sequence[str]) -> None:
-    """Compile a program without Python: with musl a static one, which an emulator runs without another system's files.
+    """Compile a C program that does not use Python.
+
+    With musl it is linked statically, so that an emulator can run it without the other system's libraries.
 
     Args:
-        target: What ziglang compiles for, in its words; "" is this machine and the compiler that it has.
-        sources: The C files; headers are found beside ours.
-        output: The program.
-        options: For the compiler; libraries are among them.
+        target: The system to compile for with ziglang, as zig names it. "" is this machine and its compiler.
+        sources: The C files. Headers are also searched for in csrc/.
+        output: Path of the program.
+        options: More options for the compiler, including libraries.
 
     Raises:
-        CompileError: There is no compiler, or it refuses the sources.
+        CompileError: No compiler works, or compiling failed.
     """
     with tempfile.TemporaryDirectory() as cache:
         zig = zig_compiler(target or native_target(), Path(cache))
         compiler = zig if target else find_compiler() or zig
         if compiler is None:
-            raise CompileError("no C compiler works here")
+            raise CompileError(_NO_COMPILER)
         compiler.run(*(["-static"] if "musl" in target else []), f"-I{CSRC}", *sources, "-o", output, *options)
 
 
 def compile_module(sources: Sequence[str | Path], output: Path, options: Sequence[str], platform_tag: str = "") -> str:
-    """Compile the module.
+    """Compile the Python module.
 
     Args:
         sources: The C files.
-        output: The module.
-        options: For the compiler; libraries are among them.
-        platform_tag: One of `TARGETS`; any other is this machine.
+        output: Path of the module.
+        options: More options for the compiler, including libraries.
+        platform_tag: The system to compile for, one of `TARGETS`. Any other value compiles for this machine.
 
     Returns:
-        What the compiler says.
+        The warnings of the compiler.
 
     Raises:
-        CompileError: There is no compiler that works, or it refuses the sources.
+        CompileError: No compiler works, or compiling failed.
     """
     target = TARGETS.get(platform_tag, "")
     with tempfile.TemporaryDirectory() as cache:
-        zig = zig_compiler(target or native_target(), Path(cache)) if target or zig_is_offered() else None
+        zig = zig_compiler(target or native_target(), Path(cache)) if target or has_zig_wheel() else None
         compiler = zig if target else find_compiler() or zig
         if compiler is None:
-            raise CompileError("no C compiler works here" if not target else f"only {ZIGLANG} compiles for {target}")
-        strip = ["-s"] if compiler is zig else []  # else it adds its run-time library's symbols: 840 kB of them
-        own = [*shlex.split(os.environ.get("CFLAGS", "")), *shlex.split(os.environ.get("LDFLAGS", ""))]
-        return compiler.run(*arguments_for_python(), *shared(target), *strip, *sources, "-o", output, *options, *own)
+            raise CompileError(f"compiling for {target} requires {ZIGLANG}: install it" if target else _NO_COMPILER)
+        strip = ["-s"] if compiler is zig else []  # zig's run-time library has 840 kB of symbols
+        user_flags = [*shlex.split(os.environ.get("CFLAGS", "")), *shlex.split(os.environ.get("LDFLAGS", ""))]
+        return compiler.run(
+            *python_flags(), *shared_library_flags(target), *strip, *sources, "-o", output, *options, *user_flags
+        )
 
 
 class BuildExt(build_ext):
-    """Compiles the C sources with one call of one compiler; leaves the module out where that fails.
+    """Compiles the C sources with one compiler call. If that fails, the package is installed without the module.
 
-    setuptools would add the flags that this Python was compiled with: they are meant for another compiler, and
-    -fwrapv, which is among them, keeps loops from being vectorised (docs/decisions/0009).
+    setuptools would add the flags with which this Python was compiled. They are for another compiler, and -fwrapv,
+    which is among them, prevents the vectorization of loops (docs/decisions/0009).
     """
 
     def finalize_options(self) -> None:
-        """Put files in the place of patterns, and choose the ABI."""
+        """Expand the patterns of file names, and choose the ABI."""
         super().finalize_options()
         for module in self.extensions or []:
-            module.sources, module.depends = _files(module.sources), _files(module.depends)
+            module.sources, module.depends = _expand(module.sources), _expand(module.depends)
             module.py_limited_api = not FREE_THREADED
 
     def build_extension(self, ext: Extension) -> None:
         """Compile the module.
 
         Raises:
-            CompileError: It cannot be; setuptools goes on without it.
+            CompileError: Compiling failed. If the module is optional, setuptools continues without it.
         """
         options = ["-DNDEBUG", *ext.extra_compile_args, *(f"-l{name}" for name in ext.libraries)]
         output, tag = Path(self.get_ext_fullpath(ext.name)), self._platform_tag()
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.unlink(missing_ok=True)  # setuptools would take one of an earlier build
+        output.unlink(missing_ok=True)  # setuptools would use the file of an earlier build
         try:
-            if not is_wanted():
+            if not is_compiling_enabled():
                 raise CompileError("WDS_TOOLS_COMPILE=0")
             print(compile_module(ext.sources, output, options, tag), end="", file=sys.stderr)  # noqa: T201
         except CompileError as error:
-            ext.optional = tag not in TARGETS  # a wheel for others is no use without
+            ext.optional = tag not in TARGETS  # a wheel for another system must have the module
             print(f"wds_tools is installed without its compiled path: {error}", file=sys.stderr)  # noqa: T201
-            if self.editable_mode:  # one of older sources would be worse than none
+            if self.editable_mode:  # a module of older sources must not be used
                 for old in Path(*ext.name.split(".")[:-1]).glob(ext.name.rpartition(".")[2] + ".*so"):
                     old.unlink()
             raise
@@ -277,12 +297,12 @@ class BuildExt(build_ext):
         return getattr(wheel, "plat_name", None) or ""
 
 
-def _files(patterns: Sequence[str]) -> list[str]:
+def _expand(patterns: Sequence[str]) -> list[str]:
     return [str(path) for pattern in patterns for path in sorted(Path().glob(pattern))]
 
 
 class BdistWheel(bdist_wheel):
-    """Names the wheel by what is in it: a free-threaded interpreter has no stable ABI."""
+    """Names the wheel after the ABI of its module: a free-threaded interpreter has no stable ABI."""
 
     def finalize_options(self) -> None:
         """Choose the ABI."""

@@ -2,351 +2,366 @@
 
 #include "kernels.h"
 
-#define MOST_PASSES 16 /* as in jpeg.py: over pictures of the largest size */
-#define MAX_RUN 14 /* bits of the length of a run of blocks: EOBn, G.1.2.2 */
+#define MAX_SCANS 16       /* of an image with max_pixels; as in check_effort() of wds_tools/format/jpeg.py */
+#define MAX_EOBRUN_BITS 14 /* after an EOBn code (G.1.2.2) */
 
 void coefficients_free(Coefficients *coefficients)
 {
     buffer_free(&coefficients->blocks);
-    buffer_free(&coefficients->last);
+    buffer_free(&coefficients->last_index);
 }
 
-int plan_mcu(Mcu *mcu, Tables *tables, const Header *header)
+int set_up_mcu_layout(McuLayout *layout, HuffmanTables *tables, const Header *header)
 {
     const Scan *scan = &header->scan;
-    int takes_dc = scan->first == 0 && !scan->high, takes_ac = scan->last > 0;
-    mcu->blocks = 0;
-    for (int i = 0; i < scan->count; i++) {
+    int needs_dc = scan->ss == 0 && !scan->ah, needs_ac = scan->se > 0;
+    layout->block_count = 0;
+    for (int i = 0; i < scan->component_count; i++) {
         int c = scan->component[i];
         const Component *component = &header->component[c];
-        const HuffmanSpec *dc = &header->dc[component->dc], *ac = &header->ac[component->ac];
-        int blocks = scan->count == 1 ? 1 : component->across * component->down;
-        if (takes_dc && (!dc->counts[0] || make_table(&tables->dc[component->dc], dc)))
+        const HuffmanSpec *dc = &header->dc[component->dc_table], *ac = &header->ac[component->ac_table];
+        int blocks = scan->component_count == 1 ? 1 : component->h_factor * component->v_factor;
+        if (needs_dc && (!dc->counts[0] || build_table(&tables->dc[component->dc_table], dc)))
             return -1;
-        if (takes_ac && (!ac->counts[0] || (header->is_progressive ? make_table(&tables->ac[component->ac], ac)
-                                                                   : make_ac_table(&tables->ac[component->ac], ac))))
+        if (needs_ac &&
+            (!ac->counts[0] || (header->is_progressive ? build_table(&tables->ac[component->ac_table], ac)
+                                                       : build_ac_table(&tables->ac[component->ac_table], ac))))
             return -1;
         while (blocks--) {
-            mcu->component[mcu->blocks] = (uint8_t)c;
-            mcu->dc[mcu->blocks] = &tables->dc[component->dc];
-            mcu->ac[mcu->blocks++] = &tables->ac[component->ac];
+            layout->component[layout->block_count] = (uint8_t)c;
+            layout->dc[layout->block_count] = &tables->dc[component->dc_table];
+            layout->ac[layout->block_count++] = &tables->ac[component->ac_table];
         }
     }
     return 0;
 }
 
-/* Makes at least `count` bits known. */
-static inline void need(BitReader *reader, int count)
+/* Makes at least `count` bits valid. */
+static inline void ensure_bits(BitReader *reader, int count)
 {
     if ((int)(reader->count & 63) < count)
         refill(reader);
 }
 
-/* A progressive scan while it is decoded. */
+/* The state of decoding a restart interval of a progressive scan. */
 typedef struct {
     const Scan *scan;
-    const Order *order;
-    const Mcu *mcu;
-    Stream *stream;
-    int run; /* blocks to come that get no new coefficient */
-} Progress;
+    const CoefficientOrder *order;
+    const McuLayout *layout;
+    IntervalState *state;
+    int eobrun; /* EOBRUN: number of following blocks without new coefficients in the band */
+} ProgressiveScan;
 
-/* Each of the following decodes what a scan brings to one block, and returns 0, or -1 if the
-   data is damaged. */
+/* Each decode_* function below decodes what the scan contains of one block: block `number` of its
+   MCU. It returns 0, or -1 if the data is damaged. */
 
-static int first_dc(Progress *progress, int number, int16_t *block)
+static int decode_dc_first(ProgressiveScan *progressive, int number, int16_t *block)
 {
-    BitReader *reader = &progress->stream->reader;
-    int16_t *prediction = &progress->stream->prediction[progress->mcu->component[number]];
-    need(reader, MAX_CODE + MAX_SIZE + 1);
-    int size = take_symbol(progress->mcu->dc[number], reader);
-    if (size < 0 || size > MAX_SIZE + 1)
+    BitReader *reader = &progressive->state->reader;
+    int16_t *prediction = &progressive->state->prediction[progressive->layout->component[number]];
+    ensure_bits(reader, MAX_CODE_LENGTH + MAX_AC_SIZE + 1);
+    int size = decode_symbol(progressive->layout->dc[number], reader);
+    if (size < 0 || size > MAX_AC_SIZE + 1)
         return -1;
-    *prediction = (int16_t)(*prediction + take_signed(reader, size));
-    block[progress->order->at[0]] = (int16_t)((uint32_t)*prediction << progress->scan->low);
+    *prediction = (int16_t)(*prediction + receive_extend(reader, size));
+    block[progressive->order->position[0]] = (int16_t)((uint32_t)*prediction << progressive->scan->al);
     return 0;
 }
 
-static int refine_dc(Progress *progress, int16_t *block)
+static int decode_dc_refinement(ProgressiveScan *progressive, int16_t *block)
 {
-    BitReader *reader = &progress->stream->reader;
-    need(reader, 1);
-    if (take_bits(reader, 1))
-        block[progress->order->at[0]] |= (int16_t)(1 << progress->scan->low);
+    BitReader *reader = &progressive->state->reader;
+    ensure_bits(reader, 1);
+    if (read_bits(reader, 1))
+        block[progressive->order->position[0]] |= (int16_t)(1 << progressive->scan->al);
     return 0;
 }
 
-static int first_ac(Progress *progress, int number, int16_t *block)
+static int decode_ac_first(ProgressiveScan *progressive, int number, int16_t *block)
 {
-    BitReader *reader = &progress->stream->reader;
-    if (progress->run) {
-        progress->run--;
+    BitReader *reader = &progressive->state->reader;
+    if (progressive->eobrun) {
+        progressive->eobrun--;
         return 0;
     }
-    for (int k = progress->scan->first; k <= progress->scan->last; k++) {
-        need(reader, MAX_CODE + MAX_RUN);
-        int symbol = take_symbol(progress->mcu->ac[number], reader);
+    for (int k = progressive->scan->ss; k <= progressive->scan->se; k++) {
+        ensure_bits(reader, MAX_CODE_LENGTH + MAX_EOBRUN_BITS);
+        int symbol = decode_symbol(progressive->layout->ac[number], reader);
         int run = symbol >> 4, size = symbol & 15;
-        if (symbol < 0 || size > MAX_SIZE)
+        if (symbol < 0 || size > MAX_AC_SIZE)
             return -1;
         if (!size && run < 15) {
-            progress->run = (1 << run) - 1 + take_bits(reader, run);
+            progressive->eobrun = (1 << run) - 1 + read_bits(reader, run);
             return 0;
         }
         k += run;
-        if (size && k > progress->scan->last)
+        if (size && k > progressive->scan->se)
             return -1;
         if (size)
-            block[progress->order->at[k]] = (int16_t)((uint32_t)take_signed(reader, size) << progress->scan->low);
+            block[progressive->order->position[k]] =
+                (int16_t)((uint32_t)receive_extend(reader, size) << progressive->scan->al);
     }
     return 0;
 }
 
-/* Takes one more bit of a coefficient that is not zero. */
-static void refine(BitReader *reader, int16_t *coefficient, int bit)
+/* Reads the correction bit of a coefficient that is not zero (G.1.2.3). `bit` is 1 << Al. */
+static void correct_coefficient(BitReader *reader, int16_t *coefficient, int bit)
 {
-    need(reader, 1);
-    if (take_bits(reader, 1) && !(*coefficient & bit))
+    ensure_bits(reader, 1);
+    if (read_bits(reader, 1) && !(*coefficient & bit))
         *coefficient = (int16_t)(*coefficient + (*coefficient < 0 ? -bit : bit));
 }
 
-static int refine_ac(Progress *progress, int number, int16_t *block)
+static int decode_ac_refinement(ProgressiveScan *progressive, int number, int16_t *block)
 {
-    BitReader *reader = &progress->stream->reader;
-    const uint8_t *at = progress->order->at;
-    int k = progress->scan->first, last = progress->scan->last, bit = 1 << progress->scan->low;
-    for (; !progress->run && k <= last; k++) {
-        need(reader, MAX_CODE + MAX_RUN);
-        int symbol = take_symbol(progress->mcu->ac[number], reader), value = 0;
+    BitReader *reader = &progressive->state->reader;
+    const uint8_t *position = progressive->order->position;
+    int k = progressive->scan->ss, se = progressive->scan->se, bit = 1 << progressive->scan->al;
+    for (; !progressive->eobrun && k <= se; k++) {
+        ensure_bits(reader, MAX_CODE_LENGTH + MAX_EOBRUN_BITS);
+        int symbol = decode_symbol(progressive->layout->ac[number], reader), value = 0;
         int run = symbol >> 4, size = symbol & 15;
         if (symbol < 0 || size > 1)
             return -1;
         if (!size && run < 15) {
-            progress->run = (1 << run) + take_bits(reader, run);
+            progressive->eobrun = (1 << run) + read_bits(reader, run);
             break;
         }
         if (size)
-            value = take_bits(reader, 1) ? bit : -bit;
-        for (; k <= last; k++) {
-            if (block[at[k]])
-                refine(reader, &block[at[k]], bit);
+            value = read_bits(reader, 1) ? bit : -bit;
+        for (; k <= se; k++) {
+            if (block[position[k]])
+                correct_coefficient(reader, &block[position[k]], bit);
             else if (--run < 0)
                 break;
         }
-        if (value && k > last)
+        if (value && k > se)
             return -1;
         if (value)
-            block[at[k]] = (int16_t)value;
+            block[position[k]] = (int16_t)value;
     }
-    if (progress->run) {
-        for (; k <= last; k++)
-            if (block[at[k]])
-                refine(reader, &block[at[k]], bit);
-        progress->run--;
+    if (progressive->eobrun) {
+        for (; k <= se; k++)
+            if (block[position[k]])
+                correct_coefficient(reader, &block[position[k]], bit);
+        progressive->eobrun--;
     }
     return 0;
 }
 
-static int decode_block(Progress *progress, int number, int16_t *block)
+static int decode_block(ProgressiveScan *progressive, int number, int16_t *block)
 {
-    const Scan *scan = progress->scan;
-    if (progress->stream->reader.next > progress->stream->end + 16)
+    const Scan *scan = progressive->scan;
+    if (progressive->state->reader.next > progressive->state->end + 16)
         return -1;
-    if (scan->first == 0)
-        return scan->high ? refine_dc(progress, block) : first_dc(progress, number, block);
-    return scan->high ? refine_ac(progress, number, block) : first_ac(progress, number, block);
+    if (scan->ss == 0)
+        return scan->ah ? decode_dc_refinement(progressive, block) : decode_dc_first(progressive, number, block);
+    return scan->ah ? decode_ac_refinement(progressive, number, block) : decode_ac_first(progressive, number, block);
 }
 
-/* Decodes MCUs one after the other into their places. */
-static int decode_progressive(
-    Coefficients *coefficients, const Header *header, Progress *progress, const Interval *interval)
+/* Decodes the MCUs of a restart interval of a progressive scan. Returns 0, or -1 if the data is
+   damaged. */
+static int decode_progressive_interval(
+    Coefficients *coefficients, const Header *header, ProgressiveScan *progressive, const Interval *interval)
 {
     const Scan *scan = &header->scan;
     const Component *only = &header->component[scan->component[0]];
-    for (int mcu = interval->first; mcu < interval->first + interval->count; mcu++) {
-        if (scan->count == 1) {
-            int16_t *block = block_at(coefficients, scan->component[0], mcu / only->columns, mcu % only->columns);
-            if (decode_block(progress, 0, block))
+    for (int mcu = interval->first_mcu; mcu < interval->first_mcu + interval->mcu_count; mcu++) {
+        if (scan->component_count == 1) {
+            int16_t *block =
+                block_at(coefficients, scan->component[0], mcu / only->block_columns, mcu % only->block_columns);
+            if (decode_block(progressive, 0, block))
                 return -1;
             continue;
         }
-        int16_t *block = blocks_of(coefficients) + (size_t)mcu * (size_t)coefficients->of_mcu * BLOCK;
-        for (int number = 0, i = 0; i < scan->count; i++) {
+        int16_t *mcu_blocks =
+            frame_blocks(coefficients) + (size_t)mcu * (size_t)coefficients->mcu_blocks * BLOCK_SIZE;
+        for (int number = 0, i = 0; i < scan->component_count; i++) {
             const Component *component = &header->component[scan->component[i]];
-            int16_t *first = block + coefficients->offset[scan->component[i]] * BLOCK;
-            for (int n = 0; n < component->across * component->down; n++)
-                if (decode_block(progress, number++, first + n * BLOCK))
+            int16_t *first = mcu_blocks + coefficients->first_block[scan->component[i]] * BLOCK_SIZE;
+            for (int n = 0; n < component->h_factor * component->v_factor; n++)
+                if (decode_block(progressive, number++, first + n * BLOCK_SIZE))
                     return -1;
         }
     }
     return 0;
 }
 
-/* Returns whether the MCUs of a scan are those of the frame. */
-static int is_of_frame(const Coefficients *coefficients, const Header *header)
+/* Returns whether the MCUs of the current scan are those of the frame. */
+static int has_frame_mcus(const Coefficients *coefficients, const Header *header)
 {
-    return header->scan.count == header->count && (header->count > 1 || coefficients->of_mcu == 1);
+    return header->scan.component_count == header->component_count &&
+           (header->component_count > 1 || coefficients->mcu_blocks == 1);
 }
 
-/* A lane in a sequential scan. */
+/* The interval that one of two lanes decodes. */
 typedef struct {
-    const Interval *interval; /* NULL at first */
-    int mcu;                  /* the first that it decodes, of the scan */
-    Stream stream;
-    _Alignas(32) int16_t blocks[MAX_BLOCKS * BLOCK]; /* where an MCU is decoded whose blocks do not lie together */
-    uint8_t last[MAX_BLOCKS];
+    const Interval *interval; /* NULL before the first one */
+    int mcu;                  /* the current MCU, or the first one of a range */
+    IntervalState state;
+    _Alignas(32) int16_t blocks[MAX_MCU_BLOCKS * BLOCK_SIZE]; /* of one MCU, if the scan has not the frame's MCUs */
+    uint8_t last_index[MAX_MCU_BLOCKS];
 } ScanLane;
 
-/* A sequential scan while it is decoded. */
+/* The state of decoding a sequential scan. */
 typedef struct {
     Coefficients *coefficients;
     const Header *header;
-    const Mcu *mcu;
+    const McuLayout *layout;
     const Intervals *intervals;
-    int is_whole; /* its MCUs are those of the frame: an interval's blocks lie together */
-    int begun;    /* intervals */
+    int has_frame_mcus; /* then an interval is decoded as one range, directly into `coefficients` */
+    int next_interval;  /* index of the next interval to start */
     int failed;
     ScanLane lane[2];
 } SequentialScan;
 
-/* Copies the blocks of a lane's MCU to their places. */
-static void scatter(const SequentialScan *sequential, const ScanLane *lane)
+/* Copies the blocks of a lane's MCU into the coefficients of the frame. */
+static void scatter_blocks(const SequentialScan *sequential, const ScanLane *lane)
 {
     const Header *header = sequential->header;
     const Scan *scan = &header->scan;
     const int16_t *block = lane->blocks;
-    for (int s = 0; s < scan->count; s++) {
+    for (int s = 0; s < scan->component_count; s++) {
         int c = scan->component[s];
         const Component *component = &header->component[c];
-        int across = scan->count == 1 ? 1 : component->across, down = scan->count == 1 ? 1 : component->down;
-        int mcus = scan->count == 1 ? component->columns : header->mcus_across;
-        int row = lane->mcu / mcus * down, column = lane->mcu % mcus * across;
-        for (int n = 0; n < across * down; n++, block += BLOCK)
+        int h_factor = scan->component_count == 1 ? 1 : component->h_factor;
+        int v_factor = scan->component_count == 1 ? 1 : component->v_factor;
+        int mcu_columns = scan->component_count == 1 ? component->block_columns : header->mcu_columns;
+        int row = lane->mcu / mcu_columns * v_factor, column = lane->mcu % mcu_columns * h_factor;
+        for (int n = 0; n < h_factor * v_factor; n++, block += BLOCK_SIZE)
             memcpy(
-                block_at(sequential->coefficients, c, row + n / across, column + n % across), block,
-                BLOCK * sizeof *block);
+                block_at(sequential->coefficients, c, row + n / h_factor, column + n % h_factor), block,
+                BLOCK_SIZE * sizeof *block);
     }
 }
 
-/* Takes what a lane has decoded. Returns whether its interval goes on. */
-static int take_decoded(SequentialScan *sequential, ScanLane *lane, int failed)
+/* Stores the range that a lane has decoded. Returns whether its interval has more MCUs. */
+static int store_range(SequentialScan *sequential, ScanLane *lane, int failed)
 {
-    int end = lane->interval->first + lane->interval->count;
-    if (!sequential->is_whole && !failed) {
-        scatter(sequential, lane);
+    int end = lane->interval->first_mcu + lane->interval->mcu_count;
+    if (!sequential->has_frame_mcus && !failed) {
+        scatter_blocks(sequential, lane);
         if (++lane->mcu < end)
             return 1;
     }
-    if (failed || !is_used_up(&lane->stream))
+    if (failed || !is_consumed(&lane->state))
         sequential->failed = 1;
     return 0;
 }
 
-/* NextWork for a sequential scan. */
-static int next_of_scan(void *giver, int number, int failed, Work *work)
+/* The NextMcuRange of a sequential scan; `source` is a SequentialScan. */
+static int next_scan_range(void *source, int number, int failed, McuRange *range)
 {
-    SequentialScan *sequential = giver;
+    SequentialScan *sequential = source;
     const Coefficients *coefficients = sequential->coefficients;
     ScanLane *lane = &sequential->lane[number];
-    if (!lane->interval || !take_decoded(sequential, lane, failed)) {
-        if (sequential->failed || sequential->begun == sequential->intervals->count)
+    if (!lane->interval || !store_range(sequential, lane, failed)) {
+        if (sequential->failed || sequential->next_interval == sequential->intervals->count)
             return 0;
-        lane->interval = &sequential->intervals->list[sequential->begun++];
-        lane->mcu = lane->interval->first;
-        stream_start(&lane->stream, lane->interval);
+        lane->interval = &sequential->intervals->list[sequential->next_interval++];
+        lane->mcu = lane->interval->first_mcu;
+        interval_start(&lane->state, lane->interval);
     }
-    *work = (Work){sequential->mcu, &lane->stream, 1, {lane->blocks, lane->last}};
-    if (sequential->is_whole) {
-        size_t first = (size_t)lane->mcu * (size_t)coefficients->of_mcu;
-        work->mcus = lane->interval->count;
-        work->to = (Blocks){blocks_of(coefficients) + first * BLOCK, coefficients->last.bytes + first};
+    *range = (McuRange){sequential->layout, &lane->state, 1, {lane->blocks, lane->last_index}};
+    if (sequential->has_frame_mcus) {
+        size_t first = (size_t)lane->mcu * (size_t)coefficients->mcu_blocks;
+        range->mcu_count = lane->interval->mcu_count;
+        range->output = (BlockOutput){
+            frame_blocks(coefficients) + first * BLOCK_SIZE, coefficients->last_index.bytes + first};
     } else
         memset(lane->blocks, 0, sizeof lane->blocks);
     return 1;
 }
 
 static int decode_sequential_scan(
-    Coefficients *coefficients, const Header *header, const Mcu *mcu, const Intervals *intervals, const Order *order)
+    Coefficients *coefficients, const Header *header, const McuLayout *layout, const Intervals *intervals,
+    const CoefficientOrder *order)
 {
-    SequentialScan sequential = {coefficients, header, mcu, intervals, .is_whole = is_of_frame(coefficients, header)};
-    kernels()->decode_work(order, next_of_scan, &sequential);
+    SequentialScan sequential = {
+        coefficients, header, layout, intervals, .has_frame_mcus = has_frame_mcus(coefficients, header)};
+    kernels()->decode_mcu_ranges(order, next_scan_range, &sequential);
     return sequential.failed ? -1 : 0;
 }
 
 static int decode_progressive_scan(
-    Coefficients *coefficients, const Header *header, const Mcu *mcu, const Intervals *intervals, const Order *order)
+    Coefficients *coefficients, const Header *header, const McuLayout *layout, const Intervals *intervals,
+    const CoefficientOrder *order)
 {
     for (int i = 0; i < intervals->count; i++) {
-        Stream stream;
-        Progress progress = {&header->scan, order, mcu, &stream, 0};
-        stream_start(&stream, &intervals->list[i]);
-        if (decode_progressive(coefficients, header, &progress, &intervals->list[i]) || progress.run ||
-            !is_used_up(&stream))
+        IntervalState state;
+        ProgressiveScan progressive = {&header->scan, order, layout, &state, 0};
+        interval_start(&state, &intervals->list[i]);
+        if (decode_progressive_interval(coefficients, header, &progressive, &intervals->list[i]) ||
+            progressive.eobrun || !is_consumed(&state))
             return -1;
     }
     return 0;
 }
 
+/* Decodes header->scan. Returns 0, or -1 on failure. */
 static int decode_scan(
-    Coefficients *coefficients, Header *header, Tables *tables, Intervals *intervals, const Order *order)
+    Coefficients *coefficients, Header *header, HuffmanTables *tables, Intervals *intervals,
+    const CoefficientOrder *order)
 {
     const Scan *scan = &header->scan;
     const Component *only = &header->component[scan->component[0]];
-    int across = scan->count == 1 ? only->columns : header->mcus_across;
-    int down = scan->count == 1 ? only->rows : header->mcus_down;
-    Mcu mcu;
-    if (plan_mcu(&mcu, tables, header) ||
-        find_intervals(intervals, header, across, down, &(McuBox){0, across, 0, down}))
+    int mcu_columns = scan->component_count == 1 ? only->block_columns : header->mcu_columns;
+    int mcu_rows = scan->component_count == 1 ? only->block_rows : header->mcu_rows;
+    McuLayout layout;
+    if (set_up_mcu_layout(&layout, tables, header) ||
+        find_intervals(intervals, header, mcu_columns, mcu_rows, &(McuBox){0, mcu_columns, 0, mcu_rows}))
         return -1;
-    int failed = header->is_progressive ? decode_progressive_scan(coefficients, header, &mcu, intervals, order)
-                                        : decode_sequential_scan(coefficients, header, &mcu, intervals, order);
-    header->position = intervals->end;
+    int failed = header->is_progressive ? decode_progressive_scan(coefficients, header, &layout, intervals, order)
+                                        : decode_sequential_scan(coefficients, header, &layout, intervals, order);
+    header->position = intervals->end_offset;
     return failed;
 }
 
-/* Makes room for all blocks, which are zero. */
+/* Reserves memory for all blocks of the frame and sets them to zero. Returns 0, or -1 if memory ran
+   out. */
 static int reserve_blocks(Coefficients *coefficients, const Header *header)
 {
-    size_t mcus = (size_t)header->mcus_across * (size_t)header->mcus_down;
+    size_t mcus = (size_t)header->mcu_columns * (size_t)header->mcu_rows;
     int blocks = 0;
-    for (int c = 0; c < header->count; c++) {
-        coefficients->offset[c] = blocks;
-        coefficients->across[c] = header->component[c].across;
-        coefficients->down[c] = header->component[c].down;
-        blocks += header->component[c].across * header->component[c].down;
+    for (int c = 0; c < header->component_count; c++) {
+        coefficients->first_block[c] = blocks;
+        coefficients->h_factor[c] = header->component[c].h_factor;
+        coefficients->v_factor[c] = header->component[c].v_factor;
+        blocks += header->component[c].h_factor * header->component[c].v_factor;
     }
-    coefficients->of_mcu = blocks;
-    coefficients->mcus_across = header->mcus_across;
-    size_t bytes = mcus * (size_t)blocks * BLOCK * sizeof(int16_t);
-    if (!buffer_reserve(&coefficients->blocks, bytes) || !buffer_reserve(&coefficients->last, mcus * (size_t)blocks))
+    coefficients->mcu_blocks = blocks;
+    coefficients->mcu_columns = header->mcu_columns;
+    size_t bytes = mcus * (size_t)blocks * BLOCK_SIZE * sizeof(int16_t);
+    if (!buffer_reserve(&coefficients->blocks, bytes) ||
+        !buffer_reserve(&coefficients->last_index, mcus * (size_t)blocks))
         return -1;
     memset(coefficients->blocks.bytes, 0, bytes);
     return 0;
 }
 
-/* Returns whether the scans have brought every bit of every coefficient. What is left out,
-   decoders make up in ways of their own. */
+/* Returns whether the scans contained every bit of every coefficient. Decoders differ in how they
+   fill in what is missing. */
 static int is_complete(const Header *header)
 {
-    for (int c = 0; c < header->count; c++)
-        for (int k = 0; k < BLOCK; k++)
-            if (header->component[c].missing[k])
+    for (int c = 0; c < header->component_count; c++)
+        for (int k = 0; k < BLOCK_SIZE; k++)
+            if (header->component[c].missing_bits[k])
                 return 0;
     return 1;
 }
 
-int decode_all(
-    Coefficients *coefficients, Header *header, Tables *tables, Intervals *intervals, const Order *order,
-    size_t max_pixels)
+int decode_all_scans(
+    Coefficients *coefficients, Header *header, HuffmanTables *tables, Intervals *intervals,
+    const CoefficientOrder *order, size_t max_pixels)
 {
-    size_t most_scans = MOST_PASSES * max_pixels / ((size_t)header->width * (size_t)header->height);
-    int found = A_SCAN;
+    size_t max_scans = MAX_SCANS * max_pixels / ((size_t)header->width * (size_t)header->height);
+    int result = SCAN_FOUND;
     if (reserve_blocks(coefficients, header))
         return -1;
-    for (size_t scans = 1; found == A_SCAN; scans++) {
-        if (scans > most_scans || decode_scan(coefficients, header, tables, intervals, order))
+    for (size_t scans = 1; result == SCAN_FOUND; scans++) {
+        if (scans > max_scans || decode_scan(coefficients, header, tables, intervals, order))
             return -1;
-        found = next_scan(header);
+        result = next_scan(header);
     }
-    return found == NO_MORE_SCANS && is_complete(header) ? 0 : -1;
+    return result == END_OF_IMAGE && is_complete(header) ? 0 : -1;
 }

@@ -1,48 +1,53 @@
-/* All coefficients of a picture, from however many scans: sequential or progressive (T.81,
-   Annexes F and G). */
+/* Decodes all scans of an image, sequential or progressive, to its coefficients (T.81, Annexes F
+   and G). */
 #ifndef WDS_TOOLS_COEFFICIENTS_H
 #define WDS_TOOLS_COEFFICIENTS_H
 
 #include "entropy.h"
 
-/* The Huffman tables of the scans, made for decoding. */
+/* Huffman tables prepared for decoding. */
 typedef struct {
     HuffmanTable dc[4], ac[4];
-} Tables;
+} HuffmanTables;
 
+/* The coefficients of an image, in the order of the MCUs of its frame (all components
+   interleaved). */
 typedef struct {
-    GrowBuffer blocks, last;
-    int of_mcu;                        /* blocks of an MCU of the frame */
-    int offset[MAX_COMPONENTS];        /* of a component's first block in an MCU */
-    int mcus_across;
-    int across[MAX_COMPONENTS], down[MAX_COMPONENTS]; /* sampling factors */
+    GrowBuffer blocks;     /* see frame_blocks() */
+    GrowBuffer last_index; /* of each block, see BlockOutput */
+    int mcu_blocks;                   /* blocks of an MCU */
+    int first_block[MAX_COMPONENTS];  /* index of a component's first block in an MCU */
+    int mcu_columns;
+    int h_factor[MAX_COMPONENTS], v_factor[MAX_COMPONENTS]; /* sampling factors */
 } Coefficients;
 
 void coefficients_free(Coefficients *coefficients);
 
-/* Returns the blocks of the frame, in the order of its MCUs: [mcus][blocks of an MCU][BLOCK]. */
-static inline int16_t *blocks_of(const Coefficients *coefficients)
+/* Returns all blocks: [MCUs][blocks of an MCU][BLOCK_SIZE]. */
+static inline int16_t *frame_blocks(const Coefficients *coefficients)
 {
     return (int16_t *)(void *)coefficients->blocks.bytes;
 }
 
+/* Returns the block of a component at `row` and `column`, counted in blocks of that component. */
 static inline int16_t *block_at(const Coefficients *coefficients, int component, int row, int column)
 {
-    int across = coefficients->across[component], down = coefficients->down[component];
-    size_t mcu = (size_t)(row / down) * (size_t)coefficients->mcus_across + (size_t)(column / across);
-    size_t inside = (size_t)(coefficients->offset[component] + row % down * across + column % across);
-    return blocks_of(coefficients) + (mcu * (size_t)coefficients->of_mcu + inside) * BLOCK;
+    int h_factor = coefficients->h_factor[component], v_factor = coefficients->v_factor[component];
+    size_t mcu = (size_t)(row / v_factor) * (size_t)coefficients->mcu_columns + (size_t)(column / h_factor);
+    size_t block = (size_t)(coefficients->first_block[component] + row % v_factor * h_factor + column % h_factor);
+    return frame_blocks(coefficients) + (mcu * (size_t)coefficients->mcu_blocks + block) * BLOCK_SIZE;
 }
 
-/* Makes the Huffman tables that header->scan takes, and says how its MCUs are made. Returns 0,
-   or -1. */
-int plan_mcu(Mcu *mcu, Tables *tables, const Header *header);
+/* Builds the Huffman tables that header->scan uses, and fills in the layout of its MCUs. Returns 0,
+   or -1 if a table is missing or invalid. */
+int set_up_mcu_layout(McuLayout *layout, HuffmanTables *tables, const Header *header);
 
-/* Decodes the scan that the header is at, and all that follow, up to the end of the image.
-   `max_pixels` bounds the work: how many pixels all scans pass over is in proportion to it.
-   Returns 0, or -1: damaged, incomplete, too many scans, or not enough memory. */
-int decode_all(
-    Coefficients *coefficients, Header *header, Tables *tables, Intervals *intervals, const Order *order,
-    size_t max_pixels);
+/* Decodes header->scan and all later scans, up to the end of the image. The number of scans is
+   limited: an image with `max_pixels` may have MAX_SCANS, a smaller one accordingly more. The other
+   arguments are memory that is reused. Returns 0, or -1 if the data is damaged or incomplete, there
+   are too many scans, or memory ran out. */
+int decode_all_scans(
+    Coefficients *coefficients, Header *header, HuffmanTables *tables, Intervals *intervals,
+    const CoefficientOrder *order, size_t max_pixels);
 
 #endif

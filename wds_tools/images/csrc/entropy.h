@@ -1,64 +1,65 @@
-/* Coefficients from coded data: the decoding procedures of T.81, F.2 and G.2. */
+/* Entropy decoding of the MCUs of a sequential scan (T.81, F.2). */
 #ifndef WDS_TOOLS_ENTROPY_H
 #define WDS_TOOLS_ENTROPY_H
 
 #include "intervals.h"
 
-/* Where each coefficient goes in its block, from its place in the order of the file. The entries
-   for the end of a block and for long codes write a zero behind the 64 places: it goes to the
-   last coefficient, which is still zero then. */
+/* The position of each coefficient in a block, indexed by its zigzag index. The additional entries
+   are for the indexes after EOB_ADVANCE or ESCAPE_ADVANCE was added: the decoder then writes a zero
+   there. They are the position of the last coefficient, which is still zero at that time. */
 typedef struct {
-    uint8_t at[BLOCK + NOT_DIRECT];
-} Order;
+    uint8_t position[BLOCK_SIZE + ESCAPE_ADVANCE];
+} CoefficientOrder;
 
-/* The blocks of an MCU, in their order. */
+/* The blocks of an MCU in coding order: their components and Huffman tables. */
 typedef struct {
-    int blocks;
-    uint8_t component[MAX_BLOCKS];
-    const HuffmanTable *dc[MAX_BLOCKS], *ac[MAX_BLOCKS];
-} Mcu;
+    int block_count;
+    uint8_t component[MAX_MCU_BLOCKS];
+    const HuffmanTable *dc[MAX_MCU_BLOCKS], *ac[MAX_MCU_BLOCKS];
+} McuLayout;
 
-/* An interval that is being decoded. */
+/* The state of decoding a restart interval. */
 typedef struct {
     BitReader reader;
     const uint8_t *start, *end;
-    int16_t prediction[MAX_COMPONENTS]; /* of DC coefficients */
-} Stream;
+    int16_t prediction[MAX_COMPONENTS]; /* DC predictions */
+} IntervalState;
 
-/* Where blocks go. They must be zero. */
+/* Where decoded blocks are written. The caller sets the blocks to zero. */
 typedef struct {
-    int16_t *blocks; /* [mcus][blocks of an MCU][BLOCK] */
-    uint8_t *last;   /* of each block, the place of its last coefficient in the order of the file */
-} Blocks;
+    int16_t *blocks;     /* [MCUs][blocks of an MCU][BLOCK_SIZE] */
+    uint8_t *last_index; /* zigzag index of the last coefficient of each block */
+} BlockOutput;
 
-static inline void stream_start(Stream *stream, const Interval *interval)
+static inline void interval_start(IntervalState *state, const Interval *interval)
 {
-    *stream = (Stream){
+    *state = (IntervalState){
         .reader = {0, 0, interval->data}, .start = interval->data, .end = interval->data + interval->size};
 }
 
-/* Whether all of an interval has been decoded: no byte is left, and none was missing. */
-static inline int is_used_up(const Stream *stream)
+/* Returns whether all data of an interval was decoded, and not more: less than a byte is left. */
+static inline int is_consumed(const IntervalState *state)
 {
-    int64_t left = 8 * (int64_t)(stream->end - stream->start) - taken(&stream->reader, stream->start);
-    return left >= 0 && left < 8;
+    int64_t bits_left = 8 * (int64_t)(state->end - state->start) - bits_consumed(&state->reader, state->start);
+    return bits_left >= 0 && bits_left < 8;
 }
 
-/* Consecutive MCUs of an interval of a sequential scan, and where their blocks go. */
+/* Consecutive MCUs of a restart interval, and where their blocks are written. */
 typedef struct {
-    const Mcu *mcu;
-    Stream *stream; /* where the interval has got to */
-    int mcus;       /* at least one */
-    Blocks to;
-} Work;
+    const McuLayout *layout;
+    IntervalState *state; /* at the first of these MCUs; updated when they are decoded */
+    int mcu_count;        /* at least 1 */
+    BlockOutput output;
+} McuRange;
 
-/* Gives a lane its next work. What the lane was given before has been decoded then, or was found
-   to be damaged, which `failed` tells. Returns 0 if there is no more work; the lane does not ask
+/* A callback that writes the next MCUs for a lane to `range`. When it is called again for the same
+   lane, these MCUs were decoded; `failed` is true if their data is damaged. `source` is the
+   argument of DecodeMcuRanges. Returns 0 if there are no more MCUs; it is not called for this lane
    again. */
-typedef int NextWork(void *giver, int lane, int failed, Work *work);
+typedef int NextMcuRange(void *source, int lane, int failed, McuRange *range);
 
-/* Decodes all work there is, in two lanes that take turns: while one waits for its next table
-   entry, the other goes on. */
-typedef void DecodeWork(const Order *order, NextWork *next, void *giver);
+/* Decodes MCUs until `next` returns 0 for both lanes. Two MCU ranges are decoded in turn: while one
+   lane waits for its table entry, the other one continues. */
+typedef void DecodeMcuRanges(const CoefficientOrder *order, NextMcuRange *next, void *source);
 
 #endif

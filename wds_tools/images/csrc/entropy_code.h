@@ -1,136 +1,139 @@
-/* The loops of entropy.h: compiled once for each kind of processor (kernels.h). */
+/* The loops of entropy.h. Compiled once for each instruction set (kernels.h). */
 #include "entropy.h"
 
-/* Work while it is decoded. */
+/* One of the two MCU ranges that are decoded in turn. */
 typedef struct {
     BitReader reader;
-    const Mcu *mcu;
-    Stream *stream;
-    const uint32_t *direct;
-    int16_t *block; /* behind the current one */
-    uint8_t *last;
-    unsigned k;     /* place of the coefficient that was decoded last */
-    int left;       /* blocks */
-    int number;     /* of the next block in its MCU */
-    int ended;      /* 1: all blocks are decoded; -1: the data is damaged */
+    const McuLayout *layout;
+    IntervalState *state;
+    const uint32_t *ac_lookup; /* of the current block */
+    int16_t *block;            /* the current block */
+    uint8_t *last_index;       /* where the last index of the current block is written */
+    unsigned k;                /* zigzag index of the last coefficient, plus the advance of an EOB or escape */
+    int blocks_left;           /* with the current one */
+    int number;                /* of the current block in its MCU */
+    int ended;                 /* 1: all blocks are decoded; -1: the data is damaged */
 } Lane;
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Returns an entry such as those of `direct` for a code that has none there; 0: not allowed. */
-static uint32_t __attribute__((noinline)) long_entry(const HuffmanTable *table, uint64_t bits)
+/* Returns an entry in the format of `ac_lookup` for a code that has none there; `bits` begins with
+   the code. Returns 0 if the code or its size is invalid. */
+static uint32_t __attribute__((noinline)) escape_entry(const HuffmanTable *table, uint64_t bits)
 {
     BitReader reader = {bits, 64, NULL};
-    int symbol = take_symbol(table, &reader);
+    int symbol = decode_symbol(table, &reader);
     int run = symbol >> 4, size = symbol & 15;
-    if (symbol < 0 || size > MAX_SIZE)
+    if (symbol < 0 || size > MAX_AC_SIZE)
         return 0;
-    unsigned advance = !size && run < 15 ? END_OF_BLOCK : (unsigned)run + 1;
-    int value = take_signed(&reader, size);
+    unsigned advance = !size && run < 15 ? EOB_ADVANCE : (unsigned)run + 1;
+    int value = receive_extend(&reader, size);
     return (uint32_t)value << 16 | advance << 8 | (64 - reader.count);
 }
 
-INLINE void apply(Lane *lane, const Order *order, uint32_t entry)
+INLINE void apply_entry(Lane *lane, const CoefficientOrder *order, uint32_t entry)
 {
     lane->k += entry >> 8 & 0xFF;
-    lane->block[order->at[lane->k]] = (int16_t)(entry >> 16);
+    lane->block[order->position[lane->k]] = (int16_t)(entry >> 16);
     skip_entry(&lane->reader, entry);
 }
 
-/* Takes one coefficient, or the end of the block. There must be DIRECT_BITS bits. Afterwards,
-   `is_inside` tells whether the block goes on. */
-INLINE void step(Lane *lane, const Order *order)
+/* Decodes one AC coefficient, a ZRL or an EOB, or finds that an escape is needed. The reader must
+   have AC_LOOKUP_BITS valid bits. */
+INLINE void decode_coefficient(Lane *lane, const CoefficientOrder *order)
 {
-    apply(lane, order, lane->direct[lane->reader.bits >> (64 - DIRECT_BITS)]);
+    apply_entry(lane, order, lane->ac_lookup[lane->reader.bits >> (64 - AC_LOOKUP_BITS)]);
 }
 
-INLINE int is_inside(const Lane *lane)
+/* Returns whether more AC coefficients follow: neither the last one, an EOB nor an escape was
+   found. */
+INLINE int is_in_block(const Lane *lane)
 {
-    return lane->k < BLOCK - 1;
+    return lane->k < BLOCK_SIZE - 1;
 }
 
-/* Returns whether the last step found a code that is not in `direct`. */
-INLINE int is_long(const Lane *lane)
+/* Returns whether the last code is not in `ac_lookup`. */
+INLINE int is_escape(const Lane *lane)
 {
-    return lane->k >= NOT_DIRECT;
+    return lane->k >= ESCAPE_ADVANCE;
 }
 
-/* Takes such a code. Returns -1 where it is not allowed. */
-INLINE int take_long(Lane *lane, const Order *order)
+/* Decodes a code that is not in `ac_lookup`. Returns 0, or -1 if it is invalid. */
+INLINE int decode_escape(Lane *lane, const CoefficientOrder *order)
 {
-    lane->k -= NOT_DIRECT;
+    lane->k -= ESCAPE_ADVANCE;
     refill(&lane->reader);
-    uint32_t entry = long_entry(lane->mcu->ac[lane->number], lane->reader.bits);
+    uint32_t entry = escape_entry(lane->layout->ac[lane->number], lane->reader.bits);
     if (!entry)
         return -1;
-    apply(lane, order, entry);
+    apply_entry(lane, order, entry);
     return 0;
 }
 
-/* Begins the next block. Returns -1 where its data is damaged. */
-INLINE int begin(Lane *lane)
+/* Starts the next block and decodes its DC coefficient. Returns 0, or -1 if the data is damaged. */
+INLINE int start_block(Lane *lane)
 {
-    const Mcu *mcu = lane->mcu;
-    Stream *stream = lane->stream;
-    int number = lane->number + 1 < mcu->blocks ? lane->number + 1 : 0;
-    int component = mcu->component[number];
+    const McuLayout *layout = lane->layout;
+    IntervalState *state = lane->state;
+    int number = lane->number + 1 < layout->block_count ? lane->number + 1 : 0;
+    int component = layout->component[number];
     refill(&lane->reader);
-    int size = take_symbol(mcu->dc[number], &lane->reader);
-    if (size < 0 || size > MAX_SIZE + 1 || lane->reader.next > stream->end + 16)
+    int size = decode_symbol(layout->dc[number], &lane->reader);
+    if (size < 0 || size > MAX_AC_SIZE + 1 || lane->reader.next > state->end + 16)
         return -1;
-    stream->prediction[component] = (int16_t)(stream->prediction[component] + take_signed(&lane->reader, size));
-    lane->block += BLOCK;
-    lane->block[0] = stream->prediction[component];
-    lane->direct = mcu->ac[number]->direct;
+    state->prediction[component] = (int16_t)(state->prediction[component] + receive_extend(&lane->reader, size));
+    lane->block += BLOCK_SIZE;
+    lane->block[0] = state->prediction[component];
+    lane->ac_lookup = layout->ac[number]->ac_lookup;
     lane->number = number;
     lane->k = 0;
     return 0;
 }
 
-/* Ends a block. Returns -1 where its coefficients were more than there is room for. */
-INLINE int finish(Lane *lane)
+/* Ends the current block. Returns 0, or -1 if it has more than 64 coefficients. */
+INLINE int end_block(Lane *lane)
 {
-    if (lane->k > BLOCK - 1 && lane->k < END_OF_BLOCK)
+    if (lane->k > BLOCK_SIZE - 1 && lane->k < EOB_ADVANCE)
         return -1;
-    *lane->last++ = (uint8_t)(lane->k == BLOCK - 1 ? BLOCK - 1 : lane->k - END_OF_BLOCK);
-    lane->left--;
+    *lane->last_index++ = (uint8_t)(lane->k == BLOCK_SIZE - 1 ? BLOCK_SIZE - 1 : lane->k - EOB_ADVANCE);
+    lane->blocks_left--;
     return 0;
 }
 
-/* Goes on where the last step has left the block: with a long code, or the next block. Returns 1
-   if there is none, -1 if the data is damaged. */
-INLINE int go_on(Lane *lane, const Order *order)
+/* Continues a lane for which is_in_block() is false: decodes the escape, or ends the block and
+   starts the next one. Returns 0, 1 if all blocks are decoded, or -1 if the data is damaged. */
+INLINE int leave_block(Lane *lane, const CoefficientOrder *order)
 {
-    if (is_long(lane)) {
-        if (take_long(lane, order))
+    if (is_escape(lane)) {
+        if (decode_escape(lane, order))
             return -1;
-        if (is_inside(lane))
+        if (is_in_block(lane))
             return 0;
     }
-    if (finish(lane))
+    if (end_block(lane))
         return -1;
-    return lane->left ? begin(lane) : 1;
+    return lane->blocks_left ? start_block(lane) : 1;
 }
 
-#define STEPS (56 / DIRECT_BITS) /* as many as there are bits for */
+#define LOOKUPS_PER_REFILL (56 / AC_LOOKUP_BITS)
 
-/* Decodes until a lane has ended. Both are inside of a block. */
-static void __attribute__((noinline)) decode_both(Lane *first, Lane *second, const Order *order)
+/* Decodes until one of the lanes has ended. Both must be in a block. */
+static void __attribute__((noinline)) decode_two_lanes(Lane *first, Lane *second, const CoefficientOrder *order)
 {
     Lane a = *first, b = *second;
     int ended = 0;
     while (!ended) {
         refill(&a.reader);
         refill(&b.reader);
-        for (int i = 0; i < STEPS; i++) {
-            step(&a, order);
-            if (!is_inside(&a)) {
-                ended = a.ended = go_on(&a, order);
+        for (int i = 0; i < LOOKUPS_PER_REFILL; i++) {
+            decode_coefficient(&a, order);
+            if (!is_in_block(&a)) {
+                ended = a.ended = leave_block(&a, order);
                 break;
             }
-            step(&b, order);
-            if (!is_inside(&b)) {
-                ended = b.ended = go_on(&b, order);
+            decode_coefficient(&b, order);
+            if (!is_in_block(&b)) {
+                ended = b.ended = leave_block(&b, order);
                 break;
             }
         }
@@ -139,48 +142,50 @@ static void __attribute__((noinline)) decode_both(Lane *first, Lane *second, con
     *second = b;
 }
 
-/* Decodes a lane to its end. It is inside of a block. */
-static void __attribute__((noinline)) decode_alone(Lane *only, const Order *order)
+/* Decodes a lane until it has ended. It must be in a block. */
+static void __attribute__((noinline)) decode_one_lane(Lane *only, const CoefficientOrder *order)
 {
     Lane lane = *only;
     while (!lane.ended) {
         refill(&lane.reader);
-        for (int i = 0; i < STEPS && is_inside(&lane); i++)
-            step(&lane, order);
-        if (!is_inside(&lane))
-            lane.ended = go_on(&lane, order);
+        for (int i = 0; i < LOOKUPS_PER_REFILL && is_in_block(&lane); i++)
+            decode_coefficient(&lane, order);
+        if (!is_in_block(&lane))
+            lane.ended = leave_block(&lane, order);
     }
     *only = lane;
 }
 
-/* Replaces the work of a lane, which has ended, by the next. Returns 0 if there is none. */
-static int take_work(Lane *lane, int number, NextWork *next, void *giver)
+/* Gives the next MCU range to a lane that has ended. Returns whether there is one. */
+static int start_range(Lane *lane, int number, NextMcuRange *next, void *source)
 {
-    Work work;
+    McuRange range;
     do {
-        if (lane->stream)
-            lane->stream->reader = lane->reader;
-        if (!next(giver, number, lane->ended < 0, &work))
+        if (lane->state)
+            lane->state->reader = lane->reader;
+        if (!next(source, number, lane->ended < 0, &range))
             return 0;
-        *lane = (Lane){.reader = work.stream->reader, .mcu = work.mcu, .stream = work.stream,
-                       .block = work.to.blocks - BLOCK, .last = work.to.last, .left = work.mcus * work.mcu->blocks,
-                       .number = work.mcu->blocks - 1};
-        lane->ended = begin(lane);
+        /* start_block() moves to the first block of the first MCU */
+        *lane = (Lane){.reader = range.state->reader, .layout = range.layout, .state = range.state,
+                       .block = range.output.blocks - BLOCK_SIZE, .last_index = range.output.last_index,
+                       .blocks_left = range.mcu_count * range.layout->block_count,
+                       .number = range.layout->block_count - 1};
+        lane->ended = start_block(lane);
     } while (lane->ended);
     return 1;
 }
 
-static void decode_work(const Order *order, NextWork *next, void *giver)
+static void decode_mcu_ranges(const CoefficientOrder *order, NextMcuRange *next, void *source)
 {
     Lane lane[2] = {{.ended = 1}, {.ended = 1}};
-    int has[2] = {1, 1};
-    while (has[0] || has[1]) {
+    int is_active[2] = {1, 1};
+    while (is_active[0] || is_active[1]) {
         for (int i = 0; i < 2; i++)
-            if (has[i] && lane[i].ended)
-                has[i] = take_work(&lane[i], i, next, giver);
-        if (has[0] && has[1])
-            decode_both(&lane[0], &lane[1], order);
-        else if (has[0] || has[1])
-            decode_alone(&lane[has[1]], order);
+            if (is_active[i] && lane[i].ended)
+                is_active[i] = start_range(&lane[i], i, next, source);
+        if (is_active[0] && is_active[1])
+            decode_two_lanes(&lane[0], &lane[1], order);
+        else if (is_active[0] || is_active[1])
+            decode_one_lane(&lane[is_active[1]], order);
     }
 }

@@ -8,9 +8,9 @@ uint8_t *buffer_reserve(GrowBuffer *buffer, size_t size)
 {
     if (buffer->size < size || !buffer->bytes) {
         free(buffer->bytes);
-        size += size / 2; /* the next picture may be larger: fresh memory costs a page fault per 4 kB */
-        size_t whole = (size + SLACK + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        buffer->bytes = aligned_alloc(ALIGNMENT, whole);
+        size += size / 2; /* the next image may be larger, and fresh memory costs a page fault per 4 kB */
+        size_t allocated = (size + SLACK + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        buffer->bytes = aligned_alloc(ALIGNMENT, allocated);
         buffer->size = buffer->bytes ? size : 0;
     }
     return buffer->bytes;

@@ -1,4 +1,4 @@
-/* The headers of a JPEG: what stands in front of the coded data of its scans (T.81, Annex B). */
+/* Reads the marker segments of a JPEG up to the entropy-coded data of each scan (T.81, Annex B). */
 #ifndef WDS_TOOLS_HEADER_H
 #define WDS_TOOLS_HEADER_H
 
@@ -7,64 +7,66 @@
 
 #include "huffman.h"
 
-#define SIDE 8 /* of a block */
-#define BLOCK (SIDE * SIDE)
+#define BLOCK_SIDE 8 /* samples on each side of a block */
+#define BLOCK_SIZE (BLOCK_SIDE * BLOCK_SIDE)
 #define MAX_COMPONENTS 3
-#define MAX_BLOCKS 10 /* of an MCU (B.2.3) */
+#define MAX_MCU_BLOCKS 10 /* blocks of an MCU (B.2.3) */
 
-/* The place of a coefficient in a block, row by row, from its place in the order of a file
-   (T.81, figure A.6). */
-extern const uint8_t zigzag[BLOCK];
+/* Index of a coefficient in row order, for each index in zigzag order (T.81, figure A.6). */
+extern const uint8_t zigzag[BLOCK_SIZE];
 
 typedef struct {
     int id;
-    int across, down;    /* sampling factors */
-    int columns, rows;   /* of blocks that are shown */
-    int table;           /* number of its quantization table */
-    int dc, ac;          /* numbers of its Huffman tables in the scan that comes next */
-    int is_quantized;    /* `quantization` is set: at the component's first scan */
-    uint16_t quantization[BLOCK]; /* row by row */
-    int8_t missing[BLOCK]; /* low bits that no scan has brought yet, in the order of the file; -1: all */
+    int h_factor, v_factor;            /* horizontal and vertical sampling factors */
+    int block_columns, block_rows;     /* blocks of the component, without the padding of MCUs */
+    int quantization_table;            /* Tq */
+    int dc_table, ac_table;            /* Td and Ta in the current scan */
+    int has_quantization;              /* `quantization` is set when the component's first scan is read */
+    uint16_t quantization[BLOCK_SIZE]; /* in row order */
+
+    /* For each coefficient in zigzag order, the number of low-order bits that are not received yet:
+       Al of the last scan with this coefficient, or -1 before the first one. */
+    int8_t missing_bits[BLOCK_SIZE];
 } Component;
 
-/* A scan: which components it brings, and how much of each coefficient. */
+/* The parameters of a scan header (B.2.3). */
 typedef struct {
-    int count, component[MAX_COMPONENTS];
-    int first, last; /* coefficients, in the order of the file (Ss, Se) */
-    int high, low;   /* low bits that were missing before and that are afterwards (Ah, Al) */
-    size_t coded_at; /* first byte of its coded data */
+    int component_count, component[MAX_COMPONENTS]; /* indexes into Header.component */
+    int ss, se;         /* first and last coefficient, in zigzag order */
+    int ah, al;         /* low-order bits missing before the scan and after it */
+    size_t data_offset; /* of the entropy-coded data in the file */
 } Scan;
 
 typedef struct {
     const uint8_t *data;
-    size_t size, position;
-    int width, height; /* pixels; 0 before a frame header */
-    size_t height_at;  /* byte where the frame header states them */
+    size_t size, position; /* bytes of the file; offset of the next marker */
+    int width, height;     /* in pixels; 0 before the frame header is read */
     int is_progressive;
-    int count;
+    int component_count;
     Component component[MAX_COMPONENTS];
-    int most_across, most_down;    /* the largest sampling factors */
-    int mcus_across, mcus_down;    /* of the frame, all components interleaved */
-    int restart;                   /* MCUs between restart markers, 0 without */
-    int has_jfif, adobe_transform; /* -1: no Adobe segment */
-    uint8_t density[7];            /* of the JFIF segment: version, unit, density */
-    uint16_t quantization[4][BLOCK];
+    int max_h_factor, max_v_factor;
+    int mcu_columns, mcu_rows;     /* of a scan in which all components are interleaved */
+    int restart_interval;          /* in MCUs; 0: no restart markers */
+    int has_jfif, adobe_transform; /* adobe_transform is -1 without an Adobe segment */
+    uint8_t density[7];            /* from the JFIF segment: version, unit, densities */
+    uint16_t quantization[4][BLOCK_SIZE];
     uint8_t has_quantization[4];
     HuffmanSpec dc[4], ac[4];
     Scan scan;
 } Header;
 
-enum { NO_MORE_SCANS, A_SCAN, NOT_OURS = -1 };
+/* Results of next_scan(). */
+enum { END_OF_IMAGE, SCAN_FOUND, UNSUPPORTED = -1 };
 
+/* Initializes `header` for a file of `size` bytes, which must outlive it. */
 void header_start(Header *header, const uint8_t *data, size_t size);
 
-/* Reads on, to the coded data of the next scan. Returns A_SCAN, NO_MORE_SCANS at the end of the
-   image, or NOT_OURS: damaged, or something other than Huffman-coded pictures of 8 bits with 1
-   or 3 components. */
+/* Reads the marker segments from header->position to the next scan header, and fills in
+   header->scan. Returns SCAN_FOUND, END_OF_IMAGE at the EOI marker, or UNSUPPORTED if the file is
+   damaged or is not a Huffman-coded DCT image with 8 bits per sample and 1 or 3 components. */
 int next_scan(Header *header);
 
-/* Whether the components are red, green and blue, rather than luma and chroma; by the same signs
-   as libjpeg. */
+/* Returns whether the components are RGB rather than YCbCr. The rules are those of libjpeg. */
 int is_rgb(const Header *header);
 
 static inline int be16(const uint8_t *at)
@@ -72,17 +74,18 @@ static inline int be16(const uint8_t *at)
     return at[0] << 8 | at[1];
 }
 
-/* Returns a quotient, rounded up. */
-static inline int quotient_up(int dividend, int divisor)
+/* Returns the quotient, rounded up. */
+static inline int ceil_div(int dividend, int divisor)
 {
     return (dividend + divisor - 1) / divisor;
 }
 
-static inline int blocks_of_mcu(const Header *header)
+/* Returns the number of blocks in an MCU in which all components are interleaved. */
+static inline int blocks_per_mcu(const Header *header)
 {
     int blocks = 0;
-    for (int c = 0; c < header->count; c++)
-        blocks += header->component[c].across * header->component[c].down;
+    for (int c = 0; c < header->component_count; c++)
+        blocks += header->component[c].h_factor * header->component[c].v_factor;
     return blocks;
 }
 

@@ -1,86 +1,87 @@
 #include "huffman.h"
 
-/* Most files have the tables of the one before. */
-static int is_made_of(const HuffmanTable *table, const HuffmanSpec *spec, enum made made)
+/* Returns whether `table` was already built from `spec`, up to `state` at least. Consecutive files
+   usually have the same tables. */
+static int is_built_from(const HuffmanTable *table, const HuffmanSpec *spec, enum table_state state)
 {
-    return table->made >= made && !memcmp(&table->spec, spec, sizeof *spec);
+    return table->state >= state && !memcmp(&table->spec, spec, sizeof *spec);
 }
 
-static int make_spec_codes(HuffmanTable *table, const HuffmanSpec *spec)
+static int build_symbol_lookup(HuffmanTable *table, const HuffmanSpec *spec)
 {
     int32_t code = 0;
-    int first = 0;
-    memset(table->symbol, 0, sizeof table->symbol);
+    int index = 0;
+    memset(table->symbol_lookup, 0, sizeof table->symbol_lookup);
     table->spec = *spec;
-    table->made = NOTHING;
-    for (int length = 1; length <= MAX_CODE; length++) {
-        table->offset[length] = first - code;
-        for (int i = 0; i < spec->counts[length]; i++, code++, first++)
-            if (length <= SYMBOL_BITS && code < 1 << length) {
-                int scale_denominator = SYMBOL_BITS - length;
-                for (int rest = 0; rest < 1 << scale_denominator; rest++)
-                    table->symbol[(code << scale_denominator) + rest] = (uint16_t)(length << 8 | spec->symbols[first]);
+    table->state = TABLE_EMPTY;
+    for (int length = 1; length <= MAX_CODE_LENGTH; length++) {
+        table->symbol_offset[length] = index - code;
+        for (int i = 0; i < spec->counts[length]; i++, code++, index++)
+            if (length <= SYMBOL_LOOKUP_BITS && code < 1 << length) {
+                int free_bits = SYMBOL_LOOKUP_BITS - length;
+                for (int rest = 0; rest < 1 << free_bits; rest++)
+                    table->symbol_lookup[(code << free_bits) + rest] = (uint16_t)(length << 8 | spec->symbols[index]);
             }
-        if (code >= 1 << length) /* a code of ones alone is not allowed either (C.2) */
+        if (code >= 1 << length) /* the code of only ones is not allowed (C.2) */
             return -1;
-        table->end[length] = code << (MAX_CODE - length);
+        table->code_end[length] = code << (MAX_CODE_LENGTH - length);
         code <<= 1;
     }
-    table->end[MAX_CODE + 1] = INT32_MAX;
-    table->made = CODES;
+    table->code_end[MAX_CODE_LENGTH + 1] = INT32_MAX;
+    table->state = HAS_SYMBOL_LOOKUP;
     return 0;
 }
 
-int make_table(HuffmanTable *table, const HuffmanSpec *spec)
+int build_table(HuffmanTable *table, const HuffmanSpec *spec)
 {
-    return is_made_of(table, spec, CODES) ? 0 : make_spec_codes(table, spec);
+    return is_built_from(table, spec, HAS_SYMBOL_LOOKUP) ? 0 : build_symbol_lookup(table, spec);
 }
 
-int find_long_code(const HuffmanTable *table, BitReader *reader)
+int decode_long_code(const HuffmanTable *table, BitReader *reader)
 {
-    int32_t next = (int32_t)peek(reader, MAX_CODE);
-    int length = SYMBOL_BITS + 1;
-    while (next >= table->end[length])
+    int32_t next = (int32_t)peek_bits(reader, MAX_CODE_LENGTH);
+    int length = SYMBOL_LOOKUP_BITS + 1;
+    while (next >= table->code_end[length])
         length++;
-    if (length > MAX_CODE)
+    if (length > MAX_CODE_LENGTH)
         return -1;
-    skip(reader, length);
-    return table->spec.symbols[((next >> (MAX_CODE - length)) + table->offset[length]) & 0xFF];
+    skip_bits(reader, length);
+    return table->spec.symbols[((next >> (MAX_CODE_LENGTH - length)) + table->symbol_offset[length]) & 0xFF];
 }
 
-/* Fills in what begins with one code: its numbers, of which each fills the places that differ
-   only in what follows. */
-static uint32_t *fill(uint32_t *to, int length, int symbol)
+/* Writes the entries of `ac_lookup` that begin with one code: for each value of `size` bits after
+   the code, one entry for each combination of the remaining bits. Returns the next entry. */
+static uint32_t *fill_entries(uint32_t *entries, int length, int symbol)
 {
-    int run = symbol >> 4, size = symbol & 15, scale_denominator = DIRECT_BITS - length - size;
-    unsigned advance = !size && run < 15 ? END_OF_BLOCK : (unsigned)run + 1;
-    if (scale_denominator < 0 || size > MAX_SIZE) {
-        for (int rest = 0; rest < 1 << (DIRECT_BITS - length); rest++)
-            *to++ = LONG;
-        return to;
+    int run = symbol >> 4, size = symbol & 15, free_bits = AC_LOOKUP_BITS - length - size;
+    unsigned advance = !size && run < 15 ? EOB_ADVANCE : (unsigned)run + 1;
+    if (free_bits < 0 || size > MAX_AC_SIZE) {
+        for (int rest = 0; rest < 1 << (AC_LOOKUP_BITS - length); rest++)
+            *entries++ = ESCAPE_ENTRY;
+        return entries;
     }
-    for (int value = 0; value < 1 << size; value++) {
-        int number = value - ((((value << 1) >> size) - 1) & ((1 << size) - 1));
-        uint32_t entry = (uint32_t)number << 16 | advance << 8 | (unsigned)(length + size);
-        for (int rest = 0; rest < 1 << scale_denominator; rest++)
-            *to++ = entry;
+    for (int bits = 0; bits < 1 << size; bits++) {
+        int value = bits - ((((bits << 1) >> size) - 1) & ((1 << size) - 1)); /* EXTEND (F.2.2.1) */
+        uint32_t entry = (uint32_t)value << 16 | advance << 8 | (unsigned)(length + size);
+        for (int rest = 0; rest < 1 << free_bits; rest++)
+            *entries++ = entry;
     }
-    return to;
+    return entries;
 }
 
-int make_ac_table(HuffmanTable *table, const HuffmanSpec *spec)
+int build_ac_table(HuffmanTable *table, const HuffmanSpec *spec)
 {
-    if (is_made_of(table, spec, CODES_AND_NUMBERS))
+    if (is_built_from(table, spec, HAS_AC_LOOKUP))
         return 0;
-    if (make_spec_codes(table, spec))
+    if (build_symbol_lookup(table, spec))
         return -1;
-    uint32_t *to = table->direct;
+    uint32_t *entries = table->ac_lookup;
     const uint8_t *symbol = spec->symbols;
-    for (int length = 1; length <= DIRECT_BITS; length++)
+    for (int length = 1; length <= AC_LOOKUP_BITS; length++)
         for (int i = 0; i < spec->counts[length]; i++)
-            to = fill(to, length, *symbol++);
-    while (to < table->direct + (1 << DIRECT_BITS))
-        *to++ = LONG;
-    table->made = CODES_AND_NUMBERS;
+            entries = fill_entries(entries, length, *symbol++);
+    while (entries < table->ac_lookup + (1 << AC_LOOKUP_BITS))
+        *entries++ = ESCAPE_ENTRY;
+    table->state = HAS_AC_LOOKUP;
     return 0;
 }

@@ -1,51 +1,62 @@
-/* Huffman codes (T.81, Annex C and F.2.2). */
+/* Decoding of Huffman codes (T.81, Annex C and F.2.2). */
 #ifndef WDS_TOOLS_HUFFMAN_H
 #define WDS_TOOLS_HUFFMAN_H
 
 #include "bits.h"
 
-#define MAX_CODE 16    /* bits */
-#define SYMBOL_BITS 9  /* codes up to this length are found by one look into a table */
-#define DIRECT_BITS 11 /* codes that fit into this together with the number behind them, too: the number as well */
+#define MAX_CODE_LENGTH 16 /* in bits */
 
-/* A table as a file states it. */
+/* Codes of up to this many bits are decoded with one lookup in HuffmanTable.symbol_lookup. */
+#define SYMBOL_LOOKUP_BITS 9
+
+/* AC codes that have up to this many bits, together with the value bits that follow the code, are
+   decoded with one lookup in HuffmanTable.ac_lookup. Python reads this number from the module. */
+#define AC_LOOKUP_BITS 11
+
+/* A Huffman table as it is stored in a DHT segment. */
 typedef struct {
-    uint8_t counts[MAX_CODE + 1]; /* BITS: how many codes there are of each length; [0] is 1 if there is such a table */
-    uint8_t symbols[256];         /* HUFFVAL: what they mean, from the shortest code on */
+    uint8_t counts[MAX_CODE_LENGTH + 1]; /* BITS: number of codes of each length; [0] is 1 if the table is defined */
+    uint8_t symbols[256];                /* HUFFVAL: the symbols, in order of increasing code length */
 } HuffmanSpec;
 
-/* A table made for decoding. */
+/* A Huffman table prepared for decoding. */
 typedef struct {
     HuffmanSpec spec;
-    enum made { NOTHING, CODES, CODES_AND_NUMBERS } made;
-    uint16_t symbol[1 << SYMBOL_BITS]; /* length << 8 | symbol; 0: longer */
-    int32_t end[MAX_CODE + 2];         /* behind the last code of each length; shifted to 16 bits */
-    int32_t offset[MAX_CODE + 1];      /* from a code to its place in `symbols` */
-    /* value << 16 | advance << 8 | length of code and value; LONG: they do not fit, or are not
-       allowed */
-    uint32_t direct[1 << DIRECT_BITS];
+    enum table_state { TABLE_EMPTY, HAS_SYMBOL_LOOKUP, HAS_AC_LOOKUP } state; /* each includes those before it */
+    uint16_t symbol_lookup[1 << SYMBOL_LOOKUP_BITS]; /* length << 8 | symbol; 0: a longer or invalid code */
+    int32_t code_end[MAX_CODE_LENGTH + 2]; /* one past the last code of each length, shifted left to 16 bits */
+    int32_t symbol_offset[MAX_CODE_LENGTH + 1]; /* index in spec.symbols minus code, for each length */
+
+    /* value << 16 | advance << 8 | number of bits of code and value, or ESCAPE_ENTRY. `advance` is
+       added to the zigzag index: the zero run + 1, EOB_ADVANCE or ESCAPE_ADVANCE. */
+    uint32_t ac_lookup[1 << AC_LOOKUP_BITS];
 } HuffmanTable;
 
-#define MAX_SIZE 10   /* bits of an AC coefficient of 8-bit pictures */
-#define END_OF_BLOCK 128    /* an advance that goes beyond every block */
-#define NOT_DIRECT 255      /* another one */
-#define LONG (NOT_DIRECT << 8)
+#define MAX_AC_SIZE 10     /* bits of an AC coefficient of an image with 8 bits per sample */
+#define EOB_ADVANCE 128    /* end of block: moves the index beyond the block */
+#define ESCAPE_ADVANCE 255 /* the code is invalid or does not fit: moves the index further than EOB_ADVANCE can */
+#define ESCAPE_ENTRY (ESCAPE_ADVANCE << 8)
 
-/* Makes a table of codes. Returns 0, or -1 if there are more codes than fit. */
-int make_table(HuffmanTable *table, const HuffmanSpec *spec);
+/* Prepares `table` for decode_symbol(). Does nothing if it was built from the same spec. Returns 0,
+   or -1 if the spec has more codes than fit into their lengths. */
+int build_table(HuffmanTable *table, const HuffmanSpec *spec);
 
-/* Makes `direct` too, in which symbols mean runs of zeros and sizes of AC coefficients. */
-int make_ac_table(HuffmanTable *table, const HuffmanSpec *spec);
+/* Like build_table(), and builds `ac_lookup` too: the symbols are zero runs and sizes of AC
+   coefficients of a sequential scan. */
+int build_ac_table(HuffmanTable *table, const HuffmanSpec *spec);
 
-int find_long_code(const HuffmanTable *table, BitReader *reader);
+/* Decodes a code that is longer than SYMBOL_LOOKUP_BITS. Arguments and result are those of
+   decode_symbol(). */
+int decode_long_code(const HuffmanTable *table, BitReader *reader);
 
-/* Takes a code. Returns its symbol, or -1. There must be 16 bits. */
-static inline int take_symbol(const HuffmanTable *table, BitReader *reader)
+/* Decodes a code: DECODE (F.2.2.3). `reader` must have 16 valid bits. Returns the symbol, or -1 if
+   the bits are not a code of the table. */
+static inline int decode_symbol(const HuffmanTable *table, BitReader *reader)
 {
-    unsigned entry = table->symbol[peek(reader, SYMBOL_BITS)];
+    unsigned entry = table->symbol_lookup[peek_bits(reader, SYMBOL_LOOKUP_BITS)];
     if (__builtin_expect(!entry, 0))
-        return find_long_code(table, reader);
-    skip(reader, (int)(entry >> 8));
+        return decode_long_code(table, reader);
+    skip_bits(reader, (int)(entry >> 8));
     return (int)(entry & 0xFF);
 }
 

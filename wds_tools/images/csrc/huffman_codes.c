@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 
-#define MOST_SYMBOLS 257 /* with the one that takes the code of ones */
-#define MOST_ITEMS (2 * MOST_SYMBOLS)
+#define RESERVED_SYMBOL 256 /* gets the code of only ones, which is then left out */
+#define MAX_SYMBOLS 257
+#define MAX_ITEMS (2 * MAX_SYMBOLS)
 
 /* A symbol, or a package of two items of the level below. */
 typedef struct {
@@ -12,11 +13,12 @@ typedef struct {
 } Item;
 
 typedef struct {
-    Item items[MOST_ITEMS];
+    Item items[MAX_ITEMS];
     int count;
 } Level;
 
-static int by_weight(const void *one, const void *two)
+/* Compares two items for qsort(). */
+static int compare_items(const void *one, const void *two)
 {
     const Item *a = one, *b = two;
     if (a->weight != b->weight)
@@ -24,33 +26,36 @@ static int by_weight(const void *one, const void *two)
     return a->symbol - b->symbol;
 }
 
-/* Merges the symbols with the packages that pairs of the level below make, in the order of their
-   weights. */
+/* Fills `level` with the symbols and with packages of two items of the level below, in order of
+   their weights. `below` is NULL for the first level. */
 static void merge(const Item *symbols, int count, const Level *below, Level *level)
 {
-    int taken = 0, packages = below ? below->count / 2 : 0, made = 0;
+    int symbol = 0, packages = below ? below->count / 2 : 0, package = 0;
     level->count = 0;
-    while (taken < count || made < packages) {
-        uint64_t weight = made < packages ? below->items[2 * made].weight + below->items[2 * made + 1].weight : 0;
-        if (made == packages || (taken < count && symbols[taken].weight <= weight))
-            level->items[level->count++] = symbols[taken++];
+    while (symbol < count || package < packages) {
+        uint64_t weight =
+            package < packages ? below->items[2 * package].weight + below->items[2 * package + 1].weight : 0;
+        if (package == packages || (symbol < count && symbols[symbol].weight <= weight))
+            level->items[level->count++] = symbols[symbol++];
         else {
             level->items[level->count++] = (Item){weight, -1};
-            made++;
+            package++;
         }
     }
 }
 
-/* Finds code lengths by the package-merge algorithm (Larmore and Hirschberg, 1990): a symbol's
-   code has as many bits as there are levels at which it is among the items that are needed. */
-static int find_lengths(const Item *symbols, int count, int longest, uint8_t *length)
+/* Finds code lengths by the package-merge algorithm (Larmore and Hirschberg, 1990): the length of a
+   symbol's code is the number of levels in which the symbol is among the items that are needed.
+   `symbols` is sorted by weight; the lengths are added to `length`, indexed by symbol. Returns 0,
+   or -1 if memory ran out. */
+static int package_merge(const Item *symbols, int count, int max_length, uint8_t *length)
 {
-    Level *levels = malloc((size_t)longest * sizeof *levels);
+    Level *levels = malloc((size_t)max_length * sizeof *levels);
     if (!levels)
         return -1;
-    for (int i = 0; i < longest; i++)
+    for (int i = 0; i < max_length; i++)
         merge(symbols, count, i ? &levels[i - 1] : NULL, &levels[i]);
-    for (int i = longest - 1, needed = 2 * count - 2; i >= 0; i--) {
+    for (int i = max_length - 1, needed = 2 * count - 2; i >= 0; i--) {
         int packages = 0;
         for (int k = 0; k < needed; k++) {
             int symbol = levels[i].items[k].symbol;
@@ -65,27 +70,27 @@ static int find_lengths(const Item *symbols, int count, int longest, uint8_t *le
     return 0;
 }
 
-int make_codes(const uint32_t counts[256], int longest, HuffmanSpec *spec, HuffmanCode codes[256])
+int build_optimal_codes(const uint32_t counts[256], int max_length, HuffmanSpec *spec, HuffmanCode codes[256])
 {
-    Item symbols[MOST_SYMBOLS];
-    uint8_t length[MOST_SYMBOLS] = {0};
-    int count = 0, code = 0, first = 0;
-    symbols[count++] = (Item){0, 256}; /* it gets one of the longest codes, and the last of them */
+    Item symbols[MAX_SYMBOLS];
+    uint8_t length[MAX_SYMBOLS] = {0};
+    int count = 0, code = 0, index = 0;
+    symbols[count++] = (Item){0, RESERVED_SYMBOL}; /* weight 0: it gets the last of the longest codes */
     for (int symbol = 0; symbol < 256; symbol++)
         if (counts[symbol])
             symbols[count++] = (Item){counts[symbol], (int16_t)symbol};
-    qsort(symbols, (size_t)count, sizeof *symbols, by_weight);
-    if (find_lengths(symbols, count, longest, length))
+    qsort(symbols, (size_t)count, sizeof *symbols, compare_items);
+    if (package_merge(symbols, count, max_length, length))
         return -1;
     *spec = (HuffmanSpec){.counts = {1}};
     memset(codes, 0, 256 * sizeof *codes);
-    for (int bits = 1; bits <= MAX_CODE; bits++, code <<= 1)
+    for (int bits = 1; bits <= MAX_CODE_LENGTH; bits++, code <<= 1)
         for (int i = count - 1; i >= 0; i--) {
             int symbol = symbols[i].symbol;
-            if (length[symbol] != bits || symbol == 256)
+            if (length[symbol] != bits || symbol == RESERVED_SYMBOL)
                 continue;
             spec->counts[bits]++;
-            spec->symbols[first++] = (uint8_t)symbol;
+            spec->symbols[index++] = (uint8_t)symbol;
             codes[symbol] = (HuffmanCode){(uint16_t)code++, (uint16_t)bits};
         }
     return 0;

@@ -1,16 +1,16 @@
 #include "idct.h"
 
-#define PAIRED(k) PLACE((k) / SIDE, (k) % SIDE)
+#define PAIRED_INDEX(i) PAIRED_POSITION((i) / BLOCK_SIDE, (i) % BLOCK_SIDE)
 
-void pair_quantization(const uint16_t *by_rows, Quantization *out)
+void set_paired_quantization(const uint16_t *row_order, PairedQuantization *out)
 {
-    for (int i = 0; i < BLOCK; i++)
-        out->at[PAIRED(i)] = (int16_t)by_rows[i];
+    for (int i = 0; i < BLOCK_SIZE; i++)
+        out->value[PAIRED_INDEX(i)] = (int16_t)row_order[i];
 }
 
-void pair_order(Order *order)
+void set_paired_order(CoefficientOrder *order)
 {
-    memset(order->at, PAIRED(BLOCK - 1), sizeof order->at);
-    for (int k = 0; k < BLOCK; k++)
-        order->at[k] = (uint8_t)PAIRED(zigzag[k]);
+    memset(order->position, PAIRED_INDEX(BLOCK_SIZE - 1), sizeof order->position);
+    for (int k = 0; k < BLOCK_SIZE; k++)
+        order->position[k] = (uint8_t)PAIRED_INDEX(zigzag[k]);
 }

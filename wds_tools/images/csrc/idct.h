@@ -1,31 +1,34 @@
-/* The inverse DCT of a block: to the bit what libjpeg's accurate integer method makes of it (its
-   "islow").
+/* The inverse DCT of a block. The result is the same, bit for bit, as that of libjpeg's accurate
+   integer method ("islow").
 
-      That method is exact arithmetic with constants of 13 bits, rounded once after the columns
-   and once after the rows. Any order of the additions gives the same numbers, so the one here is
-   what suits vectors: products are summed in pairs. */
+   That method is exact integer arithmetic with constants of 13 fractional bits. It rounds once
+   after the columns and once after the rows, so the order of the additions does not matter. The
+   order here suits SIMD instructions that multiply pairs of numbers and add the products. */
 #ifndef WDS_TOOLS_IDCT_H
 #define WDS_TOOLS_IDCT_H
 
 #include "entropy.h"
 
-/* Rows in pairs, so that two coefficients of a column lie side by side: 0 with 4, 2 with 6, 1
-   with 5, 3 with 7. */
-#define PLACE(row, column) (16 * (((row) & 1) << 1 | (((row) >> 1) & 1)) + 2 * (column) + ((row) >> 2))
+/* The paired layout of a block: two coefficients of the same column are adjacent, from the rows 0
+   and 4, 2 and 6, 1 and 5, 3 and 7. Returns the position of a coefficient. */
+#define PAIRED_POSITION(row, column) (16 * (((row) & 1) << 1 | (((row) >> 1) & 1)) + 2 * (column) + ((row) >> 2))
 
-/* Makes the order that puts the coefficients of a file into these places. */
-void pair_order(Order *order);
+/* Fills in the order in which the entropy decoder writes blocks in the paired layout. */
+void set_paired_order(CoefficientOrder *order);
 
-/* A quantization table in the same places. */
+/* A quantization table in the paired layout. */
 typedef struct {
-    int16_t at[BLOCK];
-} Quantization;
+    int16_t value[BLOCK_SIZE];
+} PairedQuantization;
 
-void pair_quantization(const uint16_t *by_rows, Quantization *out);
+/* Converts a quantization table from row order. */
+void set_paired_quantization(const uint16_t *row_order, PairedQuantization *out);
 
-/* Writes side x side samples of a block; side is 8, 4, 2 or 1. `last` is the place of its last
-   coefficient in the order of the file. */
+/* Dequantizes and transforms a block in the paired layout, and writes size x size samples to `out`,
+   in rows that are `stride` bytes apart. `size` is 8, 4, 2 or 1. `last_index` is the zigzag index
+   of the block's last coefficient. */
 typedef void InverseDct(
-    const int16_t *block, int last, const Quantization *by, int side, uint8_t *out, size_t stride);
+    const int16_t *block, int last_index, const PairedQuantization *quantization, int size, uint8_t *out,
+    size_t stride);
 
 #endif

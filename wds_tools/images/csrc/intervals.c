@@ -6,7 +6,7 @@ enum { RST0 = 0xD0 };
 
 void intervals_free(Intervals *intervals)
 {
-    buffer_free(&intervals->bytes);
+    buffer_free(&intervals->data);
     buffer_free(&intervals->items);
 }
 
@@ -17,8 +17,8 @@ static inline int has_ff(uint64_t word)
     return ((inverted - 0x0101010101010101u) & word & 0x8080808080808080u) != 0;
 }
 
-/* Copies coded data to *to and leaves out what is stuffed. Returns the marker behind it, or
-   where the data ends. */
+/* Copies entropy-coded data from `from` to *to without the stuffed zero bytes, and advances *to.
+   Returns the address of the next marker, or `end` if there is none. */
 static const uint8_t *unstuff(const uint8_t *from, const uint8_t *end, uint8_t **to)
 {
     uint8_t *out = *to;
@@ -52,7 +52,7 @@ static const uint8_t *unstuff(const uint8_t *from, const uint8_t *end, uint8_t *
     return end;
 }
 
-/* As `unstuff`, where nothing is copied. */
+/* Returns the same as unstuff(), without copying. */
 static const uint8_t *find_marker(const uint8_t *from, const uint8_t *end)
 {
     while ((from = memchr(from, 0xFF, (size_t)(end - from))) && end - from >= 2 && !from[1])
@@ -60,25 +60,26 @@ static const uint8_t *find_marker(const uint8_t *from, const uint8_t *end)
     return from && end - from >= 2 ? from : end;
 }
 
-/* Returns whether an interval has needed MCUs; `across` is the length of a row of them. */
-static int is_needed(int first, int count, int across, const McuBox *needed)
+/* Returns whether the MCUs of an interval, `count` from `first` on, are partly in `needed`. */
+static int is_needed(int first, int count, int mcu_columns, const McuBox *needed)
 {
-    int top = first / across, bottom = (first + count - 1) / across;
+    int top = first / mcu_columns, bottom = (first + count - 1) / mcu_columns;
     if (bottom < needed->top || top >= needed->bottom)
         return 0;
-    int left = first - top * across;
+    int left = first - top * mcu_columns;
     return top < bottom || (left < needed->right && left + count > needed->left);
 }
 
-int find_intervals(Intervals *intervals, const Header *header, int across, int down, const McuBox *needed)
+int find_intervals(
+    Intervals *intervals, const Header *header, int mcu_columns, int mcu_rows, const McuBox *needed)
 {
-    const uint8_t *from = header->data + header->scan.coded_at, *end = header->data + header->size;
-    int total = across * down, step = header->restart ? header->restart : total;
-    int upto = needed->bottom * across; /* what comes behind is not looked at */
-    int number = (upto + step - 1) / step;
-    if (2 * (size_t)number > header->size) /* a header may claim more than there is memory for */
+    const uint8_t *from = header->data + header->scan.data_offset, *end = header->data + header->size;
+    int total = mcu_columns * mcu_rows, step = header->restart_interval ? header->restart_interval : total;
+    int mcu_end = needed->bottom * mcu_columns; /* later MCUs are not read */
+    int number = (mcu_end + step - 1) / step;
+    if (2 * (size_t)number > header->size) /* so that a false header cannot ask for too much memory */
         return -1;
-    uint8_t *to = buffer_reserve(&intervals->bytes, header->size);
+    uint8_t *to = buffer_reserve(&intervals->data, header->size);
     intervals->list = (Interval *)(void *)buffer_reserve(&intervals->items, (size_t)number * sizeof(Interval));
     intervals->count = 0;
     if (!to || !intervals->list)
@@ -86,13 +87,13 @@ int find_intervals(Intervals *intervals, const Header *header, int across, int d
     for (int i = 0; i < number; i++) {
         int first = i * step, count = first + step < total ? step : total - first, is_last = first + count == total;
         uint8_t *start = to;
-        int wanted = is_needed(first, count, across, needed);
-        const uint8_t *marker = wanted ? unstuff(from, end, &to) : find_marker(from, end);
+        int is_wanted = is_needed(first, count, mcu_columns, needed);
+        const uint8_t *marker = is_wanted ? unstuff(from, end, &to) : find_marker(from, end);
         if (!is_last && (marker == end || marker[1] != (RST0 | (i & 7))))
             return -1;
-        if (wanted)
+        if (is_wanted)
             intervals->list[intervals->count++] = (Interval){start, (size_t)(to - start), first, count};
-        intervals->end = (size_t)(marker - header->data);
+        intervals->end_offset = (size_t)(marker - header->data);
         from = marker + 2;
     }
     memset(to, 0, READ_AHEAD);

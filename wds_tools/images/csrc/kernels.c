@@ -5,7 +5,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Whether the processor has AVX2 and BMI2, and the system keeps the registers that they need. */
+/* Returns whether the processor has AVX2 and BMI2, and the operating system saves the registers of
+   AVX. */
 static int has_avx2(void)
 {
     unsigned a, b, c, d, saved;
@@ -17,28 +18,28 @@ static int has_avx2(void)
     return (b & bit_AVX2) && (b & bit_BMI) && (b & bit_BMI2);
 }
 
-static const Kernels *best(void)
+static const Kernels *fastest(void)
 {
     return has_avx2() ? &avx2_kernels : &plain_kernels;
 }
 #else
-static const Kernels *best(void)
+static const Kernels *fastest(void)
 {
     return &plain_kernels;
 }
 #endif
 
-static _Atomic(const Kernels *) chosen;
+static _Atomic(const Kernels *) selected;
 
 const Kernels *kernels(void)
 {
-    const Kernels *known = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (!known)
-        atomic_store_explicit(&chosen, known = best(), memory_order_relaxed);
-    return known;
+    const Kernels *current = atomic_load_explicit(&selected, memory_order_relaxed);
+    if (!current)
+        atomic_store_explicit(&selected, current = fastest(), memory_order_relaxed);
+    return current;
 }
 
-void use_simd(int is_wanted)
+void use_simd(int enable)
 {
-    atomic_store_explicit(&chosen, is_wanted ? best() : &plain_kernels, memory_order_relaxed);
+    atomic_store_explicit(&selected, enable ? fastest() : &plain_kernels, memory_order_relaxed);
 }

@@ -1,8 +1,8 @@
-/* The loops in which the time goes, for the processor that this is.
+/* The loops that take most of the time, compiled for different instruction sets.
 
-      Their code is in entropy_code.h, idct_code.h and resample_code.h. It is compiled twice on
-   x86-64: for every processor, and for those with AVX2 and BMI2. On other processors once, with
-   the vectors that all of them have. */
+   Their code is in entropy_code.h, idct_code.h and resample_code.h. On x86-64 it is compiled twice:
+   for every processor, and for those with AVX2 and BMI2. On other processors it is compiled once;
+   on 64-bit Arm the compiler uses NEON. */
 #ifndef WDS_TOOLS_KERNELS_H
 #define WDS_TOOLS_KERNELS_H
 
@@ -12,26 +12,27 @@
 
 typedef struct {
     const char *simd; /* "avx2", "neon" or "none" */
-    DecodeWork *decode_work;
+    DecodeMcuRanges *decode_mcu_ranges;
     InverseDct *inverse_dct;
-    FilterColumns *filter_columns;
+    FilterVertically *filter_vertically;
     Transpose *transpose;
     RowToRgb *row_to_rgb;
     RowToPlanes *row_to_planes;
 } Kernels;
 
-/* Returns the fastest that this processor can run. */
+/* Returns the selected kernels: by default, the fastest that this processor can run. */
 const Kernels *kernels(void);
 
-/* Chooses those that every processor has, or the best again: for tests. */
-void use_simd(int is_wanted);
+/* Selects the fastest kernels, or those for every processor if `enable` is 0. For tests. */
+void use_simd(int enable);
 
 extern const Kernels plain_kernels;
 #if defined(__x86_64__)
 extern const Kernels avx2_kernels;
 #endif
 
-#define KERNELS(name) \
-    {name, decode_work, inverse_dct, filter_columns, transpose, row_to_rgb, row_to_planes}
+/* The initializer of the kernels in the file that includes the *_code.h files. */
+#define KERNELS(simd) \
+    {simd, decode_mcu_ranges, inverse_dct, filter_vertically, transpose, row_to_rgb, row_to_planes}
 
 #endif

@@ -1,4 +1,4 @@
-/* wds_tools.images._native: what Python sees of the compiled path. */
+/* The Python module wds_tools.images._native. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -6,69 +6,76 @@
 #include <string.h>
 
 #include "batch.h"
+#include "decoder.h"
+#include "huffman.h"
 #include "kernels.h"
-#include "picture.h"
 #include "transcode.h"
 
-/* Buffers of a list of bytes-like objects. */
+/* The buffers of a list of bytes-like objects. */
 typedef struct {
     Py_buffer *buffers;
-    ByteSpan *files;
+    ByteSpan *spans;
     Py_ssize_t count;
-} ByteSpans;
+} Files;
 
-static void release(ByteSpans *files)
+static void release_files(Files *files)
 {
     for (Py_ssize_t i = 0; files->buffers && i < files->count; i++)
         if (files->buffers[i].obj)
             PyBuffer_Release(&files->buffers[i]);
     free(files->buffers);
-    free(files->files);
+    free(files->spans);
 }
 
-/* None becomes a file without data. Returns -1, with an exception set, where an object is
-   something else. */
-static int take(PyObject *list, ByteSpans *files)
+/* Gets the buffers of a list; None becomes a span without data. Returns 0, or -1 with an exception
+   set. The caller calls release_files() in both cases. */
+static int get_files(PyObject *list, Files *files)
 {
     files->count = PyList_Size(list);
     files->buffers = calloc((size_t)files->count + 1, sizeof *files->buffers);
-    files->files = calloc((size_t)files->count + 1, sizeof *files->files);
-    if (!files->buffers || !files->files) {
+    files->spans = calloc((size_t)files->count + 1, sizeof *files->spans);
+    if (!files->buffers || !files->spans) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < files->count; i++) {
-        PyObject *item = PySequence_GetItem(list, i); /* owned: without a GIL another thread may change the list */
+        /* a new reference: without a GIL another thread could change the list */
+        PyObject *item = PySequence_GetItem(list, i);
         int failed = !item || (item != Py_None && PyObject_GetBuffer(item, &files->buffers[i], PyBUF_SIMPLE));
-        Py_XDECREF(item); /* the buffer has a reference of its own */
+        Py_XDECREF(item); /* the buffer has its own reference */
         if (failed)
             return -1;
-        files->files[i] = (ByteSpan){files->buffers[i].buf, (size_t)files->buffers[i].len};
+        files->spans[i] = (ByteSpan){files->buffers[i].buf, (size_t)files->buffers[i].len};
     }
     return 0;
 }
 
-static int is_size(int height, int width)
+static int is_valid_size(int height, int width)
 {
     return height > 0 && width > 0 && height <= 1 << 16 && width <= 1 << 16;
 }
 
-/* Returns whether a buffer holds `count` items of `size` bytes, where C may read them. */
-static int holds(const Py_buffer *buffer, Py_ssize_t count, size_t size, size_t alignment)
+/* Returns whether a buffer has exactly `count` items of `size` bytes, and the given alignment. */
+static int has_items(const Py_buffer *buffer, Py_ssize_t count, size_t size, size_t alignment)
 {
     return (size_t)buffer->len / size == (size_t)count && (size_t)buffer->len % size == 0 &&
            (uintptr_t)buffer->buf % alignment == 0;
 }
 
-static PyObject *make_into(
-    ByteSpans *files, const Py_buffer *crops, Py_buffer *out, int height, int width, Py_ssize_t max_pixels,
+/* Checks the arguments of render_jpegs() and renders the batch. `timings->buf` may be NULL. */
+static PyObject *render_files(
+    Files *files, const Py_buffer *crops, Py_buffer *out, int height, int width, Py_ssize_t max_pixels,
     const Py_buffer *timings)
 {
-    if (!is_size(height, width) || max_pixels < 1 ||
-        !holds(crops, files->count, sizeof(CropGeometry), _Alignof(CropGeometry)) ||
-        !holds(out, files->count, 3 * (size_t)height * (size_t)width, 1) ||
-        (timings->buf && !holds(timings, 1, sizeof(Timings), _Alignof(Timings)))) {
-        PyErr_SetString(PyExc_ValueError, "the size of crops, out or timings does not match the number of files");
+    if (!is_valid_size(height, width) || max_pixels < 1 ||
+        !has_items(crops, files->count, sizeof(CropGeometry), _Alignof(CropGeometry)) ||
+        !has_items(out, files->count, 3 * (size_t)height * (size_t)width, 1) ||
+        (timings->buf && !has_items(timings, 1, sizeof(Timings), _Alignof(Timings)))) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "the size or alignment of crops (%zd bytes), out (%zd bytes) or timings does not match %zd images of "
+            "%d x %d pixels (height x width), or max_pixels (%zd) is not positive",
+            crops->len, out->len, files->count, height, width, max_pixels);
         return NULL;
     }
     PyObject *done = PyBytes_FromStringAndSize(NULL, files->count);
@@ -76,8 +83,8 @@ static PyObject *make_into(
         return NULL;
     char *flags = PyBytes_AsString(done);
     Py_BEGIN_ALLOW_THREADS
-    make_batch(
-        files->files, crops->buf, (size_t)files->count, height, width, (size_t)max_pixels, out->buf, flags,
+    render_batch(
+        files->spans, crops->buf, (size_t)files->count, height, width, (size_t)max_pixels, out->buf, flags,
         timings->buf);
     Py_END_ALLOW_THREADS
     return done;
@@ -86,18 +93,19 @@ static PyObject *make_into(
 static PyObject *render_jpegs(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *list, *timed, *done = NULL;
+    PyObject *list, *timings_object, *done = NULL;
     Py_buffer crops, out, timings = {0};
     int height, width;
     Py_ssize_t max_pixels;
-    ByteSpans files = {0};
+    Files files = {0};
     if (!PyArg_ParseTuple(
-            arguments, "O!y*w*iinO", &PyList_Type, &list, &crops, &out, &height, &width, &max_pixels, &timed))
+            arguments, "O!y*w*iinO", &PyList_Type, &list, &crops, &out, &height, &width, &max_pixels,
+            &timings_object))
         return NULL;
-    if (timed == Py_None || !PyObject_GetBuffer(timed, &timings, PyBUF_WRITABLE)) {
-        if (!take(list, &files))
-            done = make_into(&files, &crops, &out, height, width, max_pixels, &timings);
-        release(&files);
+    if (timings_object == Py_None || !PyObject_GetBuffer(timings_object, &timings, PyBUF_WRITABLE)) {
+        if (!get_files(list, &files))
+            done = render_files(&files, &crops, &out, height, width, max_pixels, &timings);
+        release_files(&files);
     }
     if (timings.obj)
         PyBuffer_Release(&timings);
@@ -106,19 +114,24 @@ static PyObject *render_jpegs(PyObject *module, PyObject *arguments)
     return done;
 }
 
-static PyObject *copy_into(const ByteSpans *files, Py_ssize_t offset, Py_buffer *out, int height, int width)
+/* Checks the arguments of copy_pixels() and copies the pixels. */
+static PyObject *copy_files(const Files *files, Py_ssize_t offset, Py_buffer *out, int height, int width)
 {
     size_t bytes = 3 * (size_t)height * (size_t)width, start = (size_t)offset;
-    int sound = is_size(height, width) && offset >= 0 && holds(out, files->count, bytes, 1);
-    for (Py_ssize_t i = 0; sound && i < files->count; i++)
-        sound = files->files[i].data && files->files[i].size >= start && files->files[i].size - start == bytes;
-    if (!sound) {
-        PyErr_SetString(PyExc_ValueError, "the files are not arrays of this size behind a header of this length");
+    int is_valid = is_valid_size(height, width) && offset >= 0 && has_items(out, files->count, bytes, 1);
+    for (Py_ssize_t i = 0; is_valid && i < files->count; i++)
+        is_valid = files->spans[i].data && files->spans[i].size >= start && files->spans[i].size - start == bytes;
+    if (!is_valid) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "the size of a file or of out (%zd bytes) does not match %zd files with a header of %zd bytes and "
+            "%d x %d pixels (height x width) of 3 bytes",
+            out->len, files->count, offset, height, width);
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < files->count; i++)
-        to_planes(files->files[i].data + start, height, width, (uint8_t *)out->buf + (size_t)i * bytes);
+        to_planes(files->spans[i].data + start, height, width, (uint8_t *)out->buf + (size_t)i * bytes);
     Py_END_ALLOW_THREADS
     return Py_NewRef(Py_None);
 }
@@ -130,18 +143,18 @@ static PyObject *copy_pixels(PyObject *module, PyObject *arguments)
     Py_buffer out;
     int height, width;
     Py_ssize_t offset;
-    ByteSpans files = {0};
+    Files files = {0};
     if (!PyArg_ParseTuple(arguments, "O!nw*ii", &PyList_Type, &list, &offset, &out, &height, &width))
         return NULL;
-    if (!take(list, &files))
-        done = copy_into(&files, offset, &out, height, width);
-    release(&files);
+    if (!get_files(list, &files))
+        done = copy_files(&files, offset, &out, height, width);
+    release_files(&files);
     PyBuffer_Release(&out);
     return done;
 }
 
-/* Returns what was decoded of a plane: its width and its samples, row by row. */
-static PyObject *plane_of(const Box *box)
+/* Returns (width, samples) of the valid part of a plane; `samples` are bytes in row order. */
+static PyObject *build_plane(const PlaneBox *box)
 {
     Py_ssize_t width = box->last_column - box->first_column, height = box->last_row - box->first_row;
     PyObject *samples = PyBytes_FromStringAndSize(NULL, width * height);
@@ -152,14 +165,15 @@ static PyObject *plane_of(const Box *box)
     return samples ? Py_BuildValue("(nN)", width, samples) : NULL;
 }
 
-static PyObject *decode_region(Decoder *decoder, const Picture *picture)
+/* Returns a list of the planes of an image, or None if it cannot be decoded here. */
+static PyObject *build_planes(Decoder *decoder, const Image *image)
 {
     Planes planes;
-    if (decode_picture(decoder, picture, &planes))
+    if (decode_image(decoder, image, &planes))
         return Py_NewRef(Py_None);
-    PyObject *list = PyList_New(planes.planes);
-    for (int c = 0; list && c < planes.planes; c++) {
-        PyObject *plane = plane_of(&planes.box[c]);
+    PyObject *list = PyList_New(planes.count);
+    for (int c = 0; list && c < planes.count; c++) {
+        PyObject *plane = build_plane(&planes.box[c]);
         if (!plane || PyList_SetItem(list, c, plane)) {
             Py_DECREF(list);
             return NULL;
@@ -184,11 +198,14 @@ static PyObject *decode_jpeg(PyObject *module, PyObject *arguments)
         PyErr_NoMemory();
     else if (region.left < 0 || region.top < 0 || region.width < 1 || region.height < 1 ||
              (scale_denominator != 1 && scale_denominator != 2 && scale_denominator != 4 && scale_denominator != 8))
-        PyErr_SetString(PyExc_ValueError, "the region is empty, or scale_denominator is not 1, 2, 4 or 8");
+        PyErr_Format(
+            PyExc_ValueError,
+            "invalid region (left %d, top %d, width %d, height %d) or scale_denominator (%d, not 1, 2, 4 or 8)",
+            region.left, region.top, region.width, region.height, scale_denominator);
     else {
-        Picture picture = {data.buf, (size_t)data.len, region, region, scale_denominator, 0};
-        decoder_limit(decoder, (size_t)1 << 32);
-        planes = decode_region(decoder, &picture);
+        Image image = {data.buf, (size_t)data.len, region, region, scale_denominator, 0};
+        decoder_set_limit(decoder, (size_t)1 << 32);
+        planes = build_planes(decoder, &image);
     }
     if (decoder)
         decoder_free(decoder);
@@ -201,25 +218,30 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
     (void)module;
     Py_buffer data;
     Py_ssize_t max_pixels;
-    int restart, longest;
+    int restart_interval, max_code_length;
     size_t size;
-    if (!PyArg_ParseTuple(arguments, "y*iin", &data, &restart, &longest, &max_pixels))
+    if (!PyArg_ParseTuple(arguments, "y*iin", &data, &restart_interval, &max_code_length, &max_pixels))
         return NULL;
     PyObject *file = NULL;
     Transcoder *transcoder = NULL;
-    if (restart < 1 || restart > 0xFFFF || longest < 9 || longest > 16 || max_pixels < 1)
-        PyErr_SetString(PyExc_ValueError, "restart is not 1 to 65535, longest not 9 to 16, or max_pixels not positive");
-    else if (!(transcoder = take_transcoder()))
+    if (restart_interval < 1 || restart_interval > 0xFFFF || max_code_length < 9 ||
+        max_code_length > MAX_CODE_LENGTH || max_pixels < 1)
+        PyErr_Format(
+            PyExc_ValueError,
+            "restart_interval must be 1 to 65535, max_code_length 9 to 16, and max_pixels positive; got %d, %d and %zd",
+            restart_interval, max_code_length, max_pixels);
+    else if (!(transcoder = acquire_transcoder()))
         PyErr_NoMemory();
     else {
-        const uint8_t *made;
+        const uint8_t *written;
         Py_BEGIN_ALLOW_THREADS
-        made = transcode(transcoder, data.buf, (size_t)data.len, restart, longest, (size_t)max_pixels, &size);
+        written = transcode(
+            transcoder, data.buf, (size_t)data.len, restart_interval, max_code_length, (size_t)max_pixels, &size);
         Py_END_ALLOW_THREADS
-        file = made ? PyBytes_FromStringAndSize((const char *)made, (Py_ssize_t)size) : Py_NewRef(Py_None);
+        file = written ? PyBytes_FromStringAndSize((const char *)written, (Py_ssize_t)size) : Py_NewRef(Py_None);
     }
     if (transcoder)
-        give_back_transcoder(transcoder);
+        release_transcoder(transcoder);
     PyBuffer_Release(&data);
     return file;
 }
@@ -227,29 +249,39 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
 static PyObject *simd(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    int is_wanted = -1;
-    if (!PyArg_ParseTuple(arguments, "|p", &is_wanted))
+    int enable = -1;
+    if (!PyArg_ParseTuple(arguments, "|p", &enable))
         return NULL;
-    if (is_wanted >= 0)
-        use_simd(is_wanted);
+    if (enable >= 0)
+        use_simd(enable);
     return PyUnicode_FromString(kernels()->simd);
+}
+
+/* The best max_code_length for transcode_jpeg(): longer codes do not fit into the lookup table of
+   the decoder. */
+static int add_constants(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "AC_LOOKUP_BITS", AC_LOOKUP_BITS);
 }
 
 static PyMethodDef methods[] = {
     {"render_jpegs", render_jpegs, METH_VARARGS,
-     "render_jpegs(files, crops, out, height, width, max_pixels, timings) -> bytes, 1 for each that was made"},
+     "render_jpegs(files, crops, out, height, width, max_pixels, timings) -> bytes: 1 for each rendered image, or 0"},
     {"decode_jpeg", decode_jpeg, METH_VARARGS,
      "decode_jpeg(file, (left, top, width, height), scale_denominator) -> [(width, samples)] of each plane, or None"},
     {"transcode_jpeg", transcode_jpeg, METH_VARARGS,
-     "transcode_jpeg(file, restart, longest, max_pixels) -> the file with restart markers, or None"},
-    {"simd", simd, METH_VARARGS, "simd(is_wanted=True) -> the SIMD that is used: avx2, neon or none"},
-    {"copy_pixels", copy_pixels, METH_VARARGS, "copy_pixels(files, offset, out, height, width)"},
+     "transcode_jpeg(file, restart_interval, max_code_length, max_pixels) -> the new file, or None"},
+    {"simd", simd, METH_VARARGS,
+     "simd([enable]) -> the instruction set in use: avx2, neon or none. Changes it if `enable` is given."},
+    {"copy_pixels", copy_pixels, METH_VARARGS,
+     "copy_pixels(files, offset, out, height, width): copies interleaved pixels to planes"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)add_constants},
 #ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* what calls share, they exchange atomically */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* shared data is only exchanged atomically */
 #endif
     {0, NULL},
 };
@@ -257,7 +289,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "wds_tools.images._native",
-    .m_doc = "Pictures into a batch, without the GIL; see native.py.",
+    .m_doc = "Renders and transcodes JPEGs without holding the GIL. See wds_tools/images/native.py.",
     .m_methods = methods,
     .m_slots = slots,
 };

@@ -1,10 +1,10 @@
-/* Resizing by a triangle filter that is widened when it shrinks, as Pillow and torchvision
-   (antialias=True) do it.
+/* Resizing with a triangle filter that is widened when it shrinks, as in Pillow and torchvision
+   (antialias=True).
 
-      Two passes over columns: one down, then, turned, one across. A column pass is the same few
-   instructions for each of a row's neighbours, which the compiler makes vectors of; a pass along
-   a row is not. Weights have 8 bits and sum to 256 exactly, so that flat areas stay as they are
-   and 16-bit sums cannot overflow. */
+   The vertical filter runs twice: on the plane, and on the transposed result. The compiler
+   vectorises a vertical filter, because the weights are the same for all samples of a row; a
+   horizontal one it does not. Weights have 8 fractional bits and their sum is exactly 256, so flat
+   areas do not change and 16-bit sums cannot overflow. */
 #include "resample.h"
 
 #include "kernels.h"
@@ -13,19 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t rounded_up(int n)
+static size_t round_up_to_strip(int n)
 {
     return ((size_t)n + STRIP - 1) / STRIP * STRIP;
 }
 
 size_t row_stride(int width)
 {
-    return rounded_up(width);
+    return round_up_to_strip(width);
 }
 
 size_t plane_bytes(int width, int height)
 {
-    return row_stride(width) * rounded_up(height);
+    return row_stride(width) * round_up_to_strip(height);
 }
 
 void resampler_free(Resampler *resampler)
@@ -34,89 +34,94 @@ void resampler_free(Resampler *resampler)
         buffer_free(&resampler->rows[kind].buffer);
         buffer_free(&resampler->columns[kind].buffer);
     }
-    buffer_free(&resampler->turned);
-    buffer_free(&resampler->down);
-    buffer_free(&resampler->across);
+    buffer_free(&resampler->transposed);
+    buffer_free(&resampler->vertical);
+    buffer_free(&resampler->horizontal);
 }
 
-/* Weights of 1/256. It is their running sum that is rounded, so that none is negative and they
-   sum to 256. */
-static void quantize(Filter *filter, const double *weight, double sum)
+/* Sets the weights of a filter to `weight`, divided by their `sum` and scaled to 256. The running
+   sum is rounded, so no weight is negative and the total is exactly 256. */
+static void quantize_weights(Filter *filter, const double *weight, double sum)
 {
     double share = 0;
-    int given = 0;
+    int previous = 0;
     for (int k = 0; k < filter->count; k++) {
         share += weight[k] / sum;
-        int upto = k == filter->count - 1 ? 256 : (int)(256 * share + 0.5);
-        filter->weight[k] = (uint16_t)(upto - given);
-        given = upto;
+        int total = k == filter->count - 1 ? 256 : (int)(256 * share + 0.5);
+        filter->weight[k] = (uint16_t)(total - previous);
+        previous = total;
     }
 }
 
-/* Filters one sample of the result at `centre`, from samples in [low, high). */
-static int make_filter(Filter *filter, double centre, double reach, int low, int high)
+/* Computes the filter of one output sample: a triangle around `centre` whose half width is
+   `radius`, over the input samples low to high - 1. Returns 0, or -1 if it has no or too many
+   samples. */
+static int compute_filter(Filter *filter, double centre, double radius, int low, int high)
 {
-    int first = (int)fmax(centre - reach + 0.5, low), last = (int)fmin(centre + reach + 0.5, high);
-    double weight[TAPS], sum = 0;
+    int first = (int)fmax(centre - radius + 0.5, low), end = (int)fmin(centre + radius + 0.5, high);
+    double weight[MAX_TAPS], sum = 0;
     filter->first = first;
-    filter->count = last - first;
-    if (filter->count < 1 || filter->count > TAPS)
+    filter->count = end - first;
+    if (filter->count < 1 || filter->count > MAX_TAPS)
         return -1;
     for (int k = 0; k < filter->count; k++) {
-        double distance = fabs(first + k + 0.5 - centre) / reach;
+        double distance = fabs(first + k + 0.5 - centre) / radius;
         weight[k] = distance < 1 ? 1 - distance : 0;
         sum += weight[k];
     }
     if (sum <= 0)
         return -1;
-    quantize(filter, weight, sum);
+    quantize_weights(filter, weight, sum);
     return 0;
 }
 
-/* Makes the filters of an axis, unless they are those of the picture before. */
-static int make_filters(Filters *filters, const Axis *axis)
+/* Computes the filters of an axis, unless `filters` has them from the previous image. Returns 0, or
+   -1 if one cannot be computed or memory ran out. */
+static int compute_filters(AxisFilters *filters, const FilterAxis *axis)
 {
     if (!memcmp(&filters->axis, axis, sizeof *axis))
         return 0;
-    Filter *to = (Filter *)(void *)buffer_reserve(&filters->buffer, (size_t)axis->count * sizeof(Filter));
-    double scale = axis->length / axis->resized, reach = scale < 1 ? 1 : scale;
+    Filter *filter = (Filter *)(void *)buffer_reserve(&filters->buffer, (size_t)axis->count * sizeof(Filter));
+    double scale = axis->length / axis->resized, radius = scale < 1 ? 1 : scale;
     int low = (int)fmax(axis->start, axis->low), high = (int)fmin(ceil(axis->start + axis->length), axis->high);
-    filters->axis = (Axis){0}; /* until they are all made */
-    for (int i = 0; to && i < axis->count; i++)
-        if (make_filter(
-                &to[axis->flip ? axis->count - 1 - i : i], axis->start + (axis->from + i + 0.5) * scale, reach, low,
-                high))
+    filters->axis = (FilterAxis){0}; /* invalid until all filters are computed */
+    for (int i = 0; filter && i < axis->count; i++)
+        if (compute_filter(
+                &filter[axis->flip ? axis->count - 1 - i : i], axis->start + (axis->first + i + 0.5) * scale, radius,
+                low, high))
             return -1;
-    if (!to)
+    if (!filter)
         return -1;
     filters->axis = *axis;
     return 0;
 }
 
-int prepare(Resampler *resampler, int kind, const Box *box, const View *view)
+int prepare_filters(Resampler *resampler, int kind, const PlaneBox *box, const ResizeGeometry *geometry)
 {
-    Axis rows = {
-        box->top, box->height, box->first_row, box->last_row, view->resized_height, view->top, view->height, 0};
-    Axis columns = {box->left, box->width, box->first_column, box->last_column, view->resized_width, view->left,
-                    view->width, view->flip};
-    return make_filters(&resampler->rows[kind], &rows) || make_filters(&resampler->columns[kind], &columns) ? -1 : 0;
+    FilterAxis rows = {box->top, box->height, box->first_row, box->last_row, geometry->resized_height,
+                       geometry->top, geometry->height, 0};
+    FilterAxis columns = {box->left, box->width, box->first_column, box->last_column, geometry->resized_width,
+                          geometry->left, geometry->width, geometry->flip};
+    int failed = compute_filters(&resampler->rows[kind], &rows) || compute_filters(&resampler->columns[kind], &columns);
+    return failed ? -1 : 0;
 }
 
-int resample(Resampler *resampler, int kind, const Box *box, const View *view, uint8_t *out)
+int resample(Resampler *resampler, int kind, const PlaneBox *box, const ResizeGeometry *geometry, uint8_t *out)
 {
     const Filter *rows = (const Filter *)(void *)resampler->rows[kind].buffer.bytes;
     const Filter *columns = (const Filter *)(void *)resampler->columns[kind].buffer.bytes;
-    size_t height = rounded_up(view->height), width = rounded_up(box->last_column - box->first_column);
-    uint8_t *down = buffer_reserve(&resampler->down, height * width);
-    uint8_t *turned = buffer_reserve(&resampler->turned, height * width);
-    uint8_t *across = buffer_reserve(&resampler->across, height * row_stride(view->width));
+    size_t height = round_up_to_strip(geometry->height);
+    size_t width = round_up_to_strip(box->last_column - box->first_column);
+    uint8_t *vertical = buffer_reserve(&resampler->vertical, height * width);
+    uint8_t *transposed = buffer_reserve(&resampler->transposed, height * width);
+    uint8_t *horizontal = buffer_reserve(&resampler->horizontal, height * row_stride(geometry->width));
     const Kernels *fast = kernels();
-    if (!down || !turned || !across)
+    if (!vertical || !transposed || !horizontal)
         return -1;
-    fast->filter_columns(box->samples + box->first_column, box->stride, 0, width, rows, view->height, down);
-    fast->transpose(down, width, height, turned);
-    fast->filter_columns(turned, height, box->first_column, height, columns, view->width, across);
-    fast->transpose(across, height, rounded_up(view->width), out);
+    fast->filter_vertically(box->samples + box->first_column, box->stride, 0, width, rows, geometry->height, vertical);
+    fast->transpose(vertical, width, height, transposed);
+    fast->filter_vertically(transposed, height, box->first_column, height, columns, geometry->width, horizontal);
+    fast->transpose(horizontal, height, round_up_to_strip(geometry->width), out);
     return 0;
 }
 

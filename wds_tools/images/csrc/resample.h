@@ -1,4 +1,4 @@
-/* A box of a plane of 8-bit samples, resized with antialiasing. */
+/* Resizes planes of 8-bit samples with antialiasing. */
 #ifndef WDS_TOOLS_RESAMPLE_H
 #define WDS_TOOLS_RESAMPLE_H
 
@@ -7,86 +7,89 @@
 
 #include "grow_buffer.h"
 
-#define STRIP 32 /* samples at a time: as many may be read behind the last one of a row, and be written */
-#define TAPS 64  /* samples under one filter: shrinking by 31 */
+#define STRIP 32    /* samples processed together; this many may be read and written after a plane's row */
+#define MAX_TAPS 64 /* samples under one filter: enough to shrink by 31 */
 
-/* The weights of some samples, of 1/256. */
+/* The weights of `count` samples from `first` on. They have 8 fractional bits. */
 typedef struct {
     int first, count;
-    uint16_t weight[TAPS];
+    uint16_t weight[MAX_TAPS];
 } Filter;
 
-/* Each row of the result is a weighted sum of rows, of which the first one given is row `from`;
-   `width` is a multiple of STRIP. */
-typedef void FilterColumns(
-    const uint8_t *in, size_t stride, int from, size_t width, const Filter *filters, int rows, uint8_t *out);
+/* Writes `rows` rows to `out`; row i is the sum of the input rows weighted by filters[i]. `in` is
+   input row `in_row`. `width` is a multiple of STRIP. */
+typedef void FilterVertically(
+    const uint8_t *in, size_t stride, int in_row, size_t width, const Filter *filters, int rows, uint8_t *out);
 
-/* Rows become columns; both sides are multiples of 16. */
+/* Transposes a plane. Width and height are multiples of 16. */
 typedef void Transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out);
 
-/* Turns a row of YCbCr (JFIF: full range, BT.601) into RGB. */
+/* Converts a row from YCbCr (JFIF: full range, BT.601) to RGB. */
 typedef void RowToRgb(
     const uint8_t *restrict y, const uint8_t *restrict cb, const uint8_t *restrict cr, size_t width,
     uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b);
 
-/* Takes RGB pixels apart. */
+/* Splits `count` interleaved RGB pixels into planes. */
 typedef void RowToPlanes(
     const uint8_t *restrict pixels, size_t count, uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b);
 
-/* A box in a plane. Its edges may lie between samples, as chroma has half as many as luma, and
-   outside of what is there: only [first_column, last_column) and [first_row, last_row) were
-   decoded. */
+/* A box in a plane, in samples of the plane. Its edges may be between two samples, as chroma is
+   subsampled, and outside the decoded columns and rows: only columns first_column to last_column -
+   1 and rows first_row to last_row - 1 are valid. */
 typedef struct {
     const uint8_t *samples;
-    size_t stride; /* samples from a row to the next one */
+    size_t stride; /* bytes from one row to the next */
     double left, top, width, height;
     int first_column, last_column, first_row, last_row;
-} Box;
+} PlaneBox;
 
-/* What becomes of a box: all of it is resized, and of that a part is kept. */
+/* How a box is resized: to resized_width x resized_height, then cropped to `width` x `height` at
+   `left`, `top`, and mirrored left to right if `flip` is set. */
 typedef struct {
     int resized_width, resized_height;
     int left, top, width, height;
-    int flip; /* mirrored left to right */
-} View;
+    int flip;
+} ResizeGeometry;
 
-/* What the filters along one side of a box follow from: `length` samples from `start` on, of
-   which [low, high) are there, become `resized`; of those, `count` from `from` on are kept. */
+/* All that determines the filters of one axis: `length` samples from `start` on, of which `low` to
+   high - 1 are valid, are resized to `resized`; `count` of these from `first` on are kept. */
 typedef struct {
     double start, length;
-    int low, high, resized, from, count, flip;
-} Axis;
+    int low, high, resized, first, count, flip;
+} FilterAxis;
 
 typedef struct {
-    Axis axis;
+    FilterAxis axis; /* for which `buffer` has the filters */
     GrowBuffer buffer;
-} Filters;
+} AxisFilters;
 
-/* What `resample` needs, used again from picture to picture. Filters are those of two kinds of
-   planes: luma and chroma. */
+/* Filters and memory that are reused from image to image. The filters are indexed by the kind of
+   plane: 0 luma or grey, 1 chroma. */
 typedef struct {
-    Filters rows[2], columns[2];
-    GrowBuffer turned, down, across;
+    AxisFilters rows[2], columns[2];
+    GrowBuffer transposed, vertical, horizontal; /* planes between the steps of resample() */
 } Resampler;
 
 void resampler_free(Resampler *resampler);
 
-/* Samples from a row of a result to the next one. */
+/* Returns the number of bytes from one row to the next in a plane written by resample(). */
 size_t row_stride(int width);
 
-/* Bytes of a result. */
+/* Returns the size of the buffer for a plane written by resample(). */
 size_t plane_bytes(int width, int height);
 
-/* Makes the filters for a box. Returns 0, or -1 where it is so much larger than the result that
-   there is no filter for it, or memory ran out. */
-int prepare(Resampler *resampler, int kind, const Box *box, const View *view);
+/* Computes the filters for a box. `kind` is 0 or 1, see Resampler. Returns 0, or -1 if the box is
+   so much larger than the result that a filter would have more than MAX_TAPS samples, or memory ran
+   out. */
+int prepare_filters(Resampler *resampler, int kind, const PlaneBox *box, const ResizeGeometry *geometry);
 
-/* Writes view->height rows of view->width samples, row_stride() apart, into plane_bytes(), by
-   the filters of `prepare` for this box or one like it in another plane. Returns 0, or -1 where
-   memory ran out. */
-int resample(Resampler *resampler, int kind, const Box *box, const View *view, uint8_t *out);
+/* Resizes a box with the filters that prepare_filters() computed for it, or for an equal box in
+   another plane. Writes geometry->height rows of geometry->width samples, row_stride() apart, to
+   `out`, which has plane_bytes(). Returns 0, or -1 if memory ran out. */
+int resample(Resampler *resampler, int kind, const PlaneBox *box, const ResizeGeometry *geometry, uint8_t *out);
 
-/* Turns YCbCr (JFIF: full range, BT.601) into RGB planes of width * height bytes each. */
+/* Converts planes of YCbCr (JFIF: full range, BT.601), whose rows are row_stride() apart, to three
+   RGB planes of width * height bytes each. */
 void to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int width, int height, uint8_t *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The loops of resample.h: compiled once for each kind of processor (kernels.h). */
+/* The loops of resample.h. Compiled once for each instruction set (kernels.h). */
 #include "resample.h"
 
 #include <string.h>
@@ -10,16 +10,16 @@ typedef uint8_t Bytes __attribute__((vector_size(16)));
 #define INTERLEAVE(a, b, ...) __builtin_shuffle(a, b, (Bytes){__VA_ARGS__})
 #endif
 
-static void filter_columns(
-    const uint8_t *in, size_t stride, int from, size_t width, const Filter *filters, int rows, uint8_t *out)
+static void filter_vertically(
+    const uint8_t *in, size_t stride, int in_row, size_t width, const Filter *filters, int rows, uint8_t *out)
 {
     for (int y = 0; y < rows; y++, out += width) {
         const Filter *filter = &filters[y];
         for (size_t x = 0; x < width; x += STRIP) {
-            const uint8_t *sample = in + (size_t)(filter->first - from) * stride + x;
+            const uint8_t *sample = in + (size_t)(filter->first - in_row) * stride + x;
             uint16_t sum[STRIP];
             for (size_t i = 0; i < STRIP; i++)
-                sum[i] = 128;
+                sum[i] = 128; /* rounds */
             for (int k = 0; k < filter->count; k++, sample += stride)
                 for (size_t i = 0; i < STRIP; i++)
                     sum[i] = (uint16_t)(sum[i] + (uint16_t)(sample[i] * filter->weight[k]));
@@ -29,8 +29,7 @@ static void filter_columns(
     }
 }
 
-/* Rows become columns, in blocks of 16 x 16: four rounds of interleaving each row with the one
-   half a block below. */
+/* Transposes blocks of 16 x 16 in four rounds; each interleaves the rows i and i + 8. */
 static void transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out)
 {
     for (size_t y = 0; y < height; y += 16)
@@ -52,25 +51,25 @@ static void transpose(const uint8_t *in, size_t width, size_t height, uint8_t *o
         }
 }
 
-static uint8_t clipped(int16_t value)
+static uint8_t clamp(int16_t value)
 {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* One row, in 16 bits: of the factors 1.402, 0.714, 0.344 and 1.772 whole numbers are taken out,
-   the rest are 1/256. */
+/* The factors are 1.402 = 1 + 103/256, 0.714 = 1 - 73/256, 0.344 = 88/256 and 1.772 = 2 - 58/256,
+   rounded, so that 16-bit products do not overflow. */
 static void row_to_rgb(
     const uint8_t *restrict y, const uint8_t *restrict cb, const uint8_t *restrict cr, size_t width,
     uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b)
 {
     for (size_t x = 0; x < width; x++) {
-        int16_t light = y[x], blue = (int16_t)(cb[x] - 128), red = (int16_t)(cr[x] - 128);
+        int16_t luma = y[x], blue = (int16_t)(cb[x] - 128), red = (int16_t)(cr[x] - 128);
         int16_t more_red = (int16_t)((int16_t)(103 * red + 128) >> 8);
         int16_t more_green = (int16_t)((int16_t)(73 * red - 88 * blue + 128) >> 8);
         int16_t less_blue = (int16_t)((int16_t)(58 * blue + 127) >> 8);
-        r[x] = clipped((int16_t)(light + red + more_red));
-        g[x] = clipped((int16_t)(light - red + more_green));
-        b[x] = clipped((int16_t)(light + 2 * blue - less_blue));
+        r[x] = clamp((int16_t)(luma + red + more_red));
+        g[x] = clamp((int16_t)(luma - red + more_green));
+        b[x] = clamp((int16_t)(luma + 2 * blue - less_blue));
     }
 }
 

@@ -1,39 +1,40 @@
-/* Where the time of a batch goes. */
+/* Measures how long each step of a batch takes. */
 #ifndef WDS_TOOLS_STOPWATCH_H
 #define WDS_TOOLS_STOPWATCH_H
 
 #include <time.h>
 
-/* Seconds. */
+/* The seconds of each step: STEPS in native.py. */
 typedef struct {
     double slice, decode, resize, write;
 } Timings;
 
 typedef struct {
-    Timings spent;
-    double since; /* what has been added last */
-    int is_wanted;
+    Timings elapsed;
+    double last; /* time of the last call */
+    int is_enabled;
 } Stopwatch;
 
-static inline double seconds(void)
+static inline double monotonic_seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static inline void stopwatch_start(Stopwatch *watch, int is_wanted)
+/* Starts a stopwatch. If `enable` is 0, it never reads the clock. */
+static inline void stopwatch_start(Stopwatch *watch, int enable)
 {
-    *watch = (Stopwatch){.since = is_wanted ? seconds() : 0, .is_wanted = is_wanted};
+    *watch = (Stopwatch){.last = enable ? monotonic_seconds() : 0, .is_enabled = enable};
 }
 
-/* Adds the time that has passed since the last call to a step, which is in watch->spent. */
+/* Adds the time since the last call to `step`, which is a member of watch->elapsed. */
 static inline void add_elapsed(Stopwatch *watch, double *step)
 {
-    if (watch->is_wanted) {
-        double now = seconds();
-        *step += now - watch->since;
-        watch->since = now;
+    if (watch->is_enabled) {
+        double now = monotonic_seconds();
+        *step += now - watch->last;
+        watch->last = now;
     }
 }
 

@@ -10,36 +10,38 @@
 #include "coefficients.h"
 #include "huffman_codes.h"
 
-#define HEADERS 4096   /* bytes that are enough for all headers */
-#define MOST_KEPT ((size_t)64 << 20) /* bytes of tokens: those of about 5 megapixels */
+#define MAX_HEADER_BYTES 4096                /* of all marker segments that are written */
+#define MAX_CACHED_BYTES ((size_t)64 << 20) /* of tokens: enough for images of about 5 megapixels */
 
-/* A symbol and the bits behind it: bits << 16 | their number << 10 | table << 8 | symbol. */
+/* A symbol and the value bits that follow its code: bits << 16 | number of bits << 10 | table << 8
+   | symbol. */
 typedef uint32_t Token;
 
-/* The largest DC difference; AC coefficients are half of that at most. */
-#define MOST ((1 << (MAX_SIZE + 1)) - 1)
+/* The largest DC difference. AC coefficients are at most half of it. */
+#define MAX_DC_DIFFERENCE ((1 << (MAX_AC_SIZE + 1)) - 1)
+#define MAX_AC_VALUE (MAX_DC_DIFFERENCE / 2)
 
-#define RESTART 0xFFFFFFFFu /* in place of a token */
+#define RESTART_TOKEN 0xFFFFFFFFu /* stands for a restart marker */
 
-/* The Huffman tables of the result. */
-enum { LUMA_DC, LUMA_AC, CHROMA_DC, CHROMA_AC, TABLES };
+/* The Huffman tables that are written. */
+enum { LUMA_DC, LUMA_AC, CHROMA_DC, CHROMA_AC, TABLE_COUNT };
 
 struct Transcoder {
-    Header header, again;
-    Tables tables;
+    Header header, written_header;
+    HuffmanTables tables;
     Intervals intervals;
-    Coefficients coefficients, written;
-    Order order;
+    Coefficients coefficients, written_coefficients;
+    CoefficientOrder order;
     GrowBuffer tokens, file;
-    uint32_t counts[TABLES][256];
-    HuffmanSpec spec[TABLES];
-    HuffmanCode codes[TABLES][256];
-    Token of_number[2 * MOST + 1]; /* from -MOST on */
+    uint32_t counts[TABLE_COUNT][256]; /* how often each symbol occurs */
+    HuffmanSpec spec[TABLE_COUNT];
+    HuffmanCode codes[TABLE_COUNT][256];
+    Token value_tokens[2 * MAX_DC_DIFFERENCE + 1]; /* value_token() of -MAX_DC_DIFFERENCE and the following values */
 };
 
-/* Returns a bit for each coefficient that is not zero. */
+/* Returns a bit mask of the coefficients that are not zero. */
 #if defined(__SSE2__)
-static inline uint64_t find_nonzero(const int16_t *block)
+static inline uint64_t nonzero_mask(const int16_t *block)
 {
     const __m128i *at = (const __m128i *)(const void *)block, none = _mm_setzero_si128();
     uint64_t zero = 0;
@@ -51,107 +53,107 @@ static inline uint64_t find_nonzero(const int16_t *block)
     return ~zero;
 }
 #else
-static inline uint64_t find_nonzero(const int16_t *block)
+static inline uint64_t nonzero_mask(const int16_t *block)
 {
-    uint64_t found = 0;
-    for (int k = 0; k < BLOCK; k += 4) {
+    uint64_t mask = 0;
+    for (int k = 0; k < BLOCK_SIZE; k += 4) {
         uint64_t four;
         memcpy(&four, block + k, sizeof four);
         if (four)
             for (int i = 0; i < 4; i++)
-                found |= (uint64_t)(block[k + i] != 0) << (k + i);
+                mask |= (uint64_t)(block[k + i] != 0) << (k + i);
     }
-    return found;
+    return mask;
 }
 #endif
 
-/* Returns the part of a token that follows from its number: size and bits (F.1.2.1). */
-static Token token_of(int value)
+/* Returns the part of a token that depends on the value: its size and value bits (F.1.2.1). */
+static Token value_token(int value)
 {
     int size = value ? 32 - __builtin_clz((unsigned)(value < 0 ? -value : value)) : 0;
     uint32_t bits = (uint32_t)(value < 0 ? value - 1 : value) & ((1u << size) - 1);
     return bits << 16 | (uint32_t)(size << 10 | size);
 }
 
-static inline int size_of(Token token)
+static inline int token_size(Token token)
 {
     return token >> 10 & 15;
 }
 
-static Transcoder *new_transcoder(void)
+static Transcoder *transcoder_new(void)
 {
     Transcoder *transcoder = calloc(1, sizeof *transcoder);
-    for (int k = 0; transcoder && k < (int)sizeof transcoder->order.at; k++)
-        transcoder->order.at[k] = (uint8_t)(k < BLOCK ? k : BLOCK - 1); /* as in the file */
-    for (int value = -MOST; transcoder && value <= MOST; value++)
-        transcoder->of_number[value + MOST] = token_of(value);
+    for (int k = 0; transcoder && k < (int)sizeof transcoder->order.position; k++)
+        transcoder->order.position[k] = (uint8_t)(k < BLOCK_SIZE ? k : BLOCK_SIZE - 1); /* zigzag order */
+    for (int value = -MAX_DC_DIFFERENCE; transcoder && value <= MAX_DC_DIFFERENCE; value++)
+        transcoder->value_tokens[value + MAX_DC_DIFFERENCE] = value_token(value);
     return transcoder;
 }
 
-static void free_transcoder(Transcoder *transcoder)
+static void transcoder_free(Transcoder *transcoder)
 {
     intervals_free(&transcoder->intervals);
     coefficients_free(&transcoder->coefficients);
-    coefficients_free(&transcoder->written);
+    coefficients_free(&transcoder->written_coefficients);
     buffer_free(&transcoder->tokens);
     buffer_free(&transcoder->file);
     free(transcoder);
 }
 
-/* The transcoder of the last file, unless another thread is at work with it: its memory is used
-   again. */
-static _Atomic(Transcoder *) idle;
+/* The transcoder of the last file; NULL while a thread uses it. */
+static _Atomic(Transcoder *) cached_transcoder;
 
-Transcoder *take_transcoder(void)
+Transcoder *acquire_transcoder(void)
 {
-    Transcoder *transcoder = atomic_exchange(&idle, NULL);
-    return transcoder ? transcoder : new_transcoder();
+    Transcoder *transcoder = atomic_exchange(&cached_transcoder, NULL);
+    return transcoder ? transcoder : transcoder_new();
 }
 
-void give_back_transcoder(Transcoder *transcoder)
+void release_transcoder(Transcoder *transcoder)
 {
-    if (transcoder->tokens.size <= MOST_KEPT)
-        transcoder = atomic_exchange(&idle, transcoder);
+    if (transcoder->tokens.size <= MAX_CACHED_BYTES)
+        transcoder = atomic_exchange(&cached_transcoder, transcoder);
     if (transcoder)
-        free_transcoder(transcoder);
+        transcoder_free(transcoder);
 }
 
-/* Writes the tokens of a block and counts their symbols. Returns where they end, or NULL if a
-   number has more bits than a sequential file of 8 bits can hold. */
-static inline Token *take_block(
-    const Token *of_number, const int16_t *block, int prediction, int table, uint32_t (*counts)[256], Token *to)
+/* Writes the tokens of a block to `to` and counts their symbols. `value_tokens` points to the token
+   of the value 0, `prediction` is the DC prediction, `table` is LUMA_DC or CHROMA_DC. Returns the
+   end of the tokens, or NULL if a value is too large for a sequential JPEG with 8 bits per
+   sample. */
+static inline Token *tokenize_block(
+    const Token *value_tokens, const int16_t *block, int prediction, int table, uint32_t (*counts)[256], Token *to)
 {
-    uint64_t left = find_nonzero(block) & ~(uint64_t)1;
+    uint64_t remaining = nonzero_mask(block) & ~(uint64_t)1;
     uint32_t *ac_counts = counts[table + 1], ac = (uint32_t)(table + 1) << 8;
-    int before = 0, difference = block[0] - prediction;
-    unsigned outside = (unsigned)(difference + MOST) > 2 * MOST;
-    *to = of_number[outside ? 0 : difference] | (uint32_t)table << 8;
+    int previous = 0, difference = block[0] - prediction;
+    unsigned is_too_large = (unsigned)(difference + MAX_DC_DIFFERENCE) > 2 * MAX_DC_DIFFERENCE;
+    *to = value_tokens[is_too_large ? 0 : difference] | (uint32_t)table << 8;
     counts[table][*to++ & 0xFF]++;
-    for (; left; left &= left - 1) {
-        int k = __builtin_ctzll(left), run = k - before - 1, value = block[k];
+    for (; remaining; remaining &= remaining - 1) {
+        int k = __builtin_ctzll(remaining), run = k - previous - 1, value = block[k];
         for (; run > 15; run -= 16, ac_counts[0xF0]++)
-            *to++ = ac | 0xF0;
-        if (__builtin_expect((unsigned)(value + MOST / 2) > 2 * (MOST / 2), 0))
+            *to++ = ac | 0xF0; /* ZRL */
+        if (__builtin_expect((unsigned)(value + MAX_AC_VALUE) > 2 * MAX_AC_VALUE, 0))
             return NULL;
-        *to = of_number[value] | ac | (uint32_t)run << 4;
+        *to = value_tokens[value] | ac | (uint32_t)run << 4;
         ac_counts[*to++ & 0xFF]++;
-        before = k;
+        previous = k;
     }
-    if (before < BLOCK - 1) {
-        *to++ = ac;
+    if (previous < BLOCK_SIZE - 1) {
+        *to++ = ac; /* EOB */
         ac_counts[0]++;
     }
-    return outside ? NULL : to;
+    return is_too_large ? NULL : to;
 }
 
-/* Bits on their way into a file. */
 typedef struct {
-    uint64_t bits; /* those not yet written, the last one lowest */
-    int count;
-    uint8_t *next;
+    uint64_t bits; /* not written yet; the last one is the least significant */
+    int count;     /* of these bits */
+    uint8_t *next; /* where the next byte is written */
 } BitWriter;
 
-/* Writes eight bytes of coded data, with a zero behind each FF. */
+/* Writes eight bytes of entropy-coded data, with a zero byte after each FF. */
 static inline void put_word(BitWriter *writer, uint64_t word)
 {
     uint64_t inverted = ~word;
@@ -168,7 +170,7 @@ static inline void put_word(BitWriter *writer, uint64_t word)
     }
 }
 
-/* `count` is 32 at most. */
+/* Writes `count` bits, at most 32. */
 static inline void put_bits(BitWriter *writer, uint32_t bits, int count)
 {
     int free = 64 - writer->count;
@@ -183,8 +185,8 @@ static inline void put_bits(BitWriter *writer, uint32_t bits, int count)
     writer->count = rest;
 }
 
-/* Fills the last byte up with ones (F.1.2.3). */
-static void put_rest(BitWriter *writer)
+/* Pads the last byte with ones (F.1.2.3) and writes all bits. */
+static void flush_bits(BitWriter *writer)
 {
     int padding = -writer->count & 7;
     put_bits(writer, (1u << padding) - 1, padding);
@@ -196,10 +198,11 @@ static void put_rest(BitWriter *writer)
     writer->bits = 0;
 }
 
+/* Writes the code of a token and its value bits. `codes` are those of all tables. */
 static inline void put_token(BitWriter *writer, Token token, const HuffmanCode *codes)
 {
     HuffmanCode code = codes[token & 0x3FF]; /* table and symbol */
-    int size = size_of(token);
+    int size = token_size(token);
     put_bits(writer, (uint32_t)code.bits << size | token >> 16, code.length + size);
 }
 
@@ -220,13 +223,14 @@ static void put_marker(uint8_t **to, int marker, int length)
     put_be16(to, length);
 }
 
+/* Returns the DC table of a component. The next table is its AC table. */
 static int table_of(int component)
 {
     return component ? CHROMA_DC : LUMA_DC;
 }
 
-/* Writes the segments that say which colours the components are. */
-static void put_colours(uint8_t **to, const Header *header)
+/* Writes the JFIF and Adobe segments that the original has: they define the colour space. */
+static void put_app_segments(uint8_t **to, const Header *header)
 {
     if (header->has_jfif) {
         put_marker(to, 0xE0, 16);
@@ -243,178 +247,184 @@ static void put_colours(uint8_t **to, const Header *header)
     }
 }
 
-/* Writes the quantization tables, one for each component that has one of its own. Returns
-   whether one has 16 bits. */
-static int put_quantization(uint8_t **to, const Header *header, int *number)
+/* Writes the different quantization tables of the components, and the table number of each
+   component to `number`. Returns whether a table has 16-bit elements. */
+static int put_dqt(uint8_t **to, const Header *header, int *number)
 {
-    int any_wide = 0;
-    for (int c = 0; c < header->count; c++) {
+    int has_wide = 0;
+    for (int c = 0; c < header->component_count; c++) {
         const uint16_t *table = header->component[c].quantization;
-        int is_wide = 0, same = 0;
-        for (same = 0; memcmp(header->component[same].quantization, table, BLOCK * sizeof *table); same++)
+        int is_wide = 0, first = 0; /* the first component with this table */
+        for (first = 0; memcmp(header->component[first].quantization, table, BLOCK_SIZE * sizeof *table); first++)
             ;
-        number[c] = same;
-        if (same < c)
+        number[c] = first;
+        if (first < c)
             continue;
-        for (int i = 0; i < BLOCK; i++)
+        for (int i = 0; i < BLOCK_SIZE; i++)
             is_wide |= table[i] > 255;
-        any_wide |= is_wide;
-        put_marker(to, 0xDB, 3 + (BLOCK << is_wide));
+        has_wide |= is_wide;
+        put_marker(to, 0xDB, 3 + (BLOCK_SIZE << is_wide));
         put_byte(to, is_wide << 4 | c);
-        for (int k = 0; k < BLOCK; k++)
+        for (int k = 0; k < BLOCK_SIZE; k++)
             is_wide ? put_be16(to, table[zigzag[k]]) : put_byte(to, table[zigzag[k]]);
     }
-    return any_wide;
+    return has_wide;
 }
 
-static void put_huffman(uint8_t **to, int is_ac, int number, const HuffmanSpec *spec)
+static void put_dht(uint8_t **to, int is_ac, int number, const HuffmanSpec *spec)
 {
     int symbols = 0;
-    for (int length = 1; length <= MAX_CODE; length++)
+    for (int length = 1; length <= MAX_CODE_LENGTH; length++)
         symbols += spec->counts[length];
-    put_marker(to, 0xC4, 3 + MAX_CODE + symbols);
+    put_marker(to, 0xC4, 3 + MAX_CODE_LENGTH + symbols);
     put_byte(to, is_ac << 4 | number);
-    memcpy(*to, spec->counts + 1, MAX_CODE);
-    memcpy(*to + MAX_CODE, spec->symbols, (size_t)symbols);
-    *to += MAX_CODE + symbols;
+    memcpy(*to, spec->counts + 1, MAX_CODE_LENGTH);
+    memcpy(*to + MAX_CODE_LENGTH, spec->symbols, (size_t)symbols);
+    *to += MAX_CODE_LENGTH + symbols;
 }
 
-static void put_headers(uint8_t **to, const Transcoder *transcoder, int restart)
+/* Writes everything up to the entropy-coded data. */
+static void put_headers(uint8_t **to, const Transcoder *transcoder, int restart_interval)
 {
     const Header *header = &transcoder->header;
     int number[MAX_COMPONENTS];
     put_be16(to, 0xFFD8);
-    put_colours(to, header);
-    int is_wide = put_quantization(to, header, number);
-    put_marker(to, is_wide ? 0xC1 : 0xC0, 8 + 3 * header->count);
+    put_app_segments(to, header);
+    int is_wide = put_dqt(to, header, number);
+    put_marker(to, is_wide ? 0xC1 : 0xC0, 8 + 3 * header->component_count);
     put_byte(to, 8);
     put_be16(to, header->height);
     put_be16(to, header->width);
-    put_byte(to, header->count);
-    for (int c = 0; c < header->count; c++) {
+    put_byte(to, header->component_count);
+    for (int c = 0; c < header->component_count; c++) {
         put_byte(to, header->component[c].id);
-        put_byte(to, header->component[c].across << 4 | header->component[c].down);
+        put_byte(to, header->component[c].h_factor << 4 | header->component[c].v_factor);
         put_byte(to, number[c]);
     }
-    for (int table = 0; table <= table_of(header->count - 1) + 1; table++)
-        put_huffman(to, table & 1, table >> 1, &transcoder->spec[table]);
+    for (int table = 0; table <= table_of(header->component_count - 1) + 1; table++)
+        put_dht(to, table & 1, table >> 1, &transcoder->spec[table]);
     put_marker(to, 0xDD, 4);
-    put_be16(to, restart);
-    put_marker(to, 0xDA, 6 + 2 * header->count);
-    put_byte(to, header->count);
-    for (int c = 0; c < header->count; c++) {
+    put_be16(to, restart_interval);
+    put_marker(to, 0xDA, 6 + 2 * header->component_count);
+    put_byte(to, header->component_count);
+    for (int c = 0; c < header->component_count; c++) {
         put_byte(to, header->component[c].id);
         put_byte(to, table_of(c) << 3 | table_of(c) >> 1);
     }
     put_byte(to, 0);
-    put_byte(to, BLOCK - 1);
+    put_byte(to, BLOCK_SIZE - 1);
     put_byte(to, 0);
 }
 
-/* Writes the tokens of all blocks. Returns where they end, or NULL. */
-static Token *tokenize(Transcoder *transcoder, int restart)
+/* Writes the tokens of all blocks to transcoder->tokens. Returns their end, or NULL on failure. */
+static Token *tokenize(Transcoder *transcoder, int restart_interval)
 {
     const Header *header = &transcoder->header;
-    int mcus = header->mcus_across * header->mcus_down;
+    int mcus = header->mcu_columns * header->mcu_rows;
     int16_t prediction[MAX_COMPONENTS] = {0};
-    const int16_t *block = blocks_of(&transcoder->coefficients);
-    const Token *of_number = transcoder->of_number + MOST;
-    size_t blocks = (size_t)mcus * (size_t)blocks_of_mcu(header);
+    const int16_t *block = frame_blocks(&transcoder->coefficients);
+    const Token *value_tokens = transcoder->value_tokens + MAX_DC_DIFFERENCE;
+    size_t blocks = (size_t)mcus * (size_t)blocks_per_mcu(header);
     Token *to = (Token *)(void *)buffer_reserve(
-        &transcoder->tokens, (blocks * (BLOCK + 1) + (size_t)(mcus / restart)) * sizeof(Token));
+        &transcoder->tokens, (blocks * (BLOCK_SIZE + 1) + (size_t)(mcus / restart_interval)) * sizeof(Token));
     memset(transcoder->counts, 0, sizeof transcoder->counts);
-    for (int mcu = 0, left = restart; to && mcu < mcus; mcu++, left--) {
+    for (int mcu = 0, left = restart_interval; to && mcu < mcus; mcu++, left--) {
         if (!left) {
             memset(prediction, 0, sizeof prediction);
-            *to++ = RESTART;
-            left = restart;
+            *to++ = RESTART_TOKEN;
+            left = restart_interval;
         }
-        for (int c = 0; c < header->count; c++)
-            for (int n = header->component[c].across * header->component[c].down; to && n > 0; n--, block += BLOCK) {
-                to = take_block(of_number, block, prediction[c], table_of(c), transcoder->counts, to);
+        for (int c = 0; c < header->component_count; c++) {
+            const Component *component = &header->component[c];
+            for (int n = component->h_factor * component->v_factor; to && n > 0; n--, block += BLOCK_SIZE) {
+                to = tokenize_block(value_tokens, block, prediction[c], table_of(c), transcoder->counts, to);
                 prediction[c] = block[0];
             }
+        }
     }
     return to;
 }
 
-/* Returns how many bytes a scan may take. */
-static size_t most_bytes(const Transcoder *transcoder, size_t markers)
+/* Returns an upper limit of the bytes of the scan. */
+static size_t max_scan_bytes(const Transcoder *transcoder, size_t markers)
 {
     size_t bits = 0;
-    for (int table = 0; table < TABLES; table++)
+    for (int table = 0; table < TABLE_COUNT; table++)
         for (int symbol = 0; symbol < 256; symbol++)
             bits += (size_t)transcoder->counts[table][symbol] *
                     (size_t)(transcoder->codes[table][symbol].length + (symbol & 15));
-    return bits / 4 + 4 * markers + 64; /* twice as much where every byte is FF */
+    return bits / 4 + 4 * markers + 64; /* twice the bits, as every byte could be FF */
 }
 
-/* Writes the file. Returns its size, or 0. */
-static size_t write_file(Transcoder *transcoder, int restart, int longest)
+/* Writes the new file to transcoder->file. Returns its size, or 0 on failure. */
+static size_t write_file(Transcoder *transcoder, int restart_interval, int max_code_length)
 {
     const Header *header = &transcoder->header;
-    size_t markers = (size_t)header->mcus_across * (size_t)header->mcus_down / (size_t)restart;
-    const Token *end = tokenize(transcoder, restart);
-    for (int table = 0; end && table < TABLES; table++)
-        if (make_codes(transcoder->counts[table], longest, &transcoder->spec[table], transcoder->codes[table]))
+    size_t markers = (size_t)header->mcu_columns * (size_t)header->mcu_rows / (size_t)restart_interval;
+    const Token *end = tokenize(transcoder, restart_interval);
+    for (int table = 0; end && table < TABLE_COUNT; table++)
+        if (build_optimal_codes(
+                transcoder->counts[table], max_code_length, &transcoder->spec[table], transcoder->codes[table]))
             return 0;
-    uint8_t *start = end ? buffer_reserve(&transcoder->file, HEADERS + most_bytes(transcoder, markers)) : NULL;
+    uint8_t *start =
+        end ? buffer_reserve(&transcoder->file, MAX_HEADER_BYTES + max_scan_bytes(transcoder, markers)) : NULL;
     if (!start)
         return 0;
     BitWriter writer = {.next = start};
-    int number = 0;
-    put_headers(&writer.next, transcoder, restart);
+    int marker_number = 0;
+    put_headers(&writer.next, transcoder, restart_interval);
     for (const Token *token = (const Token *)(void *)transcoder->tokens.bytes; token < end; token++) {
-        if (*token != RESTART) {
+        if (*token != RESTART_TOKEN) {
             put_token(&writer, *token, transcoder->codes[0]);
             continue;
         }
-        put_rest(&writer);
-        put_be16(&writer.next, 0xFFD0 | (number++ & 7));
+        flush_bits(&writer);
+        put_be16(&writer.next, 0xFFD0 | (marker_number++ & 7));
     }
-    put_rest(&writer);
+    flush_bits(&writer);
     put_be16(&writer.next, 0xFFD9);
     return (size_t)(writer.next - start);
 }
 
-/* Decodes what was written. Returns whether it is what was to be written. */
-static int is_right(Transcoder *transcoder, size_t size)
+/* Decodes the new file of `size` bytes. Returns whether its dimensions, sampling factors, colour
+   space, quantization tables and coefficients are those of the original. */
+static int verify_file(Transcoder *transcoder, size_t size)
 {
     const Header *header = &transcoder->header;
-    Header *again = &transcoder->again;
-    header_start(again, transcoder->file.bytes, size);
-    if (next_scan(again) != A_SCAN || again->width != header->width || again->height != header->height ||
-        again->count != header->count || is_rgb(again) != is_rgb(header) ||
-        decode_all(
-            &transcoder->written, again, &transcoder->tables, &transcoder->intervals, &transcoder->order,
-            (size_t)header->width * (size_t)header->height))
+    Header *written = &transcoder->written_header;
+    header_start(written, transcoder->file.bytes, size);
+    if (next_scan(written) != SCAN_FOUND || written->width != header->width || written->height != header->height ||
+        written->component_count != header->component_count || is_rgb(written) != is_rgb(header) ||
+        decode_all_scans(
+            &transcoder->written_coefficients, written, &transcoder->tables, &transcoder->intervals,
+            &transcoder->order, (size_t)header->width * (size_t)header->height))
         return 0;
-    for (int c = 0; c < header->count; c++) {
-        const Component *one = &header->component[c], *two = &again->component[c];
-        if (one->id != two->id || one->across != two->across || one->down != two->down ||
+    for (int c = 0; c < header->component_count; c++) {
+        const Component *one = &header->component[c], *two = &written->component[c];
+        if (one->id != two->id || one->h_factor != two->h_factor || one->v_factor != two->v_factor ||
             memcmp(one->quantization, two->quantization, sizeof one->quantization))
             return 0;
     }
-    size_t mcus = (size_t)header->mcus_across * (size_t)header->mcus_down;
+    size_t mcus = (size_t)header->mcu_columns * (size_t)header->mcu_rows;
     return !memcmp(
-        transcoder->coefficients.blocks.bytes, transcoder->written.blocks.bytes,
-        mcus * (size_t)blocks_of_mcu(header) * BLOCK * sizeof(int16_t));
+        transcoder->coefficients.blocks.bytes, transcoder->written_coefficients.blocks.bytes,
+        mcus * (size_t)blocks_per_mcu(header) * BLOCK_SIZE * sizeof(int16_t));
 }
 
 const uint8_t *transcode(
-    Transcoder *transcoder, const uint8_t *data, size_t size, int restart, int longest, size_t max_pixels,
-    size_t *written)
+    Transcoder *transcoder, const uint8_t *data, size_t size, int restart_interval, int max_code_length,
+    size_t max_pixels, size_t *written)
 {
     Header *header = &transcoder->header;
     header_start(header, data, size);
-    if (next_scan(header) != A_SCAN)
+    if (next_scan(header) != SCAN_FOUND)
         return NULL;
     size_t pixels = (size_t)header->width * (size_t)header->height;
-    if (pixels > max_pixels || 8 * size < pixels / BLOCK ||
-        decode_all(
+    if (pixels > max_pixels || 8 * size < pixels / BLOCK_SIZE ||
+        decode_all_scans(
             &transcoder->coefficients, header, &transcoder->tables, &transcoder->intervals, &transcoder->order,
             max_pixels))
         return NULL;
-    *written = write_file(transcoder, restart, longest);
-    return *written && is_right(transcoder, *written) ? transcoder->file.bytes : NULL;
+    *written = write_file(transcoder, restart_interval, max_code_length);
+    return *written && verify_file(transcoder, *written) ? transcoder->file.bytes : NULL;
 }

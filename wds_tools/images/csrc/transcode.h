@@ -1,4 +1,4 @@
-/* A JPEG with other Huffman codes and restart markers, and the same coefficients. */
+/* Lossless transcoding of JPEGs: new Huffman codes and restart markers, the same coefficients. */
 #ifndef WDS_TOOLS_TRANSCODE_H
 #define WDS_TOOLS_TRANSCODE_H
 
@@ -7,22 +7,22 @@
 
 typedef struct Transcoder Transcoder;
 
-/* Returns NULL where memory has run out. */
-Transcoder *take_transcoder(void);
+/* Returns the cached transcoder or a new one, or NULL if memory ran out. */
+Transcoder *acquire_transcoder(void);
 
-/* Its memory is kept for the next one. */
-void give_back_transcoder(Transcoder *transcoder);
+/* Caches the transcoder for the next call, or frees it. */
+void release_transcoder(Transcoder *transcoder);
 
-/* Writes a sequential or progressive JPEG as a sequential one of one scan, with a restart marker
-   every `restart` MCUs and Huffman codes of its own, of `longest` bits at most. Of its other
-   segments only those are kept that say which colours the components are (JFIF, Adobe). The
-   coefficients of the result are decoded and compared.
+/* Writes a sequential or progressive JPEG as a sequential one with one scan, with a restart marker
+   every `restart_interval` MCUs and optimal Huffman codes of at most `max_code_length` bits. Of the
+   application segments only JFIF and Adobe are kept, which define the colour space. The result is
+   decoded, and its coefficients are compared with those of the original.
 
-      Returns the new file. It belongs to the transcoder and is valid until the next call.
-   Returns NULL if the file is damaged, is of a kind that the decoder does not support, has more
-   than `max_pixels`, or if memory ran out. */
+   Returns the new file and writes its size to *written. The file belongs to the transcoder and is
+   valid until its next call. Returns NULL if the file is damaged or not supported, has more than
+   `max_pixels`, or memory ran out. */
 const uint8_t *transcode(
-    Transcoder *transcoder, const uint8_t *data, size_t size, int restart, int longest, size_t max_pixels,
-    size_t *written);
+    Transcoder *transcoder, const uint8_t *data, size_t size, int restart_interval, int max_code_length,
+    size_t max_pixels, size_t *written);
 
 #endif

@@ -1,9 +1,11 @@
-/* Python's stable ABI, as much of it as module.c uses: so that the module compiles where Python's own headers are not
-   installed, and for other systems than this one. The ABI is fixed (PEP 384, PEP 652): what is declared here holds for
-   every Python from 3.11 on. Free-threaded interpreters have another one; there, the interpreter's Python.h is used.
+/* The part of Python's stable ABI that module.c uses. With it, the module can be compiled without
+   Python's own headers, and for other systems. The stable ABI does not change (PEP 384, PEP 652):
+   these declarations are valid for every Python from 3.11 on. Free-threaded interpreters have a
+   different ABI; the module is then compiled with their own Python.h.
 
-   tests/images/test_csrc.py includes this file behind the interpreter's: then only the prototypes are left, and the compiler
-   compares them; sizes and offsets of the types are compared too. */
+   tests/images/test_csrc.py includes this file after the interpreter's Python.h. Only the
+   prototypes are used then, and the compiler compares them. The test also compares the sizes and
+   offsets of the types. */
 #ifndef WDS_TOOLS_ABI3_PYTHON_H
 #define WDS_TOOLS_ABI3_PYTHON_H
 
@@ -11,7 +13,7 @@
 #define Py_PYTHON_H
 
 #if !defined(Py_LIMITED_API) || defined(Py_GIL_DISABLED)
-#error "these are declarations of the stable ABI"
+#error "this header is only for the stable ABI: define Py_LIMITED_API"
 #endif
 
 #include <stddef.h>
@@ -71,6 +73,8 @@ typedef struct PyModuleDef_Slot {
     void *value;
 } PyModuleDef_Slot;
 
+#define Py_mod_exec 2
+
 typedef struct PyModuleDef {
     PyModuleDef_Base m_base;
     const char *m_name;
@@ -94,7 +98,7 @@ extern PyObject _Py_NoneStruct;
 #define Py_None (&_Py_NoneStruct)
 extern PyTypeObject PyList_Type;
 
-/* With PY_SSIZE_T_CLEAN "#" stands for a Py_ssize_t; from 3.13 on it always does. */
+/* The names of the functions with PY_SSIZE_T_CLEAN: "#" in a format stands for a Py_ssize_t. */
 #define PyArg_ParseTuple _PyArg_ParseTuple_SizeT
 #define Py_BuildValue _Py_BuildValue_SizeT
 #define Py_DECREF(object) Py_DecRef(object)
@@ -103,7 +107,7 @@ extern PyTypeObject PyList_Type;
 
 #endif
 
-/* Everything below is a prototype or a variable that the interpreter's Python.h has as well. */
+/* Everything below is also declared by the interpreter's Python.h, as a prototype or a variable. */
 #undef Py_NewRef
 
 void Py_IncRef(PyObject *object);

@@ -1,4 +1,4 @@
-"""What the tests of the compiled path share: pictures made by it, and by the Python path that it has to agree with."""
+"""Helpers of the tests of the compiled path: images rendered by it, and by the Python path for comparison."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ needs_native = pytest.mark.skipif(native._native is None, reason=NOT_BUILT)
 
 
 def encoded(image: Image.Image, **options: object) -> bytes:
+    """Encode as JPEG with Pillow."""
     out = io.BytesIO()
     image.save(out, "JPEG", **options)
     return out.getvalue()
 
 
 def sampled(image: Image.Image, sampling: str) -> bytes:
-    """Encode with a chroma subsampling that Pillow does not offer too: 444, 422, 420, 440, 411."""
+    """Encode as JPEG with chroma subsampling 444, 422, 420, 440 or 411, of which Pillow does not offer all."""
     return simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality=92, colorsubsampling=sampling)
 
 
 def regions_of(view: View, files: Sequence[bytes]) -> Regions:
-    """Return the region of each file, each another one."""
+    """Return a random region of each file."""
     sizes = [probe(data) for data in files]
     u = uniform(4, np.arange(len(files)), view.draws)
     return view.regions(np.array([size.width for size in sizes]), np.array([size.height for size in sizes]), u)
@@ -46,27 +47,29 @@ def regions_of(view: View, files: Sequence[bytes]) -> Regions:
 def region(
     box: tuple[int, ...], resize: tuple[int, int], corner: tuple[int, int], size: tuple[int, int], flip: bool
 ) -> Regions:
-    """Return one region: box as left, top, width, height; the others as rows and columns."""
+    """Return one region. `box` is left, top, width and height; the other arguments are vertical, then horizontal."""
     arrays = [np.array([numbers], np.int64) for numbers in (box, resize, corner, size)]
     return Regions(*arrays, flip=np.array([flip]))
 
 
 def by_native(files: Sequence[bytes | None], regions: Regions) -> tuple[list[bool], Pixels]:
-    """Return which pictures were made, and all of them: zeros where none was."""
+    """Render with the compiled path; return which images were rendered, and the pixels: 0 for the others."""
     out = np.zeros((len(files), 3, *regions.size[0].tolist()), np.uint8)
-    made = native.render_jpegs([memoryview(data) if data is not None else None for data in files], regions, out)
-    return made, out
+    done = native.render_jpegs([memoryview(data) if data is not None else None for data in files], regions, out)
+    return done, out
 
 
 def by_python(files: Sequence[bytes], regions: Regions, mode: str = "RGB") -> Pixels:
-    made = []
+    """Render with the Python path."""
+    images = []
     for i, (data, box) in enumerate(zip(files, regions.needed().tolist(), strict=True)):
         part = decode_rgb(memoryview(data), kind="jpg", mode=mode, orientation=1, box=tuple(box))
-        made.append(render(part, regions, i, box))
-    return np.stack(made)
+        images.append(render(part, regions, i, box))
+    return np.stack(images)
 
 
 def python_refuses(data: bytes, regions: Regions) -> bool:
+    """Return whether the Python path raises a DecodeError."""
     try:
         by_python([data], regions)
     except DecodeError:
@@ -75,5 +78,5 @@ def python_refuses(data: bytes, regions: Regions) -> bool:
 
 
 def mean_difference(ours: Pixels, theirs: Pixels) -> float:
-    """Return the largest mean difference of a picture in a batch."""
+    """Return the largest of the mean differences of the images of a batch."""
     return float(abs(ours.astype(int) - theirs.astype(int)).mean(axis=(1, 2, 3)).max())
