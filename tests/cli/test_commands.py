@@ -290,9 +290,9 @@ def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
     ("src", "words", "code", "said"),
     [
         ("six_photos", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, "),
-        ("six_photos", ["--from", "csv"], 1, "six_photos is a folder, and table is read from a file: give the file"),
+        ("six_photos", ["--from", "csv"], 1, "six_photos is a folder, but table is read from a file: name the file"),
         ("none.csv", [], 1, "none.csv cannot be read: no such file or folder; check the path"),
-        ("s3://bucket/photos", [], 1, "looks like a URL, and what is packed is on this machine"),
+        ("s3://bucket/photos", [], 1, "looks like a URL, but the source must be on this machine"),
         ("none-*.parquet", [], 2, "matches no file; check the path, and quote it in the shell"),
     ],
 )
