@@ -1,4 +1,4 @@
-"""What holds for every source. A test class per source inherits this and says how its format is written."""
+"""Tests that every source must pass: the test class of a source inherits them and writes its format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +28,7 @@ CLASSES = ("desert", "mountain", "sea")
 
 @dataclass(frozen=True)
 class Photo:
-    """A photograph as the tests write it into each format."""
+    """A photograph that the tests write in each format."""
 
     name: str
     data: bytes
@@ -46,7 +46,7 @@ def decode(data: bytes) -> np.ndarray:
 
 
 def photos_of(count: int, size: int = 48) -> list[Photo]:
-    """Return real photographs: crops, all of one size, so that they fit into an array too."""
+    """Return sample photographs as JPEGs, resized to one size so that they also fit into an array."""
     folders = sorted(path for path in SAMPLE.iterdir() if path.is_dir())[: len(CLASSES)]
     photos = []
     for number in range(count):
@@ -60,12 +60,12 @@ def photos_of(count: int, size: int = 48) -> list[Photo]:
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:
-    """Return the samples of a dataset as webdataset reads them."""
+    """Return the samples of a dataset, read by the webdataset library."""
     urls = sorted(str(path) for path in folder.glob("shard-*.tar"))
     return list(webdataset.WebDataset(urls, shardshuffle=False, empty_check=False))
 
 
-def picture(sample: dict[str, Any]) -> bytes:
+def image_of(sample: dict[str, Any]) -> bytes:
     return next(sample[name] for name in ("jpg", "png", "webp") if name in sample)
 
 
@@ -74,20 +74,20 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 class Conformance:
-    """Facts about a source; a subclass has ``kind``, ``write``, and what its format can hold."""
+    """The tests; a subclass defines ``kind``, ``write`` and what its format can store."""
 
     kind: str
     encoded = True
-    """Images are stored as encoded bytes, which come back as they are; else as pixels."""
+    """Whether images are stored as encoded bytes, which `Source.read` returns unchanged, or as pixels."""
 
     named = True
-    """Labels are names; else numbers."""
+    """Whether labels are names or numbers."""
 
     exact = True
-    """Sizes are exact or not less, so that no shard is too long."""
+    """Whether sizes are exact or upper bounds, so that no shard is too long, or estimates."""
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
-        """Write photographs; return the path to pack."""
+        """Write photographs in the format; return the path to pack."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -117,14 +117,14 @@ class Conformance:
     def test_it_is_detected(self, src: Path) -> None:
         assert detect(src) == self.kind
 
-    def test_every_record_is_listed_once_in_an_order_of_its_own(self, src: Path, photos: list[Photo]) -> None:
+    def test_every_record_is_listed_once_and_always_in_the_same_order(self, src: Path, photos: list[Photo]) -> None:
         one, two = self.open(src).scan(), self.open(src).scan()
         assert one == two
         assert len(one.inputs) == len(photos)
         assert len({entry.path for entry in one.inputs}) == len(photos)
         assert one.skipped == []
 
-    def test_every_picture_comes_back_with_its_label(self, src: Path, photos: list[Photo]) -> None:
+    def test_every_image_is_read_with_its_label(self, src: Path, photos: list[Photo]) -> None:
         source = self.open(src)
         listing = source.scan()
         records = [(entry, source.read(entry)) for entry in listing.inputs]
@@ -132,30 +132,32 @@ class Conformance:
         assert found == {photo.name: photo.label for photo in photos}
         assert listing.classes == (CLASSES if self.named else ())
 
-    def test_it_travels_to_another_process(self, src: Path, photos: list[Photo], tmp_path: Path) -> None:
+    def test_a_pickled_source_is_small_and_reads_in_another_process(
+        self, src: Path, photos: list[Photo], tmp_path: Path
+    ) -> None:
         source = self.open(src)
         entry = source.scan().inputs[3]
-        source.read(entry)  # what is open now must stay here
-        sent = pickle.dumps((source, entry))
-        assert len(sent) < 3000
-        (tmp_path / "sent").write_bytes(sent)
+        source.read(entry)  # opens files, which must not be pickled
+        pickled = pickle.dumps((source, entry))
+        assert len(pickled) < 3000
+        (tmp_path / "pickled").write_bytes(pickled)
         code = (
-            f"import pickle; s, e = pickle.load(open({str(tmp_path / 'sent')!r}, 'rb'))\n"
-            f"pickle.dump(s.read(e).image, open({str(tmp_path / 'back')!r}, 'wb'))"
+            f"import pickle; s, e = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
+            f"pickle.dump(s.read(e).image, open({str(tmp_path / 'image')!r}, 'wb'))"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
-        record = Record(pickle.loads((tmp_path / "back").read_bytes()))
+        record = Record(pickle.loads((tmp_path / "image").read_bytes()))
         assert self.photo_of(record, photos) == self.photo_of(source.read(entry), photos)
 
-    def test_other_content_is_another_input(self, tmp_path: Path, photos: list[Photo]) -> None:
-        stamps = []
+    def test_other_content_changes_the_digest_in_the_manifest(self, tmp_path: Path, photos: list[Photo]) -> None:
+        digests = []
         for number, some in enumerate((photos, [*photos[:-1], Photo(photos[-1].name, photos[0].data, 2)])):
             folder = tmp_path / f"content{number}"
             folder.mkdir()
-            stamps.append(
+            digests.append(
                 wt.pack(self.write(folder, some), tmp_path / f"dst{number}", workers=1).manifest.source["digest"]
             )
-        assert stamps[0] != stamps[1]
+        assert digests[0] != digests[1]
 
     def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
         for workers in (1, 2):
@@ -163,12 +165,16 @@ class Conformance:
         assert contents(tmp_path / "1") == contents(tmp_path / "2")
         assert len(list((tmp_path / "1").glob("*.tar"))) > 1
 
-    def test_no_shard_is_longer_than_asked(self, src: Path, tmp_path: Path) -> None:
+    def test_no_shard_is_longer_than_the_limit_or_twice_the_limit_for_estimates(
+        self, src: Path, tmp_path: Path
+    ) -> None:
         entries = wt.pack(src, tmp_path / "dst", shard_bytes=20_480, workers=1).manifest.shards
         limit = 20_480 if self.exact else 2 * 20_480
         assert max(entry.bytes for entry in entries) <= limit
 
-    def test_it_comes_back_through_the_loader(self, src: Path, photos: list[Photo], tmp_path: Path) -> None:
+    def test_the_loader_delivers_every_image_once_and_all_labels(
+        self, src: Path, photos: list[Photo], tmp_path: Path
+    ) -> None:
         report = wt.pack(src, tmp_path / "dst", workers=1)
         assert (report.packed, report.skipped) == (len(photos), ())
         with wt.make_loader(
@@ -183,36 +189,35 @@ class Conformance:
         assert len(pixels) == len(photos)
         assert sorted(pixels.values()) == sorted(photo.label for photo in photos)
 
-    def test_the_json_field_says_where_a_picture_came_from(self, src: Path, tmp_path: Path) -> None:
+    def test_the_json_field_has_a_path_that_is_different_for_each_image(self, src: Path, tmp_path: Path) -> None:
         wt.pack(src, tmp_path / "dst", workers=1)
         paths = {json.loads(sample["json"])["path"] for sample in stored(tmp_path / "dst")}
         assert len(paths) == 12
 
-    def test_a_source_that_changed_is_refused(self, src: Path, photos: list[Photo], tmp_path: Path) -> None:
+    def test_a_changed_source_is_not_packed_into_the_same_folder(
+        self, src: Path, photos: list[Photo], tmp_path: Path
+    ) -> None:
         wt.pack(src, tmp_path / "dst", workers=1)
         folder = tmp_path / "other"
         folder.mkdir()
         with pytest.raises(DestinationError, match="another dataset"):
             wt.pack(self.write(folder, photos[:-1]), tmp_path / "dst", workers=1)
 
-    def test_nothing_there_is_one_line_that_names_it(self, tmp_path: Path) -> None:
-        with pytest.raises((SourceError, wt.WdsToolsError)) as caught:
+    def test_a_missing_path_is_an_error_of_one_line_that_names_it(self, tmp_path: Path) -> None:
+        with pytest.raises(SourceError) as caught:
             wt.pack(tmp_path / "none", tmp_path / "dst", kind=self.kind)
-        assert "none" in str(caught.value)
+        assert str(tmp_path / "none") in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
-Maker = Callable[[Path, Sequence[Photo]], Path]
-
-
 class DamageableConformance(Conformance):
-    """The same, for a source in which one record can be bad while the others stay whole."""
+    """The same, for a source in which one record can be damaged without damage to the others."""
 
     def damage(self, path: Path) -> int:
-        """Make one record bad; return how many are left."""
+        """Damage one record; return the number of good ones."""
         raise NotImplementedError
 
-    def test_a_bad_record_is_skipped_and_reported(self, src: Path, tmp_path: Path) -> None:
+    def test_a_damaged_record_is_skipped_and_reported(self, src: Path, tmp_path: Path) -> None:
         left = self.damage(src)
         report = wt.pack(src, tmp_path / "dst", workers=1)
         assert report.packed == left

@@ -290,9 +290,9 @@ def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
     ("src", "words", "code", "said"),
     [
         ("six_photos", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, "),
-        ("six_photos", ["--from", "csv"], 1, "six_photos is a folder, and table is read from a file: give the file"),
+        ("six_photos", ["--from", "csv"], 1, "six_photos is a folder, but table is read from a file: name the file"),
         ("none.csv", [], 1, "none.csv cannot be read: no such file or folder; check the path"),
-        ("s3://bucket/photos", [], 1, "looks like a URL, and what is packed is on this machine"),
+        ("s3://bucket/photos", [], 1, "looks like a URL, but the source must be on this machine"),
         ("none-*.parquet", [], 2, "matches no file; check the path, and quote it in the shell"),
     ],
 )
@@ -425,7 +425,7 @@ def test_index_warns_of_what_it_leaves_out(foreign: Path) -> None:
         tar.addfile(tarfile.TarInfo("README"))
     result = process("index", foreign)
     assert result.code == 0
-    assert result.err == "warning: train-000000.tar: 1 members are no sample's and are ignored\n"
+    assert result.err == "warning: train-000000.tar: 1 members do not belong to samples and are ignored\n"
 
 
 @pytest.mark.parametrize(
@@ -706,12 +706,12 @@ def test_unpack_takes_fields_and_a_layout(call: Call, foreign: Path, tmp_path: P
 def test_an_interrupted_unpack_is_one_line_and_goes_on(packed: Path, photos: Path, tmp_path: Path) -> None:
     code = (
         "import os, signal; from wds_tools import cli; from wds_tools.upkeep import restore\n"
-        "put, left = restore.Tree.put, [50]\n"
+        "put, left = restore.RestoreFolder.put, [50]\n"
         "def counting(self, *words):\n"
         "    left[0] -= 1\n"
         "    if not left[0]: os.kill(os.getpid(), signal.SIGINT)\n"
         "    return put(self, *words)\n"
-        "restore.Tree.put = counting\n"
+        "restore.RestoreFolder.put = counting\n"
         f"cli.main(['unpack', {str(packed)!r}, {str(tmp_path / 'out')!r}])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

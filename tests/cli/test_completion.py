@@ -21,7 +21,7 @@ from wds_tools.inspection.contact_sheet import VIEWS as SHEET_VIEWS
 from wds_tools.order.planner import Tail
 from wds_tools.packing.config import Engine
 from wds_tools.packing.transcode import Images
-from wds_tools.upkeep.unpacker import Layout
+from wds_tools.upkeep.unpacker import UnpackLayout
 
 ROOT = Path(__file__).parents[2]
 # What is completed is not run: the program says which words it got.
@@ -116,7 +116,7 @@ def complete(instruction: str) -> subprocess.CompletedProcess[str]:
         ("sample", "view", SHEET_VIEWS),
         ("tune", "view", TUNE_VIEWS),
         ("bench", "view", tuple(WORKS)),
-        ("unpack", "layout", get_args(Layout)),
+        ("unpack", "layout", get_args(UnpackLayout)),
     ],
 )
 def test_the_values_that_are_offered_are_those_that_are_allowed(

@@ -40,7 +40,7 @@ any_inputs = st.lists(
         ),
         st.integers(1, 5000),
         st.integers(0, len(CLASSES) - 1),
-        place=st.just(()),
+        location=st.just(()),
         group=st.just(-1),
         extra=st.just(0),
     ),
@@ -259,8 +259,8 @@ def test_a_window_of_groups_mixes_what_lies_sorted_by_class() -> None:
 
 def test_the_head_is_of_one_type_where_names_do_not_tell_it() -> None:
     inputs = [Input(f"a.parquet#{row}", 100, None, (row,)) for row in range(40)]
-    unify_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.place[0] % 3], by_name=False)
-    assert len({entry.place[0] % 3 for entry in inputs[:HEAD]}) == 1
+    unify_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.location[0] % 3], by_name=False)
+    assert len({entry.location[0] % 3 for entry in inputs[:HEAD]}) == 1
     assert len(set(inputs)) == 40
 
 

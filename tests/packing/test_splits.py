@@ -103,7 +103,7 @@ def test_folders_of_splits_share_their_class_numbers(tmp_path: Path) -> None:
 
 def test_folders_of_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
     src = split_tree(tmp_path / "src")
-    with pytest.raises(SourceError, match=r"a folder for each split \(train, val\).*--split folders"):
+    with pytest.raises(SourceError, match=r"one folder per split \(train, val\).*--split folders"):
         wt.pack(src, tmp_path / "dst")
     assert wt.pack(src, tmp_path / "dst", kind="folder", workers=1).manifest.classes == ("train", "val")
 

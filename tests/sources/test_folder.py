@@ -1,4 +1,4 @@
-"""What of a folder is an input, what is skipped and why, and that reading notices change."""
+"""A folder as a source: inputs, skipped files and their reasons, and files that change before they are read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input, Skip
+from wds_tools.sources.base import Input
 from wds_tools.sources.folder import FolderSource
 
 
-def make(root: Path, *names: str, data: bytes = b"image") -> Path:
+def write_files(root: Path, *names: str, data: bytes = b"image") -> Path:
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,12 +32,12 @@ def skipped(root: Path) -> dict[str, str]:
 
 
 def test_files_with_image_extensions_are_inputs_whatever_their_case(tmp_path: Path) -> None:
-    make(tmp_path, "a.jpg", "b.JPEG", "c.Png", "d.webp", "e.gif", "f", "g.jpg.txt")
+    write_files(tmp_path, "a.jpg", "b.JPEG", "c.Png", "d.webp", "e.gif", "f", "g.jpg.txt")
     assert paths(tmp_path) == ["a.jpg", "b.JPEG", "c.Png", "d.webp"]
 
 
 def test_class_folders_are_numbered_by_sorted_name(tmp_path: Path) -> None:
-    make(tmp_path, "dog/1.jpg", "cat/2.jpg", "Zebra/3.jpg")
+    write_files(tmp_path, "dog/1.jpg", "cat/2.jpg", "Zebra/3.jpg")
     listing = FolderSource(tmp_path).scan()
     assert listing.classes == ("Zebra", "cat", "dog")
     assert listing.inputs == [Input("Zebra/3.jpg", 5, 0), Input("cat/2.jpg", 5, 1), Input("dog/1.jpg", 5, 2)]
@@ -46,7 +46,7 @@ def test_class_folders_are_numbered_by_sorted_name(tmp_path: Path) -> None:
 def test_numbers_and_order_of_classes_are_those_of_torchvision(tmp_path: Path) -> None:
     import torchvision.datasets
 
-    make(tmp_path, "10/a.jpg", "9/a.jpg", "b é/x/y.png", "B/z.JPG", "b/z.jpeg", "B/sub/a.webp", "b!/c.jpg")
+    write_files(tmp_path, "10/a.jpg", "9/a.jpg", "b é/x/y.png", "B/z.JPG", "b/z.jpeg", "B/sub/a.webp", "b!/c.jpg")
     theirs = torchvision.datasets.ImageFolder(tmp_path)
     listing = FolderSource(tmp_path).scan()
     assert list(listing.classes) == theirs.classes
@@ -54,35 +54,35 @@ def test_numbers_and_order_of_classes_are_those_of_torchvision(tmp_path: Path) -
 
 
 def test_a_class_is_the_first_folder_however_deep_the_file(tmp_path: Path) -> None:
-    make(tmp_path, "cat/a/b/c/1.jpg", "dog/2.jpg")
+    write_files(tmp_path, "cat/a/b/c/1.jpg", "dog/2.jpg")
     assert FolderSource(tmp_path).scan().inputs[0] == Input("cat/a/b/c/1.jpg", 5, 0)
 
 
-def test_a_folder_without_images_is_no_class(tmp_path: Path) -> None:
-    make(tmp_path, "cat/1.jpg", "notes/readme.txt")
+def test_a_folder_without_images_is_not_a_class(tmp_path: Path) -> None:
+    write_files(tmp_path, "cat/1.jpg", "notes/readme.txt")
     (tmp_path / "empty").mkdir()
     assert FolderSource(tmp_path).scan().classes == ("cat",)
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    listing = FolderSource(make(tmp_path, "b.jpg", "a.jpg")).scan()
+    listing = FolderSource(write_files(tmp_path, "b.jpg", "a.jpg")).scan()
     assert listing.inputs == [Input("a.jpg", 5, None), Input("b.jpg", 5, None)]
     assert listing.classes == ()
 
 
 def test_folders_of_other_files_do_not_make_a_flat_folder_labelled(tmp_path: Path) -> None:
-    listing = FolderSource(make(tmp_path, "a.jpg", "docs/readme.txt")).scan()
+    listing = FolderSource(write_files(tmp_path, "a.jpg", "docs/readme.txt")).scan()
     assert [entry.label for entry in listing.inputs] == [None]
 
 
 def test_an_image_beside_class_folders_is_skipped(tmp_path: Path) -> None:
-    make(tmp_path, "cat/1.jpg", "stray.jpg")
-    assert skipped(tmp_path) == {"stray.jpg": "lies outside the class folders"}
+    write_files(tmp_path, "cat/1.jpg", "stray.jpg")
+    assert skipped(tmp_path) == {"stray.jpg": "is outside the class folders"}
 
 
 def test_every_file_is_an_input_or_skipped_or_hidden(tmp_path: Path) -> None:
-    make(tmp_path, "cat/1.jpg", "cat/readme.md", "cat/.hidden.jpg", ".git/2.jpg", "other/data.csv")
-    make(tmp_path, "cat/empty.png", data=b"")
+    write_files(tmp_path, "cat/1.jpg", "cat/readme.md", "cat/.hidden.jpg", ".git/2.jpg", "other/data.csv")
+    write_files(tmp_path, "cat/empty.png", data=b"")
     (tmp_path / "cat" / "gone.jpg").symlink_to("nowhere.jpg")
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")
     assert paths(tmp_path) == ["cat/1.jpg"]
@@ -96,12 +96,12 @@ def test_every_file_is_an_input_or_skipped_or_hidden(tmp_path: Path) -> None:
     ]
     assert reasons["cat/empty.png"] == "is empty"
     assert reasons["cat/gone.jpg"] == "is a broken link"
-    assert reasons["cat/pipe.jpg"] == "is no regular file"
-    assert "not an image by its name" in reasons["cat/readme.md"]
+    assert reasons["cat/pipe.jpg"] == "is not a regular file"
+    assert "does not have the extension of an image" in reasons["cat/readme.md"]
 
 
 def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
-    make(tmp_path / "store", "1.jpg", "2.jpg")
+    write_files(tmp_path / "store", "1.jpg", "2.jpg")
     root = tmp_path / "root"
     (root / "cat").mkdir(parents=True)
     (root / "cat" / "one.jpg").symlink_to(tmp_path / "store" / "1.jpg")
@@ -110,16 +110,16 @@ def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
 
 
 def test_a_loop_of_links_ends_and_is_reported(tmp_path: Path) -> None:
-    make(tmp_path, "cat/1.jpg")
+    write_files(tmp_path, "cat/1.jpg")
     (tmp_path / "cat" / "again").symlink_to(tmp_path)
     (tmp_path / "cat" / "self.jpg").symlink_to("self.jpg")
     assert paths(tmp_path) == ["cat/1.jpg"]
-    assert skipped(tmp_path)["cat/again"] == "is a link to a folder that holds it"
+    assert skipped(tmp_path)["cat/again"] == "is a link to a folder that contains it"
     assert "cat/self.jpg" in skipped(tmp_path)
 
 
-def test_the_order_is_that_of_the_bytes_of_the_path(tmp_path: Path) -> None:
-    make(tmp_path, "a/z.jpg", "a-b/1.jpg", "a/B.jpg", "a.b/1.jpg", "a/é.jpg", "a/~.jpg")
+def test_inputs_are_sorted_by_the_bytes_of_their_path(tmp_path: Path) -> None:
+    write_files(tmp_path, "a/z.jpg", "a-b/1.jpg", "a/B.jpg", "a.b/1.jpg", "a/é.jpg", "a/~.jpg")
     expected = sorted(paths(tmp_path), key=os.fsencode)
     assert paths(tmp_path) == expected
     assert expected[0] == "a-b/1.jpg"
@@ -129,15 +129,15 @@ def test_the_order_is_that_of_the_bytes_of_the_path(tmp_path: Path) -> None:
     "name", ["a b.jpg", "two\nlines.jpg", "dots.in.name.jpg", "日本.jpg", "quote'\".jpg", "\\.jpg", "*.jpg"]
 )
 def test_odd_names_are_listed_and_read(tmp_path: Path, name: str) -> None:
-    make(tmp_path, f"cat/{name}", data=name.encode())
+    write_files(tmp_path, f"cat/{name}", data=name.encode())
     source = FolderSource(tmp_path)
     (entry,) = source.scan().inputs
     assert entry.path == f"cat/{name}"
     assert source.read(entry).image == name.encode()
 
 
-def test_a_name_that_is_no_utf8_is_listed_and_read(tmp_path: Path) -> None:
-    make(tmp_path, os.fsdecode(b"caf\xe9/\xff.jpg"), data=b"x")
+def test_a_name_that_is_not_utf8_is_listed_and_read(tmp_path: Path) -> None:
+    write_files(tmp_path, os.fsdecode(b"caf\xe9/\xff.jpg"), data=b"x")
     source = FolderSource(tmp_path)
     listing = source.scan()
     assert listing.inputs == [Input("caf\udce9/\udcff.jpg", 1, 0)]
@@ -145,27 +145,27 @@ def test_a_name_that_is_no_utf8_is_listed_and_read(tmp_path: Path) -> None:
     assert source.read(listing.inputs[0]).image == b"x"
 
 
-def test_names_that_differ_in_case_only_are_two_inputs(tmp_path: Path) -> None:
-    make(tmp_path, "Cat/a.jpg", "cat/a.jpg", "cat/A.jpg")
+def test_names_that_differ_only_in_case_are_separate_inputs(tmp_path: Path) -> None:
+    write_files(tmp_path, "Cat/a.jpg", "cat/a.jpg", "cat/A.jpg")
     assert paths(tmp_path) == ["Cat/a.jpg", "cat/A.jpg", "cat/a.jpg"]
 
 
 def test_given_classes_set_the_numbers(tmp_path: Path) -> None:
-    make(tmp_path, "cat/1.jpg", "dog/2.jpg")
+    write_files(tmp_path, "cat/1.jpg", "dog/2.jpg")
     listing = FolderSource(tmp_path, ("fish", "dog", "cat")).scan()
     assert listing.classes == ("fish", "dog", "cat")
     assert [entry.label for entry in listing.inputs] == [2, 1]
 
 
-def test_a_class_folder_that_is_not_given_is_an_error_that_names_both(tmp_path: Path) -> None:
-    make(tmp_path, "cat/1.jpg", "dog/2.jpg")
+def test_a_class_folder_that_classes_lacks_is_an_error_that_names_it_and_the_classes(tmp_path: Path) -> None:
+    write_files(tmp_path, "cat/1.jpg", "dog/2.jpg")
     with pytest.raises(SourceError, match=r"'dog'.*'cat', 'fish'"):
         FolderSource(tmp_path, ("cat", "fish")).scan()
 
 
-def test_given_classes_and_a_flat_folder_is_an_error(tmp_path: Path) -> None:
+def test_given_classes_with_a_flat_folder_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="outside the class folders"):
-        FolderSource(make(tmp_path, "a.jpg"), ("cat",)).scan()
+        FolderSource(write_files(tmp_path, "a.jpg"), ("cat",)).scan()
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
         FolderSource(tmp_path / "none").scan()
 
 
-def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
-    make(tmp_path, "a.jpg")
+def test_a_path_of_a_file_is_an_error(tmp_path: Path) -> None:
+    write_files(tmp_path, "a.jpg")
     with pytest.raises(SourceError, match="is not a folder"):
         FolderSource(tmp_path / "a.jpg").scan()
 
@@ -184,34 +184,32 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
         FolderSource(tmp_path).scan()
 
 
-def test_a_folder_without_images_is_an_error_that_says_what_is_there(tmp_path: Path) -> None:
-    make(tmp_path, "a.txt", "b.csv")
-    with pytest.raises(SourceError, match=r"no image .* 2 other files \('a.txt' is not an image by its name"):
+def test_a_folder_without_images_is_an_error_that_counts_the_other_files(tmp_path: Path) -> None:
+    write_files(tmp_path, "a.txt", "b.csv")
+    with pytest.raises(SourceError, match=r"no image .* 2 other files \('a.txt' does not have the extension of an im"):
         FolderSource(tmp_path).scan()
 
 
-@pytest.mark.parametrize("message_of", ["missing", "empty", "others"])
-def test_errors_are_one_line(tmp_path: Path, message_of: str) -> None:
-    root = {"missing": tmp_path / "none", "empty": tmp_path, "others": make(tmp_path / "o", "a\n.txt")}[message_of]
-    if message_of == "empty":
-        root = tmp_path / "e"
-        root.mkdir()
+@pytest.mark.parametrize("name", ["missing", "empty", "without images"])
+def test_errors_are_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    write_files(tmp_path / "without images", "a\n.txt")
     with pytest.raises(SourceError) as caught:
-        FolderSource(root).scan()
+        FolderSource(tmp_path / name).scan()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("now", "reason"), [(b"12", "2 of the 5"), (b"123456", "more than the 5"), (b"", "0 of")])
-def test_a_file_that_changed_its_size_is_not_read(tmp_path: Path, now: bytes, reason: str) -> None:
-    source = FolderSource(make(tmp_path, "a.jpg"))
+def test_a_file_whose_size_changed_is_an_error(tmp_path: Path, now: bytes, reason: str) -> None:
+    source = FolderSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
-    make(tmp_path, "a.jpg", data=now)
+    write_files(tmp_path, "a.jpg", data=now)
     with pytest.raises(SourceError, match=reason):
         source.read(entry)
 
 
-def test_a_file_that_vanished_is_not_read(tmp_path: Path) -> None:
-    source = FolderSource(make(tmp_path, "a.jpg"))
+def test_a_file_that_was_deleted_is_an_error(tmp_path: Path) -> None:
+    source = FolderSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
     (tmp_path / "a.jpg").unlink()
     with pytest.raises(SourceError, match="cannot be read: No such file"):
@@ -219,8 +217,8 @@ def test_a_file_that_vanished_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(100)
-def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
-    source = FolderSource(make(tmp_path, "a.jpg"))
+def test_a_file_that_became_a_pipe_does_not_block(tmp_path: Path) -> None:
+    source = FolderSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
     (tmp_path / "a.jpg").unlink()
     os.mkfifo(tmp_path / "a.jpg")
@@ -228,8 +226,8 @@ def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
         source.read(entry)
 
 
-def test_a_source_travels_to_another_process_without_its_listing(tmp_path: Path) -> None:
-    source = FolderSource(make(tmp_path, *(f"{number:05d}.jpg" for number in range(1000))))
+def test_a_pickled_source_does_not_contain_its_listing(tmp_path: Path) -> None:
+    source = FolderSource(write_files(tmp_path, *(f"{number:05d}.jpg" for number in range(1000))))
     source.scan()
     assert len(pickle.dumps(source)) < 1000
 
@@ -243,16 +241,15 @@ def test_a_source_travels_to_another_process_without_its_listing(tmp_path: Path)
         max_size=6,
     )
 )
-def test_inputs_and_skipped_together_are_all_visible_files(
+def test_each_visible_file_is_either_an_input_or_skipped(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, int]
 ) -> None:
     root = tmp_path_factory.mktemp("any")
-    for name, size in files.items():
-        make(root, f"c/{name}.png" if size else f"{name}.txt", data=bytes(size))
-    make(root, "c/always.jpg")
+    images = {f"c/{name}.png": size for name, size in files.items() if size} | {"c/always.jpg": 5}
+    others = {f"{name}.txt" for name, size in files.items() if not size}
+    for path, size in images.items():
+        write_files(root, path, data=bytes(size))
+    write_files(root, *others)
     listing = FolderSource(root).scan()
-    listed = [*listing.inputs, *listing.skipped]
-    assert sorted(entry.path for entry in listed) == sorted(
-        str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()
-    )
-    assert all(isinstance(entry, (Input, Skip)) for entry in listed)
+    assert listing.inputs == [Input(path, images[path], 0) for path in sorted(images, key=os.fsencode)]
+    assert [skip.path for skip in listing.skipped] == sorted(others, key=os.fsencode)

@@ -1,4 +1,4 @@
-"""Every source keeps the same promises: the formats that can be packed, one class each."""
+"""The tests of `sources_conformance` for every format, one class per format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestFolder(DamageableConformance):
         return folder
 
     def damage(self, path: Path) -> int:
-        next(path.rglob("*.jpg")).write_bytes(b"no image")
+        next(path.rglob("*.jpg")).write_bytes(b"not an image")
         return 11
 
 
@@ -88,7 +88,7 @@ def hugging_face_table(photos: Sequence[Photo]) -> pa.Table:
         {
             "image": pa.array([{"bytes": photo.data, "path": f"{photo.name}.jpg"} for photo in photos], image),
             "label": pa.array([photo.label for photo in photos], pa.int64()),
-            "caption": [f"picture {photo.name}" for photo in photos],
+            "caption": [f"photo {photo.name}" for photo in photos],
             "width": [1.5] * len(photos),
         }
     )
@@ -109,7 +109,7 @@ class TestParquet(DamageableConformance):
     def damage(self, path: Path) -> int:
         name = path / "data" / "train-00001-of-00002.parquet"
         table = pq.read_table(name)
-        images = [{"bytes": b"no image", "path": None}, *table.column("image").to_pylist()[1:]]
+        images = [{"bytes": b"not an image", "path": None}, *table.column("image").to_pylist()[1:]]
         pq.write_table(table.set_column(0, "image", pa.array(images, table.schema.field("image").type)), name)
         return 11
 
@@ -143,7 +143,7 @@ class TestHdf5(Conformance):
         return folder / "photos.h5"
 
 
-class TestHdf5OfFiles(DamageableConformance):
+class TestHdf5OfEncodedImages(DamageableConformance):
     kind = "hdf5"
     exact = False
 
@@ -157,7 +157,7 @@ class TestHdf5OfFiles(DamageableConformance):
 
     def damage(self, path: Path) -> int:
         with h5py.File(path, "a") as file:
-            file["images"][4] = np.frombuffer(b"no image", np.uint8)
+            file["images"][4] = np.frombuffer(b"not an image", np.uint8)
         return 11
 
 
@@ -229,11 +229,12 @@ class TestLmdb(DamageableConformance):
 
 
 def message(number: int, content: bytes) -> bytes:
-    """Return a field of a protocol buffer that holds bytes."""
+    """Return a field of bytes in the encoding of protocol buffers."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def varint(value: int) -> bytes:
+    """Return an integer in the encoding of protocol buffers."""
     out = b""
     while value > 127:
         out += bytes([value & 127 | 128])
@@ -256,6 +257,7 @@ def example(features: dict[str, bytes | int | list[float]]) -> bytes:
 
 
 def masked(data: bytes) -> bytes:
+    """Return the masked CRC-32C of a TFRecord file."""
     crc = google_crc32c.value(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 

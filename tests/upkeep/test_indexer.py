@@ -1,4 +1,4 @@
-"""Shards of others get an index and a manifest; what is wrong with them is said with shard and byte."""
+"""`index_shards()` writes indexes and a manifest for existing shards; errors name the shard and the byte."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from wds_tools.format.manifest import from_json
 from wds_tools.upkeep.indexer import index_shards
 
 
-def picture(width: int = 9, height: int = 7, kind: str = "JPEG") -> bytes:
+def image(width: int = 9, height: int = 7, kind: str = "JPEG") -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (width, height), (200, 30, 90)).save(out, kind)
     return out.getvalue()
 
 
-def write_tar(path: Path, members: list[tuple[str, bytes]], layout: int = tarfile.USTAR_FORMAT) -> Path:
+def write_tar(path: Path, members: list[tuple[str, bytes]], tar_format: int = tarfile.USTAR_FORMAT) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=layout) as archive:
+    with tarfile.open(path, "w", format=tar_format) as archive:
         for name, data in members:
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -51,7 +51,7 @@ def write_tar(path: Path, members: list[tuple[str, bytes]], layout: int = tarfil
     return path
 
 
-PLAIN = [("a.jpg", picture()), ("a.cls", b"3"), ("b.jpg", picture(20, 30)), ("b.cls", b"0")]
+PLAIN = [("a.jpg", image()), ("a.cls", b"3"), ("b.jpg", image(20, 30)), ("b.cls", b"0")]
 
 
 def index_of(path: Path) -> Index:
@@ -60,16 +60,16 @@ def index_of(path: Path) -> Index:
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """Return a folder of three shards that webdataset wrote."""
+    """Return a folder of three shards written by the webdataset library."""
     with webdataset.ShardWriter(str(tmp_path / "train-%06d.tar"), maxcount=4, verbose=0) as writer:
         for number in range(10):
             writer.write(
-                {"__key__": f"n/{number:03d}", "jpg": picture(10 + number, 20), "cls": number % 3, "json": {"a": 1}}
+                {"__key__": f"n/{number:03d}", "jpg": image(10 + number, 20), "cls": number % 3, "json": {"a": 1}}
             )
     return tmp_path
 
 
-def test_shards_of_webdataset_get_an_index_each_and_a_manifest(theirs: Path) -> None:
+def test_each_shard_gets_an_index_and_the_folder_a_manifest_and_a_card(theirs: Path) -> None:
     manifest = index_shards([f"{theirs}/train-{{000000..000002}}.tar"])
     assert sorted(path.name for path in theirs.iterdir()) == [
         "README.md",
@@ -81,7 +81,7 @@ def test_shards_of_webdataset_get_an_index_each_and_a_manifest(theirs: Path) -> 
     assert manifest.fields == {"jpg": 10, "cls": 10, "json": 10}
 
 
-def test_the_index_has_the_samples_as_webdataset_reads_them(theirs: Path) -> None:
+def test_the_index_has_the_samples_that_webdataset_reads(theirs: Path) -> None:
     index_shards([f"{theirs}/*.tar"])
     for path in sorted(theirs.glob("*.tar")):
         index, data = index_of(path), path.read_bytes()
@@ -89,12 +89,12 @@ def test_the_index_has_the_samples_as_webdataset_reads_them(theirs: Path) -> Non
         assert index.keys == [sample["__key__"] for sample in read]
         for name, columns in index.fields.items():
             for row, sample in enumerate(read):
-                place = slice(int(columns.offset[row]), int(columns.offset[row] + columns.size[row]))
-                assert data[place] == sample[name]
+                offset, size = int(columns.offset[row]), int(columns.size[row])
+                assert data[offset : offset + size] == sample[name]
                 assert int(columns.xxh3[row]) == xxhash.xxh3_64_intdigest(sample[name])
 
 
-def test_label_and_image_are_read_from_the_shard(theirs: Path) -> None:
+def test_labels_and_image_sizes_are_read_from_the_shard(theirs: Path) -> None:
     manifest = index_shards([f"{theirs}/*.tar"])
     index = index_of(theirs / "train-000001.tar")
     assert index.label.tolist() == [1, 2, 0, 1]
@@ -109,14 +109,14 @@ def test_the_manifest_states_length_and_checksum_of_every_file(theirs: Path) -> 
         assert (entry.index_bytes, entry.index_xxh3) == (len(index), xxhash.xxh3_128_hexdigest(index))
 
 
-def test_it_does_not_say_that_the_samples_are_shuffled(theirs: Path) -> None:
+def test_the_manifest_has_no_classes_and_does_not_state_that_samples_are_shuffled(theirs: Path) -> None:
     manifest = index_shards([f"{theirs}/*.tar"])
     assert not manifest.shuffled
     assert manifest.source == {"kind": "shards"}
     assert manifest.classes == ()
 
 
-def test_the_index_of_our_own_shards_is_what_the_packer_wrote(packed_copy: Path, packed: Path) -> None:
+def test_the_index_of_packed_shards_is_the_one_that_pack_wrote(packed_copy: Path, packed: Path) -> None:
     for path in packed_copy.iterdir():
         if path.suffix != ".tar":
             path.unlink()
@@ -125,7 +125,7 @@ def test_the_index_of_our_own_shards_is_what_the_packer_wrote(packed_copy: Path,
         assert (packed_copy / path.name).read_bytes() == path.read_bytes()
 
 
-def test_the_shards_themselves_do_not_change(theirs: Path) -> None:
+def test_the_shards_are_not_changed(theirs: Path) -> None:
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in theirs.iterdir()}
     index_shards([f"{theirs}/*.tar"])
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
@@ -135,7 +135,7 @@ def test_gnu_tar_with_folders_and_long_names_is_indexed(tmp_path: Path) -> None:
     folder = tmp_path / "in" / ("d" * 90)
     folder.mkdir(parents=True)
     for name in ("1.jpg", "1.txt", "2.jpg"):
-        (folder / f"{'n' * 90}{name}").write_bytes(picture() if name.endswith("jpg") else b"text")
+        (folder / f"{'n' * 90}{name}").write_bytes(image() if name.endswith("jpg") else b"text")
     subprocess.run(
         ["tar", "--format=gnu", "--sort=name", "-cf", tmp_path / "a.tar", "-C", tmp_path / "in", "."], check=True
     )
@@ -144,28 +144,30 @@ def test_gnu_tar_with_folders_and_long_names_is_indexed(tmp_path: Path) -> None:
     assert index_of(tmp_path / "a.tar").keys == [f"./{'d' * 90}/{'n' * 90}{number}" for number in (1, 2)]
 
 
-@pytest.mark.parametrize("layout", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_layout_of_tar_is_indexed(tmp_path: Path, layout: int) -> None:
-    path = write_tar(tmp_path / "a.tar", [("日本/é.jpg", picture()), ("日本/é.cls", b"1")], layout)
+@pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_tar_format_is_indexed(tmp_path: Path, tar_format: int) -> None:
+    path = write_tar(tmp_path / "a.tar", [("日本/é.jpg", image()), ("日本/é.cls", b"1")], tar_format)
     index_shards([str(path)])
     assert index_of(path).keys == ["日本/é"]
 
 
 def test_samples_may_have_different_fields(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [("a.jpg", picture()), ("b.png", picture(kind="PNG")), ("b.seg.png", b"x")])
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", image()), ("b.png", image(kind="PNG")), ("b.seg.png", b"x")])
     assert index_shards([str(path)]).fields == {"jpg": 1, "png": 1, "seg.png": 1}
     assert index_of(path).fields["seg.png"].offset.tolist()[0] == ABSENT
     assert index_of(path).width.tolist() == [9, 9]
 
 
 @pytest.mark.parametrize("label", [b"cat", b"", b"9" * 30, b"-9223372036854775808", b"1.5"])
-def test_a_class_that_is_no_number_of_64_bits_is_no_label(tmp_path: Path, label: bytes) -> None:
-    path = write_tar(tmp_path / "a.tar", [("a.jpg", picture()), ("a.cls", label)])
+def test_a_class_that_is_not_a_64_bit_integer_gives_no_label(tmp_path: Path, label: bytes) -> None:
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", image()), ("a.cls", label)])
     index_shards([str(path)])
     assert index_of(path).label.tolist() == [NO_LABEL]
 
 
-def test_members_that_are_no_samples_are_ignored_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_members_that_do_not_belong_to_samples_are_ignored_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write_tar(tmp_path / "a.tar", [*PLAIN, ("README", b"x"), ("c/.hidden.jpg", b"x")])
     with tarfile.open(path, "a") as archive:
         link = tarfile.TarInfo("link.jpg")
@@ -176,11 +178,11 @@ def test_members_that_are_no_samples_are_ignored_and_counted(tmp_path: Path, cap
         archive.addfile(folder)
     with caplog.at_level(logging.WARNING, "wds_tools"):
         assert index_shards([str(path)]).samples == 2
-    assert "a.tar: 4 members are no sample's and are ignored" in caplog.text
+    assert "a.tar: 4 members do not belong to samples and are ignored" in caplog.text
 
 
 def test_a_broken_image_is_indexed_without_size_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = write_tar(tmp_path / "a.tar", [("a.jpg", b"no picture"), ("b.jpg", picture()), ("c.jpg", picture()[:100])])
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", b"not an image"), ("b.jpg", image()), ("c.jpg", image()[:100])])
     with caplog.at_level(logging.WARNING, "wds_tools"):
         assert index_shards([str(path)]).samples == 3
     assert index_of(path).width.tolist() == [0, 9, 0]
@@ -191,7 +193,7 @@ def test_a_shard_of_text_only_has_no_image_sizes(tmp_path: Path) -> None:
     assert index_shards([str(write_tar(tmp_path / "a.tar", [("a.txt", b"x")]))]).images is None
 
 
-# Shards that are wrong
+# Invalid shards
 
 
 def refused(path: Path, kind: type[WdsToolsError], match: str) -> WdsToolsError:
@@ -202,27 +204,27 @@ def refused(path: Path, kind: type[WdsToolsError], match: str) -> WdsToolsError:
     return caught.value
 
 
-def test_a_key_that_comes_back_is_an_error_at_its_byte(tmp_path: Path) -> None:
+def test_a_sample_whose_members_are_not_consecutive_is_an_error_at_its_byte(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("a.jpg", b"1"), ("b.jpg", b"2"), ("a.cls", b"3")])
     error = refused(path, ShardError, "'a.cls': its sample began earlier")
     assert (error.shard, error.offset) == ("a.tar", 2048)
 
 
 @pytest.mark.parametrize("twice", ["a.jpg", "a.JPG"])
-def test_a_field_that_comes_twice_is_an_error_at_its_byte(tmp_path: Path, twice: str) -> None:
+def test_a_field_that_occurs_twice_is_an_error_at_its_byte(tmp_path: Path, twice: str) -> None:
     path = write_tar(tmp_path / "a.tar", [("a.jpg", b"1"), (twice, b"2")])
-    error = refused(path, ShardError, "field 'jpg' comes twice")
+    error = refused(path, ShardError, "field 'jpg' occurs twice")
     assert (error.shard, error.offset) == ("a.tar", 1024)
 
 
 @pytest.mark.parametrize("length", [0, 100, 512, 900, 1024, 3000])
-def test_a_cut_shard_is_an_error(tmp_path: Path, length: int) -> None:
+def test_a_truncated_shard_is_an_error(tmp_path: Path, length: int) -> None:
     path = write_tar(tmp_path / "a.tar", PLAIN)
     os.truncate(path, length)
-    assert refused(path, TruncatedShardError, "copy or pack it again|was cut").shard == "a.tar"
+    assert refused(path, TruncatedShardError, "is empty: copy it again|was cut").shard == "a.tar"
 
 
-def test_a_file_that_is_no_tar_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tar_archive_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"hello, world" * 100)
     refused(tmp_path / "a.tar", ShardError, "not a tar header")
 
@@ -236,9 +238,9 @@ def test_a_flipped_header_byte_is_an_error_at_its_member(tmp_path: Path) -> None
     assert refused(path, ShardError, "checksum").offset == where
 
 
-def test_a_name_that_is_no_utf8_is_an_error(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [(os.fsdecode(b"\xff.jpg"), b"1")])
-    refused(path, ShardError, "no UTF-8")
+    refused(path, ShardError, "not UTF-8")
 
 
 def test_a_shard_with_thousands_of_fields_is_refused(tmp_path: Path) -> None:
@@ -248,19 +250,19 @@ def test_a_shard_with_thousands_of_fields_is_refused(tmp_path: Path) -> None:
 
 def test_shards_without_any_sample_are_an_error(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("README", b"x")])
-    with pytest.raises(ShardError, match="hold no sample"):
+    with pytest.raises(ShardError, match="contain no sample"):
         index_shards([str(path)])
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_an_error_in_the_last_shard_leaves_no_index_of_the_first(theirs: Path) -> None:
+def test_an_error_in_the_last_shard_removes_the_new_indexes(theirs: Path) -> None:
     os.truncate(theirs / "train-000002.tar", 1000)
     with pytest.raises(TruncatedShardError):
         index_shards([f"{theirs}/*.tar"])
     assert sorted(path.suffix for path in theirs.iterdir()) == [".tar"] * 3
 
 
-def test_an_error_keeps_the_indexes_that_were_there(theirs: Path) -> None:
+def test_an_error_keeps_the_existing_indexes(theirs: Path) -> None:
     index_shards([f"{theirs}/*.tar"])
     os.truncate(theirs / "train-000002.tar", 1000)
     before = {path.name: path.read_bytes() for path in theirs.iterdir()}
@@ -277,12 +279,12 @@ def test_an_empty_shard_among_others_is_indexed(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_239), st.integers(1, 255))
-def test_no_changed_byte_makes_it_fail_in_another_way(
-    tmp_path_factory: pytest.TempPathFactory, place: int, change: int
+def test_a_shard_with_any_changed_byte_is_indexed_or_refused_with_a_shard_error(
+    tmp_path_factory: pytest.TempPathFactory, position: int, change: int
 ) -> None:
     path = write_tar(tmp_path_factory.mktemp("flip") / "a.tar", PLAIN)
     data = bytearray(path.read_bytes())
-    data[place] ^= change
+    data[position] ^= change
     path.write_bytes(data)
     try:
         manifest = index_shards([str(path)])
@@ -291,11 +293,11 @@ def test_no_changed_byte_makes_it_fail_in_another_way(
     assert manifest.shards[0].xxh3 == xxhash.xxh3_128_hexdigest(bytes(data))
 
 
-# Patterns and what is there already
+# Patterns, and existing indexes and manifests
 
 
 def test_a_shard_that_is_missing_is_an_error_that_names_it(theirs: Path) -> None:
-    with pytest.raises(NotADatasetError, match=r"train-000003\.tar is not there"):
+    with pytest.raises(NotADatasetError, match=r"train-000003\.tar does not exist"):
         index_shards([f"{theirs}/train-{{000000..000003}}.tar"])
     assert not list(theirs.glob("*.parquet"))
 
@@ -347,13 +349,13 @@ def test_indexing_a_packed_dataset_again_keeps_classes_and_source(packed_copy: P
     assert (packed_copy / "manifest.json").read_bytes() == (packed / "manifest.json").read_bytes()
 
 
-def test_shards_that_were_replaced_do_not_keep_the_old_classes(packed_copy: Path) -> None:
+def test_indexing_replaced_shards_does_not_keep_the_old_classes(packed_copy: Path) -> None:
     shutil.copy(packed_copy / "shard-000000.tar", packed_copy / "shard-000001.tar")
     manifest = index_shards([f"{packed_copy}/*.tar"])
     assert (manifest.classes, manifest.source) == ((), {"kind": "shards"})
 
 
-def test_a_manifest_of_other_shards_is_refused_and_untouched(theirs: Path) -> None:
+def test_a_manifest_of_other_shards_is_not_replaced(theirs: Path) -> None:
     index_shards([f"{theirs}/train-00000[01].tar"])
     before = (theirs / "manifest.json").read_bytes()
     with pytest.raises(DestinationError, match=r"lists other shards \(2, .*--manifest"):
@@ -361,7 +363,7 @@ def test_a_manifest_of_other_shards_is_refused_and_untouched(theirs: Path) -> No
     assert (theirs / "manifest.json").read_bytes() == before
 
 
-def test_shards_may_be_added_behind_those_that_are_indexed(packed_copy: Path) -> None:
+def test_shards_may_be_added_after_those_that_are_indexed(packed_copy: Path) -> None:
     last = max(packed_copy.glob("*.tar"))
     kept = last.read_bytes()
     last.unlink()
@@ -382,26 +384,26 @@ def test_a_manifest_may_have_another_name(theirs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../m.json", "m.txt", "/tmp/m.json", ".json"])
-def test_a_manifest_lies_beside_its_shards(theirs: Path, name: str) -> None:
-    with pytest.raises(OptionError, match="no file name ending in"):
+def test_a_manifest_name_with_a_folder_or_without_json_is_refused(theirs: Path, name: str) -> None:
+    with pytest.raises(OptionError, match="not a file name ending in"):
         index_shards([f"{theirs}/*.tar"], manifest=name)
 
 
-def test_a_manifest_file_that_is_none_is_not_overwritten(theirs: Path) -> None:
+def test_a_json_file_that_is_not_a_manifest_is_not_overwritten(theirs: Path) -> None:
     (theirs / "manifest.json").write_text("[]")
-    with pytest.raises(DestinationError, match="is there and is no manifest"):
+    with pytest.raises(DestinationError, match="exists and is not a manifest"):
         index_shards([f"{theirs}/*.tar"])
     assert (theirs / "manifest.json").read_text() == "[]"
 
 
-def test_a_parquet_file_of_someone_else_is_not_overwritten(theirs: Path) -> None:
+def test_a_parquet_file_that_is_not_an_index_is_not_overwritten(theirs: Path) -> None:
     (theirs / "train-000001.parquet").write_bytes(b"PAR1 their table PAR1")
-    with pytest.raises(DestinationError, match=r"train-000001\.parquet is there and is no index"):
+    with pytest.raises(DestinationError, match=r"train-000001\.parquet exists and is not an index"):
         index_shards([f"{theirs}/*.tar"])
     assert not (theirs / "train-000000.parquet").exists()
 
 
-def test_a_damaged_index_is_made_again(theirs: Path) -> None:
+def test_a_damaged_index_is_replaced(theirs: Path) -> None:
     index_shards([f"{theirs}/*.tar"])
     path = theirs / "train-000001.parquet"
     good = path.read_bytes()
@@ -421,13 +423,13 @@ except DestinationError as error: print(error)
 """
 
 
-def test_a_folder_that_is_read_only_is_an_error_that_says_so(theirs: Path, can_mount: None) -> None:
+def test_a_read_only_folder_is_an_error_that_states_the_reason(theirs: Path, can_mount: None) -> None:
     done = mounts.run(READ_ONLY, theirs)
     assert done.returncode == 0, done.stderr
-    assert "Read-only file system; indexes lie beside their shards" in done.stdout
+    assert "Read-only file system; indexes are written to the folder of the shards" in done.stdout
 
 
-def test_progress_counts_bytes(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_is_shown_only_with_progress(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index_shards([f"{theirs}/*.tar"], progress=True)
     assert "100%" in capsys.readouterr().err
     index_shards([f"{theirs}/*.tar"])
@@ -447,44 +449,44 @@ def test_progress_counts_bytes(theirs: Path, capsys: pytest.CaptureFixture[str])
         ["a.jpg", "a.b.jpg", "a.c.jpg"],
     ],
 )
-def test_pictures_whose_keys_have_dots_are_never_merged_silently(tmp_path: Path, names: list[str]) -> None:
-    write_tar(tmp_path / "a.tar", [(name, picture()) for name in names])
+def test_images_whose_keys_have_dots_are_not_put_into_one_sample_by_default(tmp_path: Path, names: list[str]) -> None:
+    write_tar(tmp_path / "a.tar", [(name, image()) for name in names])
     with pytest.raises(ShardError, match=r"first dot\. If the dots .* keys, .*--from dotted.*--dots-in-fields"):
         index_shards(str(tmp_path / "a.tar"))
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
     assert index_shards(str(tmp_path / "a.tar"), dots_in_fields=True).samples == len({n.split(".")[0] for n in names})
 
 
-def test_the_error_names_pictures_that_would_be_merged(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", picture()) for number in range(16)])
+def test_the_error_about_dots_names_images_that_would_become_one_sample(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", image()) for number in range(16)])
     words = "'photo.2024.00.jpg' and 'photo.2024.01.jpg' would become one sample, 'photo' (up to 16 pictures in one)"
     with pytest.raises(ShardError, match=re.escape(words)):
         index_shards(str(tmp_path / "a.tar"))
 
 
-def test_more_keys_with_dots_than_fields_are_allowed_are_the_same_error(tmp_path: Path) -> None:
+def test_the_error_about_too_many_fields_has_the_remedy_for_keys_with_dots(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [(f"photo.{number}.jpg", b"x") for number in range(1001)])
     with pytest.raises(ShardError, match=r"more than 1000 distinct fields.*--from dotted"):
         index_shards(str(tmp_path / "a.tar"))
 
 
 @pytest.mark.parametrize("fields", [["jpg", "seg.png"], ["left.jpg", "right.jpg"], ["0.jpg", "1.jpg", "2.jpg"]])
-def test_fields_with_dots_that_come_again_in_each_sample_are_fields(tmp_path: Path, fields: list[str]) -> None:
+def test_dots_belong_to_fields_that_occur_in_every_sample(tmp_path: Path, fields: list[str]) -> None:
     for shard in range(2):
-        members = [(f"{shard}{key:03}.{name}", picture()) for key in range(3) for name in fields]
+        members = [(f"{shard}{key:03}.{name}", image()) for key in range(3) for name in fields]
         write_tar(tmp_path / f"{shard}.tar", members)
     assert index_shards(str(tmp_path / "*.tar")).fields == dict.fromkeys(fields, 6)
 
 
-def test_shards_whose_keys_have_dots_are_packed_with_the_kind_that_the_error_names(tmp_path: Path) -> None:
+def test_shards_whose_keys_have_dots_are_packed_as_dotted_which_is_detected(tmp_path: Path) -> None:
     members = []
     for number in range(16):
         key = f"photo.2024.{number:02}"
-        members += [(f"{key}.jpg", picture(8 + number)), (f"{key}.cls", b"%d" % (number % 3)), (f"{key}.txt", b"words")]
+        members += [(f"{key}.jpg", image(8 + number)), (f"{key}.cls", b"%d" % (number % 3)), (f"{key}.txt", b"words")]
     write_tar(tmp_path / "a.tar", members)
     with pytest.raises(SourceError, match=r"16 pictures in one.*--from dotted"):
         wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="webdataset", workers=1, images="keep")
-    report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1, images="keep")  # which finds it out by itself
+    report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1, images="keep")  # the kind is detected
     assert wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="dotted", workers=1, images="keep").kept == 1
     assert report.manifest.fields == {"jpg": 16, "cls": 16, "json": 16, "txt": 16}
     with wt.make_loader(tmp_path / "dst", batch_size=16, fields=("json", "label"), num_workers=0) as loader:
@@ -493,14 +495,14 @@ def test_shards_whose_keys_have_dots_are_packed_with_the_kind_that_the_error_nam
     assert {(facts["key"], label) for facts, label in zip(batch.json, batch.label.tolist(), strict=True)} == expected
 
 
-def test_an_archive_of_pictures_whose_names_have_dots_is_packed_picture_by_picture(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", picture(8 + number)) for number in range(16)])
+def test_each_image_of_an_archive_whose_names_have_dots_is_packed_as_a_sample(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", image(8 + number)) for number in range(16)])
     report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1, images="keep")
     assert (report.packed, report.skipped) == (16, ())
 
 
-def test_what_was_indexed_with_dots_in_fields_is_resharded(tmp_path: Path) -> None:
-    members = [(name, picture()) for name in ("a.jpg", "a.b.jpg", "a.c.jpg")]
+def test_shards_indexed_with_dots_in_fields_can_be_resharded(tmp_path: Path) -> None:
+    members = [(name, image()) for name in ("a.jpg", "a.b.jpg", "a.c.jpg")]
     write_tar(tmp_path / "old" / "a.tar", members)
     with pytest.raises(SourceError, match="--dots-in-fields"):
         wt.reshard(tmp_path / "old", tmp_path / "new", workers=1)

@@ -1,9 +1,8 @@
-"""Pack and unpack is the same tree, byte for byte, name for name; and what is hostile stays out."""
+"""`unpack()` restores the tree that was packed, byte for byte, and never writes outside its folder."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -28,20 +27,19 @@ from wds_tools.errors import (
     SampleError,
 )
 from wds_tools.reading.shardset import open_shards
-from wds_tools.upkeep import unpacker
 from wds_tools.upkeep.unpacker import unpack
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def picture(colour: int = 0) -> bytes:
+def png(colour: int = 0) -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (8, 6), (colour % 256, colour // 256, 77)).save(out, "PNG")
     return out.getvalue()
 
 
 def files(folder: Path) -> dict[bytes, bytes]:
-    """Return every file below a folder by its name's bytes."""
+    """Return the bytes of the relative path -> content, for every file below a folder."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return {os.fsencode(path.relative_to(folder)): path.read_bytes() for path in found}
 
@@ -59,17 +57,17 @@ def write(folder: Path, *samples: dict[str, Any], **options: Any) -> Path:
     return folder
 
 
-# --- a tree comes back ---
+# --- restored trees ---
 
 
-def test_pack_and_unpack_is_the_same_tree(photos: Path, packed: Path, tmp_path: Path) -> None:
+def test_pack_and_unpack_give_the_same_tree(photos: Path, packed: Path, tmp_path: Path) -> None:
     report = unpack(packed, tmp_path / "out")
     assert files(tmp_path / "out") == files(photos)
     assert (report.samples, report.written, report.kept) == (400, 400, 0)
     assert report.bytes == sum(map(len, files(photos).values()))
 
 
-def test_a_flat_folder_comes_back(photos: Path, tmp_path: Path) -> None:
+def test_a_flat_folder_is_restored(photos: Path, tmp_path: Path) -> None:
     wt.pack(photos / "cat", tmp_path / "packed", workers=1, images="keep")
     unpack(tmp_path / "packed", tmp_path / "out")
     assert files(tmp_path / "out") == files(photos / "cat")
@@ -90,14 +88,14 @@ trees = st.dictionaries(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees)
-def test_any_name_comes_back_byte_for_byte(
+def test_files_with_any_names_are_restored_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory, no_sync: None, tree: dict[tuple[bytes, bytes, bytes], int]
 ) -> None:
     folder = tmp_path_factory.mktemp("names")
     for (outer, name, ending), colour in tree.items():
         path = folder / "in" / os.fsdecode(outer) / os.fsdecode(name[: 255 - len(ending)] + ending)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(colour))
+        path.write_bytes(png(colour))
     wt.pack(folder / "in", folder / "packed", workers=1, shard_bytes=10_240, images="keep")
     unpack(folder / "packed", folder / "out")
     assert files(folder / "out") == files(folder / "in")
@@ -112,7 +110,7 @@ contents = st.dictionaries(st.sampled_from(["txt", "bin", "a.b", "txt.gz"]), st.
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(keys, contents, min_size=1, max_size=5))
-def test_any_key_comes_back_or_is_refused_and_none_leads_outside(
+def test_samples_with_any_keys_are_restored_or_refused_and_never_written_outside(
     tmp_path_factory: pytest.TempPathFactory, no_sync: None, samples: dict[str, dict[str, bytes]]
 ) -> None:
     folder = tmp_path_factory.mktemp("keys")
@@ -137,27 +135,27 @@ def test_any_key_comes_back_or_is_refused_and_none_leads_outside(
     assert {path.name for path in (folder / "out").iterdir()} <= {"deep"}
 
 
-def test_fields_beside_the_picture_keep_its_name_and_what_the_path_tells_is_left_out(tmp_path: Path) -> None:
+def test_fields_are_named_after_the_image_and_omitted_if_the_path_implies_them(tmp_path: Path) -> None:
     write(
         tmp_path / "in",
-        {"png": picture(), "cls": 0, "json": {"path": "cat/1.png", "class": "cat"}, "txt": "a cat"},
-        {"png": picture(1), "cls": 0, "json": {"path": "cat/1.jpg", "class": "cat"}, "txt": "another"},
-        {"png": picture(2), "cls": 0, "json": {"path": "cat/2.png", "class": "cat", "seen": 3}},
-        {"png": picture(3), "cls": 1, "json": {"path": "img/3.png", "class": "dog"}},
-        {"png": picture(4), "cls": 7, "json": {"path": "img/4.png"}},
-        {"png": picture(5), "json": {"path": "table.h5#5"}},
-        {"png": picture(6), "jpg": picture(7), "json": {"path": "img/6.jpg"}},
+        {"png": png(), "cls": 0, "json": {"path": "cat/1.png", "class": "cat"}, "txt": "a cat"},
+        {"png": png(1), "cls": 0, "json": {"path": "cat/1.jpg", "class": "cat"}, "txt": "another"},
+        {"png": png(2), "cls": 0, "json": {"path": "cat/2.png", "class": "cat", "seen": 3}},
+        {"png": png(3), "cls": 1, "json": {"path": "img/3.png", "class": "dog"}},
+        {"png": png(4), "cls": 7, "json": {"path": "img/4.png"}},
+        {"png": png(5), "json": {"path": "table.h5#5"}},
+        {"png": png(6), "jpg": png(7), "json": {"path": "img/6.jpg"}},
     )
     unpack(tmp_path / "in", tmp_path / "out")
     assert sorted(files(tmp_path / "out")) == [
-        b"cat/1.jpg",  # the name it had, though it is a PNG
+        b"cat/1.jpg",  # the original name, although the image is a PNG
         b"cat/1.jpg.txt",
         b"cat/1.png",
         b"cat/1.png.txt",
         b"cat/2.png",
         b"cat/2.png.json",
         b"img/3.png",
-        b"img/3.png.cls",  # the folder does not tell the class
+        b"img/3.png.cls",  # the folder is not the class
         b"img/3.png.json",
         b"img/4.png",
         b"img/4.png.cls",
@@ -167,14 +165,14 @@ def test_fields_beside_the_picture_keep_its_name_and_what_the_path_tells_is_left
     ]
 
 
-def test_samples_without_a_path_become_files_by_key(tmp_path: Path) -> None:
+def test_files_of_samples_without_a_path_are_named_by_key(tmp_path: Path) -> None:
     write(
         tmp_path / "in",
-        {"png": picture(), "cls": 3, "seg.png": b"mask"},
-        {"txt": "no picture", "json": {"path": "cat/1.png"}},
-        {"png": picture(1), "json": b"[1]"},
-        {"png": picture(2), "json": b"no json"},
-        {"png": picture(3), "json": {"path": 5}},
+        {"png": png(), "cls": 3, "seg.png": b"mask"},
+        {"txt": "no image", "json": {"path": "cat/1.png"}},
+        {"png": png(1), "json": b"[1]"},
+        {"png": png(2), "json": b"no json"},
+        {"png": png(3), "json": {"path": 5}},
         {"__key__": "deep/er/5", "txt": "x"},
     )
     unpack(tmp_path / "in", tmp_path / "out")
@@ -206,23 +204,23 @@ def test_samples_without_a_path_become_files_by_key(tmp_path: Path) -> None:
         (["txt"], "shards", ["a-000/000.txt"]),
     ],
 )
-def test_fields_and_layout_say_what_is_written(
+def test_fields_and_layout_determine_the_files(
     tmp_path: Path, fields: list[str] | None, layout: Any, written: list[str]
 ) -> None:
-    sample = {"png": picture(), "cls": 0, "txt": "x", "json": {"path": "cat/1.png", "class": "cat"}}
+    sample = {"png": png(), "cls": 0, "txt": "x", "json": {"path": "cat/1.png", "class": "cat"}}
     write(tmp_path / "in", sample)
     unpack(tmp_path / "in", tmp_path / "out", fields=fields, layout=layout)
     assert sorted(map(os.fsdecode, files(tmp_path / "out"))) == written
 
 
-def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(packed: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_before_anything_is_written(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingFieldError, match=r"has no 'mask'; it has cls, .*json"):
         unpack(packed, tmp_path / "out", fields=["image", "mask"])
     with pytest.raises(MissingFieldError):
         unpack(packed, tmp_path / "out", fields=[])
     with pytest.raises(OptionError, match="layout='flat'; allowed are paths, keys, shards"):
         unpack(packed, tmp_path / "out", layout="flat")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="is no local folder"):
+    with pytest.raises(OptionError, match="is not a local folder"):
         unpack(packed, "s3://bucket/out")
     with pytest.raises(NotADatasetError):
         unpack(tmp_path, tmp_path / "out")
@@ -233,16 +231,16 @@ def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(packed: Path, tm
     assert files(packed) == before
 
 
-# --- hostile and foreign ---
+# --- hostile datasets ---
 
 
 @pytest.mark.parametrize(
     "path", ["../evil.png", "/tmp/evil.png", "a/../../evil.png", "", "a//b.png", "\0.png", "\ud800"]
 )
 def test_a_path_that_leads_outside_is_refused_with_shard_and_key(tmp_path: Path, path: str) -> None:
-    write(tmp_path / "in", {"png": picture(), "json": {"path": path}})
+    write(tmp_path / "in", {"png": png(), "json": {"path": path}})
     with pytest.raises(
-        DestinationError, match=r"shard a-000\.tar, key 000: .* is no path inside a folder.*--layout keys"
+        DestinationError, match=r"shard a-000\.tar, key 000: .* is not a relative path inside a folder.*--layout keys"
     ):
         unpack(tmp_path / "in", tmp_path / "deep" / "out")
     assert sorted(path.name for path in tmp_path.rglob("*.png")) == []
@@ -250,7 +248,7 @@ def test_a_path_that_leads_outside_is_refused_with_shard_and_key(tmp_path: Path,
     assert sorted(files(tmp_path / "deep")) == [b"out/000.json", b"out/000.png"]
 
 
-def test_a_hostile_shard_of_others_cannot_leave_the_folder(tmp_path: Path) -> None:
+def test_a_key_that_leads_outside_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with tarfile.open(tmp_path / "in" / "x.tar", "w") as tar:
         for name in ("good.txt", "../../evil.txt"):
@@ -258,21 +256,21 @@ def test_a_hostile_shard_of_others_cannot_leave_the_folder(tmp_path: Path) -> No
             info.size = 1
             tar.addfile(info, io.BytesIO(b"x"))
     wt.index_shards(str(tmp_path / "in" / "x.tar"))
-    with pytest.raises(DestinationError, match=r"'../../evil.txt' is no path"):
+    with pytest.raises(DestinationError, match=r"'../../evil.txt' is not a relative path"):
         unpack(tmp_path / "in", tmp_path / "out" / "deep")
     assert not list(tmp_path.rglob("evil*"))
 
 
-def test_two_samples_of_one_path_are_refused_even_if_equal(tmp_path: Path) -> None:
-    same = {"png": picture(), "json": {"path": "cat/1.png"}}
+def test_two_samples_with_one_path_are_refused_even_if_they_are_equal(tmp_path: Path) -> None:
+    same = {"png": png(), "json": {"path": "cat/1.png"}}
     write(tmp_path / "in", same, same)
-    with pytest.raises(DestinationError, match=r"key 001: file 'cat/1\.png' comes from two samples"):
+    with pytest.raises(DestinationError, match=r"key 001: file 'cat/1\.png' would be written for two samples"):
         unpack(tmp_path / "in", tmp_path / "out")
-    with pytest.raises(DestinationError, match="comes from two samples"):
+    with pytest.raises(DestinationError, match="would be written for two samples"):
         unpack(tmp_path / "in", tmp_path / "out", overwrite=True)
 
 
-def test_keys_that_come_again_in_another_shard_have_a_folder_each(tmp_path: Path) -> None:
+def test_layout_shards_restores_samples_of_two_shards_with_one_key(tmp_path: Path) -> None:
     write(tmp_path / "in", {"__key__": "a", "txt": "1"}, {"__key__": "a", "txt": "2"}, maxcount=1)
     with pytest.raises(DestinationError, match="--layout shards"):
         unpack(tmp_path / "in", tmp_path / "out")
@@ -280,7 +278,7 @@ def test_keys_that_come_again_in_another_shard_have_a_folder_each(tmp_path: Path
     assert files(tmp_path / "two") == {b"a-000/a.txt": b"1", b"a-001/a.txt": b"2"}
 
 
-def test_a_damaged_byte_is_never_written(packed_copy: Path, tmp_path: Path) -> None:
+def test_a_damaged_sample_is_an_error_and_not_written(packed_copy: Path, tmp_path: Path) -> None:
     index = open_shards(packed_copy).index(0)
     path = packed_copy / "shard-000000.tar"
     data = bytearray(path.read_bytes())
@@ -292,16 +290,16 @@ def test_a_damaged_byte_is_never_written(packed_copy: Path, tmp_path: Path) -> N
     assert not (tmp_path / "out" / ".unpacking").exists()
 
 
-# --- again, after a kill, on a full disk ---
+# --- repeated and interrupted runs, full disks ---
 
 
-def test_a_second_run_keeps_everything_and_refuses_other_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
+def test_a_second_run_keeps_equal_files_and_refuses_changed_ones(photos: Path, packed: Path, tmp_path: Path) -> None:
     unpack(packed, tmp_path / "out")
     report = unpack(packed, tmp_path / "out")
     assert (report.written, report.kept) == (0, 400)
     changed = next((tmp_path / "out").glob("*/*.jpg"))
     changed.write_bytes(b"mine")
-    with pytest.raises(DestinationError, match="is there already and is something else"):
+    with pytest.raises(DestinationError, match="already exists with other content"):
         unpack(packed, tmp_path / "out")
     assert changed.read_bytes() == b"mine"
     report = unpack(packed, tmp_path / "out", overwrite=True)
@@ -309,7 +307,7 @@ def test_a_second_run_keeps_everything_and_refuses_other_bytes(photos: Path, pac
     assert files(tmp_path / "out") == files(photos)
 
 
-def test_other_files_in_the_folder_stay(packed: Path, tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_not_changed(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes").write_text("mine")
     unpack(packed, tmp_path / "out")
@@ -317,17 +315,17 @@ def test_other_files_in_the_folder_stay(packed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("goal", [1, 150, 399])
-def test_after_a_kill_the_same_call_ends_in_the_same_tree(
+def test_after_a_kill_between_two_files_the_same_call_completes_the_tree(
     photos: Path, packed: Path, tmp_path: Path, goal: int
 ) -> None:
     code = (
         "import os; from wds_tools import unpack; from wds_tools.upkeep import restore\n"
-        f"put, left = restore.Tree.put, [{goal}]\n"
-        "def counting(self, *words):\n"
+        f"put, left = restore.RestoreFolder.put, [{goal}]\n"
+        "def counting(self, *arguments):\n"
         "    left[0] -= 1\n"
         "    if left[0] < 0: os.link = lambda *_, **__: os.kill(os.getpid(), 9)\n"
-        "    return put(self, *words)\n"
-        "restore.Tree.put = counting\n"
+        "    return put(self, *arguments)\n"
+        "restore.RestoreFolder.put = counting\n"
         f"unpack({str(packed)!r}, 'out')"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -338,8 +336,8 @@ def test_after_a_kill_the_same_call_ends_in_the_same_tree(
     assert files(tmp_path / "out") == files(photos)
 
 
-def test_a_kill_from_outside_leaves_whole_files_only(photos: Path, packed: Path, tmp_path: Path) -> None:
-    whole = files(photos)
+def test_after_a_kill_at_any_time_there_are_only_complete_files(photos: Path, packed: Path, tmp_path: Path) -> None:
+    expected = files(photos)
     code = f"from wds_tools import unpack; unpack({str(packed)!r}, 'out')"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment) as process:
@@ -347,12 +345,12 @@ def test_a_kill_from_outside_leaves_whole_files_only(photos: Path, packed: Path,
             time.sleep(0.001)
         process.kill()
     left = {name: data for name, data in files(tmp_path / "out").items() if not name.startswith(b".unpacking")}
-    assert left.items() <= whole.items()
+    assert left.items() <= expected.items()
     unpack(packed, tmp_path / "out")
-    assert files(tmp_path / "out") == whole
+    assert files(tmp_path / "out") == expected
 
 
-def test_a_full_disk_is_told_and_the_files_so_far_are_kept(packed: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_the_files_so_far_are_kept(packed: Path, tmp_path: Path) -> None:
     code = (
         "import resource; from wds_tools import unpack\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))\n"
@@ -367,7 +365,7 @@ def test_a_full_disk_is_told_and_the_files_so_far_are_kept(packed: Path, tmp_pat
     assert unpack(packed, tmp_path / "out").kept > 0
 
 
-def test_a_dataset_behind_a_url_is_unpacked_and_fills_no_cache(
+def test_a_dataset_at_a_url_is_unpacked_without_the_cache(
     photos: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fsspec
@@ -383,6 +381,7 @@ def test_a_dataset_behind_a_url_is_unpacked_and_fills_no_cache(
     assert not (tmp_path / "cache").exists()
 
 
-def test_the_summary_of_json_is_strict_about_its_type() -> None:
-    assert unpacker._told_by_path({"path": "a/b", "class": 3}) == set()
-    assert json.dumps(sorted(unpacker._told_by_path({"path": "a/b", "class": "a"}))) == '["cls", "json"]'
+def test_a_class_that_is_not_text_is_not_implied_by_the_path(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"png": png(), "cls": 3, "json": {"path": "3/1.png", "class": 3}})
+    unpack(tmp_path / "in", tmp_path / "out")
+    assert sorted(files(tmp_path / "out")) == [b"3/1.png", b"3/1.png.cls", b"3/1.png.json"]

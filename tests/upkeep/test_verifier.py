@@ -1,4 +1,4 @@
-"""Damage of every kind, made on real packed photographs: it is found, named, and counted."""
+"""`verify()` finds, names and counts every kind of damage to a packed dataset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wds_tools.upkeep.indexer import index_shards
 from wds_tools.upkeep.verifier import Damage, verify
 
 SHARD = "shard-000001.tar"
-NUMBERS = ("label", "width", "height", "orientation", "restart", "mcu_width", "mcu_height")
+NUMBER_COLUMNS = ("label", "width", "height", "orientation", "restart", "mcu_width", "mcu_height")
 
 
 def flip(path: Path, offset: int, bit: int = 0) -> None:
@@ -38,7 +38,7 @@ def index_of(folder: Path, shard: str = SHARD) -> Index:
 
 
 def rewrite(folder: Path, index: Index, shard: bytes | None = None) -> None:
-    """Replace an index and perhaps its shard, and make the manifest agree with them."""
+    """Replace an index, and its shard if given; update the manifest accordingly."""
     manifest = from_json((folder / "manifest.json").read_bytes())
     if shard is not None:
         (folder / index.shard).write_bytes(shard)
@@ -58,7 +58,7 @@ def only_damage(folder: Path) -> Damage:
     return report.damages[0]
 
 
-def test_a_packed_dataset_is_whole(packed: Path) -> None:
+def test_a_packed_dataset_has_no_damage(packed: Path) -> None:
     report = verify(packed)
     manifest = from_json((packed / "manifest.json").read_bytes())
     assert report.ok
@@ -77,20 +77,20 @@ def test_a_flipped_bit_in_a_field_names_key_field_and_byte(packed_copy: Path, na
     assert (damage.shard, damage.key, damage.field) == (SHARD, index.keys[row], name)
     assert damage.offset == columns.offset[row]
     assert f"the XXH3-64 of its {columns.size[row]:,} bytes is" in damage.reason
-    assert f"its index says {columns.xxh3[row]:016x}" in damage.reason
+    assert f"its index states {columns.xxh3[row]:016x}" in damage.reason
 
 
-@pytest.mark.parametrize("place", [0, 99, 124, 155, 257, 511])
-def test_a_flipped_bit_in_a_header_names_the_member_and_byte(packed_copy: Path, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 99, 124, 155, 257, 511])
+def test_a_flipped_bit_in_a_header_names_the_member_and_byte(packed_copy: Path, position: int) -> None:
     index = index_of(packed_copy)
     header = int(index.fields["cls"].offset[3]) - BLOCK
-    flip(packed_copy / SHARD, header + place, bit=1)
+    flip(packed_copy / SHARD, header + position, bit=1)
     damage = only_damage(packed_copy)
     assert (damage.shard, damage.key, damage.field, damage.offset) == (SHARD, index.keys[3], "cls", header)
     assert "its tar header: not a tar header" in damage.reason
 
 
-def test_damage_behind_damage_is_found_too(packed_copy: Path) -> None:
+def test_several_damages_of_one_shard_and_of_the_next_are_all_found(packed_copy: Path) -> None:
     index = index_of(packed_copy)
     offset, size = index.fields["cls"].offset, index.fields["cls"].size
     flip(packed_copy / SHARD, int(offset[0]) - BLOCK)
@@ -108,18 +108,18 @@ def test_damage_behind_damage_is_found_too(packed_copy: Path) -> None:
 
 def test_a_flipped_bit_in_padding_is_named_by_its_byte(packed_copy: Path) -> None:
     index = index_of(packed_copy)
-    place = int(index.fields["cls"].offset[5]) + 100
-    flip(packed_copy / SHARD, place)
+    offset = int(index.fields["cls"].offset[5]) + 100
+    flip(packed_copy / SHARD, offset)
     damage = only_damage(packed_copy)
-    assert (damage.shard, damage.key, damage.offset) == (SHARD, None, place)
+    assert (damage.shard, damage.key, damage.offset) == (SHARD, None, offset)
     assert "bytes between them have changed" in damage.reason
 
 
-def test_a_flipped_bit_in_the_closing_blocks_is_behind_the_last_member(packed_copy: Path) -> None:
+def test_a_flipped_bit_in_the_closing_blocks_is_reported_after_the_last_member(packed_copy: Path) -> None:
     flip(packed_copy / SHARD, (packed_copy / SHARD).stat().st_size - 1)
     damage = only_damage(packed_copy)
     assert damage.key is None
-    assert "behind the last member: data behind the end of the archive" in damage.reason
+    assert "after the last member: data behind the end of the archive" in damage.reason
     assert damage.offset == (packed_copy / SHARD).stat().st_size - 1
 
 
@@ -138,7 +138,7 @@ def test_any_flipped_bit_of_a_shard_or_an_index_is_damage_of_that_shard(packed_c
 
 
 @pytest.mark.parametrize("keep", [0, 1, 511, 512, 5000, -1, -1024])
-def test_a_cut_shard_names_where_it_ends(packed_copy: Path, keep: int) -> None:
+def test_a_truncated_shard_is_damage_at_its_end(packed_copy: Path, keep: int) -> None:
     data = (packed_copy / SHARD).read_bytes()
     (packed_copy / SHARD).write_bytes(data[:keep])
     damage = only_damage(packed_copy)
@@ -146,7 +146,7 @@ def test_a_cut_shard_names_where_it_ends(packed_copy: Path, keep: int) -> None:
     assert f"has {len(data[:keep]):,} bytes, its manifest says {len(data):,}" in damage.reason
 
 
-def test_two_swapped_shards_are_both_damage(packed_copy: Path) -> None:
+def test_two_swapped_shards_are_both_damaged(packed_copy: Path) -> None:
     first, second = packed_copy / SHARD, packed_copy / "shard-000002.tar"
     first.rename(packed_copy / "x")
     second.rename(first)
@@ -184,7 +184,7 @@ def test_a_damaged_manifest_is_damage(packed_copy: Path) -> None:
 
 
 def edit_manifest(folder: Path, **changes: object) -> None:
-    """Write a manifest that says something else, with the checksum of that."""
+    """Change a manifest and give it a valid checksum."""
     manifest = from_json((folder / "manifest.json").read_bytes())
     (folder / "manifest.json").write_text(to_json(replace(manifest, **changes)))
 
@@ -210,23 +210,23 @@ def test_class_numbers_without_a_name_are_noted(packed_copy: Path) -> None:
     assert any("it names 1 classes, and samples have class numbers up to" in note for note in report.notes)
 
 
-def test_a_manifest_of_version_1_is_whole_and_its_lack_of_a_checksum_is_noted(packed_copy: Path) -> None:
+def test_a_manifest_of_version_1_is_valid_and_its_lack_of_a_checksum_is_noted(packed_copy: Path) -> None:
     assert verify(packed_copy).notes == []
     make_version_1(packed_copy / "manifest.json")
     report = verify(packed_copy)
     assert report.ok
     assert len(report.notes) == 1
-    assert "version 1 and has no checksum" in report.notes[0]
+    assert "version 1, which has no checksum" in report.notes[0]
     assert f"wds-tools reseal {packed_copy}" in report.notes[0]
 
 
 def make_version_1(path: Path) -> None:
-    words = json.loads(path.read_text())
-    del words["xxh3"]
-    path.write_text(json.dumps(words | {"version": 1}, indent=2))
+    values = json.loads(path.read_text())
+    del values["xxh3"]
+    path.write_text(json.dumps(values | {"version": 1}, indent=2))
 
 
-# --- an index that is whole, and wrong ---
+# --- an index with a valid checksum that contradicts its shard ---
 
 
 def test_an_index_that_names_another_key_is_damage(packed_copy: Path) -> None:
@@ -234,20 +234,20 @@ def test_an_index_that_names_another_key_is_damage(packed_copy: Path) -> None:
     rewrite(packed_copy, replace(index, keys=["other", *index.keys[1:]]))
     report = verify(packed_copy)
     assert [damage.key for damage in report.damages] == [index.keys[0]] * 3
-    assert "its index says field 'jpg' of key 'other'" in "".join(damage.reason for damage in report.damages)
+    assert "its index has field 'jpg' of key 'other'" in "".join(damage.reason for damage in report.damages)
 
 
-def test_a_member_that_the_index_does_not_name_is_damage(packed_copy: Path) -> None:
+def test_a_member_that_the_index_lacks_is_damage(packed_copy: Path) -> None:
     index = index_of(packed_copy)
     data = (packed_copy / SHARD).read_bytes()[: -len(END)]
     extra = build_header("stray.jpg", 3) + b"abc".ljust(BLOCK, b"\0")
     rewrite(packed_copy, index, data + extra + END)
     damage = only_damage(packed_copy)
     assert (damage.key, damage.field, damage.offset) == ("stray", "jpg", len(data))
-    assert "its index says nothing" in damage.reason
+    assert "its index has no field" in damage.reason
 
 
-def test_a_field_that_the_archive_does_not_have_is_damage(packed_copy: Path) -> None:
+def test_a_field_that_the_archive_lacks_is_damage(packed_copy: Path) -> None:
     index = index_of(packed_copy)
     keys = [*index.keys, "ghost"]
     fields = {
@@ -259,7 +259,7 @@ def test_a_field_that_the_archive_does_not_have_is_damage(packed_copy: Path) -> 
         )
         for name, part in index.fields.items()
     }
-    more = {name: np.append(getattr(index, name), 1) for name in NUMBERS}
+    more = {name: np.append(getattr(index, name), 1) for name in NUMBER_COLUMNS}
     index = replace(index, keys=keys, fields=fields, mode=[*index.mode, "RGB"], **more)
     rewrite(packed_copy, index)
     manifest = from_json((packed_copy / "manifest.json").read_bytes())
@@ -270,28 +270,29 @@ def test_a_field_that_the_archive_does_not_have_is_damage(packed_copy: Path) -> 
     assert "the archive has no such member" in damage.reason
 
 
-def test_two_fields_at_one_place_are_damage(packed_copy: Path) -> None:
+def test_two_fields_at_one_offset_are_damage(packed_copy: Path) -> None:
     index = index_of(packed_copy)
     cls = index.fields["cls"]
-    twice = replace(cls, **{name: first_again(getattr(cls, name)) for name in ("offset", "size", "xxh3")})
+    twice = replace(cls, **{name: with_first_repeated(getattr(cls, name)) for name in ("offset", "size", "xxh3")})
     rewrite(packed_copy, replace(index, fields={**index.fields, "cls": twice}))
     report = verify(packed_copy)
-    assert "its index puts two fields at this byte" in "".join(damage.reason for damage in report.damages)
+    assert "its index has two fields at this byte" in "".join(damage.reason for damage in report.damages)
     assert {damage.shard for damage in report.damages} == {SHARD}
 
 
-def first_again(column: np.ndarray) -> np.ndarray:
+def with_first_repeated(column: np.ndarray) -> np.ndarray:
+    """Return a column whose second value is replaced by the first."""
     return np.concatenate([column[:1], column[:1], column[2:]])
 
 
-def test_an_index_of_another_shard_checksum_is_damage(packed_copy: Path) -> None:
+def test_an_index_with_another_shard_checksum_is_damage(packed_copy: Path) -> None:
     rewrite(packed_copy, replace(index_of(packed_copy), shard_xxh3="0" * 32))
     text = (packed_copy / "manifest.json").read_bytes()
     manifest = from_json(text)
     right = xxhash.xxh3_128_hexdigest((packed_copy / SHARD).read_bytes())
     shards = tuple(replace(e, xxh3=right) if e.name == SHARD else e for e in manifest.shards)
     (packed_copy / "manifest.json").write_text(to_json(replace(manifest, shards=shards)))
-    assert f"its manifest says {right}" in only_damage(packed_copy).reason
+    assert f"its manifest states {right}" in only_damage(packed_copy).reason
 
 
 # --- other datasets ---
@@ -299,7 +300,7 @@ def test_an_index_of_another_shard_checksum_is_damage(packed_copy: Path) -> None
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """Return a folder with a shard that GNU tar might have written, with a folder and long names, indexed."""
+    """Return a folder with an indexed shard in GNU tar's format, which has a folder and long names."""
     with tarfile.open(tmp_path / "f.tar", "w", format=tarfile.GNU_FORMAT) as tar:
         folder = tarfile.TarInfo("train")
         folder.type = tarfile.DIRTYPE
@@ -312,22 +313,22 @@ def foreign(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_members_that_are_no_fields_are_no_damage(foreign: Path) -> None:
+def test_members_that_are_not_fields_are_not_damage(foreign: Path) -> None:
     assert verify(foreign).ok
     (foreign / "stray").write_text("x")
     assert (verify(foreign / "f.tar").ok, verify(foreign / "f.tar").strangers) == (True, [])
     assert verify(foreign / "manifest.json").ok
 
 
-def test_damage_of_a_long_name_names_its_field(foreign: Path) -> None:
+def test_damage_to_the_header_of_a_long_name_names_the_field(foreign: Path) -> None:
     index = index_of(foreign, "f.tar")
     content = int(index.fields["txt"].offset[1])
-    flip(foreign / "f.tar", content - 3 * BLOCK + 3)  # the header of the header that holds the name
+    flip(foreign / "f.tar", content - 3 * BLOCK + 3)  # the extra header before the block with the long name
     damage = only_damage(foreign)
     assert (damage.key, damage.field, damage.offset) == (index.keys[1], "txt", content - 3 * BLOCK)
 
 
-def test_files_that_the_manifest_does_not_name_are_mentioned_and_no_damage(packed_copy: Path) -> None:
+def test_files_that_the_manifest_does_not_list_are_reported_but_not_as_damage(packed_copy: Path) -> None:
     shutil.copy(packed_copy / SHARD, packed_copy / "shard-000099.tar")
     (packed_copy / "notes.txt").write_text("x")
     (packed_copy / "skipped.jsonl").write_text("")
@@ -336,19 +337,19 @@ def test_files_that_the_manifest_does_not_name_are_mentioned_and_no_damage(packe
     assert report.strangers == ["notes.txt", "shard-000099.tar"]
 
 
-def test_a_manifest_of_another_name_is_no_stranger_to_itself(packed_copy: Path) -> None:
+def test_a_manifest_with_another_name_is_not_reported_as_an_unlisted_file(packed_copy: Path) -> None:
     (packed_copy / "manifest.json").rename(packed_copy / "train.json")
     assert verify(packed_copy / "train.json").strangers == []
 
 
-def test_the_shards_of_a_pattern_are_checked_and_no_others(packed_copy: Path) -> None:
+def test_only_the_shards_of_a_pattern_are_checked(packed_copy: Path) -> None:
     flip(packed_copy / "shard-000002.tar", 600)
     report = verify(f"{packed_copy}/shard-{{000000..000001}}.tar")
     assert (report.ok, report.shards, report.strangers) == (True, 2, [])
     assert not verify(f"{packed_copy}/shard-{{000000..000002}}.tar").ok
 
 
-def test_a_dataset_behind_a_url_is_checked(packed_copy: Path) -> None:
+def test_a_dataset_at_a_url_is_checked(packed_copy: Path) -> None:
     import fsspec
 
     memory = fsspec.filesystem("memory")
@@ -362,13 +363,13 @@ def test_a_dataset_behind_a_url_is_checked(packed_copy: Path) -> None:
         memory.rm("/verify", recursive=True)
 
 
-def test_no_dataset_is_an_error_and_no_damage(tmp_path: Path) -> None:
+def test_a_path_without_a_dataset_is_an_error(tmp_path: Path) -> None:
     for folder in (tmp_path / "nothing", tmp_path):
         with pytest.raises(NotADatasetError):
             verify(folder)
 
 
-def test_a_shard_that_cannot_be_read_is_unchecked_and_no_damage(packed_copy: Path) -> None:
+def test_a_shard_that_cannot_be_read_is_unchecked_and_not_damaged(packed_copy: Path) -> None:
     (packed_copy / SHARD).unlink()
     (packed_copy / SHARD).mkdir()
     report = verify(packed_copy)
@@ -378,9 +379,9 @@ def test_a_shard_that_cannot_be_read_is_unchecked_and_no_damage(packed_copy: Pat
     assert "it is a folder" in report.unchecked[SHARD]
 
 
-def test_storage_that_fails_is_unchecked_and_no_damage(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_on_failing_storage_are_unchecked_and_not_damaged(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: LocalStore, name: str, *_: object, **__: object) -> None:
-        raise StoreError("no answer")
+        raise StoreError("connection refused")
 
     monkeypatch.setattr(LocalStore, "fetch", fail)
     report = verify(packed)
@@ -391,7 +392,9 @@ def test_storage_that_fails_is_unchecked_and_no_damage(packed: Path, monkeypatch
 # --- the report ---
 
 
-def test_a_report_lists_a_bounded_number_and_counts_all(packed_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_lists_a_limited_number_of_damages_and_counts_all(
+    packed_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.modules[verify.__module__], "MAX_DAMAGES", 5)
     index = index_of(packed_copy)
     data = bytearray((packed_copy / SHARD).read_bytes())
@@ -404,7 +407,7 @@ def test_a_report_lists_a_bounded_number_and_counts_all(packed_copy: Path, monke
     assert [damage.shard for damage in report.damages] == ["shard-000000.tar", *[SHARD] * 4]
 
 
-def test_a_bar_is_shown_where_it_is_asked_for(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_is_shown_only_with_progress(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verify(packed)
     verify(packed, progress=False)
     assert capsys.readouterr().err == ""
@@ -412,12 +415,12 @@ def test_a_bar_is_shown_where_it_is_asked_for(packed: Path, capsys: pytest.Captu
     assert "100%" in capsys.readouterr().err
 
 
-def test_a_report_is_json(packed_copy: Path) -> None:
+def test_a_report_can_be_converted_to_json(packed_copy: Path) -> None:
     flip(packed_copy / SHARD, 600)
     raw = json.loads(json.dumps(verify(packed_copy).to_dict()))
     assert (raw["ok"], raw["damage_count"], raw["damages"][0]["shard"]) == (False, 1, SHARD)
 
 
-def test_a_damage_reads_as_one_line() -> None:
+def test_a_damage_as_text_has_all_known_facts_in_one_line() -> None:
     assert str(Damage("s.tar", "k", "jpg", 5, "is broken")) == "shard s.tar, key k, field jpg, byte 5: is broken"
     assert str(Damage("s.tar", None, None, 0, "is broken")) == "shard s.tar, byte 0: is broken"

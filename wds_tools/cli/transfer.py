@@ -10,7 +10,7 @@ import click
 from wds_tools.cli.words import PLACE, Run, amount, example
 
 if TYPE_CHECKING:
-    from wds_tools.upkeep.unpacker import Layout
+    from wds_tools.upkeep.unpacker import UnpackLayout
 
 
 @click.command(epilog=example("wds-tools merge shards/2024 shards/2025 -o shards/both"))
@@ -57,7 +57,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
 )
 @click.option("--overwrite", is_flag=True, help="Replace files that are there and have other bytes.")
 @click.pass_obj
-def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: Layout, overwrite: bool) -> None:
+def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: UnpackLayout, overwrite: bool) -> None:
     """Write the samples of a dataset to files.
 
     Pictures that pack took from a folder get their paths back (layout paths); other samples become KEY.FIELD files

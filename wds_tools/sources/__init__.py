@@ -1,1 +1,1 @@
-"""Inputs of the packer: each format becomes a list of light records, and reads one record's bytes at a time."""
+"""Inputs of the packer: each format lists its records, and reads the bytes of one record at a time."""

@@ -1,6 +1,7 @@
-"""Images as numbers in one large array: what HDF5, NumPy, Zarr and tensor files have in common.
+"""Images as pixels in one large array: the common base of the HDF5, NumPy, Zarr and tensor sources.
 
-Pixels must be uint8. Other numbers are refused: whether 0.5 is mid-grey or nearly black is the user's to say.
+Pixels must be uint8. Other types are refused, because their range is not known: 0.5 may be mid-grey
+or nearly black.
 """
 
 from __future__ import annotations
@@ -22,30 +23,40 @@ from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     WINDOW_BYTES,
     Input,
-    Lazy,
+    LazySource,
     Listing,
     Record,
     Skip,
+    as_source_error,
     field_bytes,
-    refusing,
     stamp_files,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, no_image, pick, plain_name
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    check_columns,
+    fact_name,
+    facts_bytes,
+    find_column,
+    no_image_error,
+    plain_name,
+)
 from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 
-_BAD = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)  # what h5py and Zarr raise on damage
+# Raised by h5py and Zarr for damaged files.
+_READ_ERRORS = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)
 
 
 @dataclass(slots=True)
 class Arrays:
-    """The arrays of a file, open: each has ``shape``, ``dtype`` and slices.
+    """The arrays of an open file.
 
     Attributes:
-        arrays: By name.
-        classes: Class names that the file states.
-        mean_bytes: Mean length of an image, if images are encoded.
+        arrays: Name -> array with ``shape``, ``dtype`` and slicing.
+        classes: Class names, if the file contains them.
+        mean_bytes: Mean length of an encoded image in bytes; None if images are pixels.
     """
 
     arrays: Mapping[str, Any]
@@ -55,20 +66,20 @@ class Arrays:
 
 @dataclass(slots=True)
 class _Roles:
-    """What is what in the arrays of a file."""
+    """The roles of the arrays of a file."""
 
     images: Any
     labels: Any | None
-    layout: str  # "HW", "HWC", "CHW", or "bytes" of encoded images
-    facts: dict[str, NDArray[Any]] = field(default_factory=dict)  # [N] each
-    others: dict[str, Any] = field(default_factory=dict)  # field name: [N, ...]
+    layout: str  # "HW", "HWC", "CHW", or "bytes" for encoded images
+    facts: dict[str, NDArray[Any]] = field(default_factory=dict)  # key in the json field -> [N]
+    others: dict[str, Any] = field(default_factory=dict)  # field name -> [N, ...]
 
 
-class ArraySource(Lazy):
-    """A file with an array of images and, maybe, arrays of the same length beside it.
+class ArraySource(LazySource):
+    """A file with an array of images, and optionally labels and other arrays of the same length.
 
     Args:
-        path: The file, or a folder that is one.
+        path: The file, or the folder of a store.
         classes: Class names by number.
         columns: Names of the arrays: ``image`` and ``label``.
     """
@@ -87,38 +98,38 @@ class ArraySource(Lazy):
         raise NotImplementedError
 
     def files(self) -> list[Path]:
-        """Return the files whose content identifies the source."""
+        """Return the files that are hashed for `Listing.stamp`."""
         return [self.path]
 
     def scan(self) -> Listing:
         """List the rows of the array of images.
 
         Raises:
-            SourceError: No such file or array, or one that holds no images.
+            SourceError: There is no such file or array, or the array contains no images.
         """
         roles = self._roles
         count = roles.images.shape[0]
-        with refusing(f"{self.path}: labels cannot be read", *_BAD):
-            raw = roles.labels[:].tolist() if roles.labels is not None else [None] * count
+        with as_source_error(f"{self.path}: labels cannot be read", *_READ_ERRORS):
+            labels = roles.labels[:].tolist() if roles.labels is not None else [None] * count
         size, rows = self._image_bytes(roles), _chunk_rows(roles.images)
-        fixed = sum(field_bytes(_row_bytes(array, name)) for name, array in roles.others.items())
+        others = sum(field_bytes(_row_bytes(array, name)) for name, array in roles.others.items())
         inputs, skipped = [], list[Skip]()
         for row in range(count):
-            extra = fixed + facts_bytes(_facts(roles, row)) if roles.facts else fixed
+            extra = others + facts_bytes(_facts(roles, row)) if roles.facts else others
             group = row // rows if rows > 1 else -1
             inputs.append(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra))
         known = self.classes or self._arrays.classes
-        inputs, classes = label_inputs(inputs, raw, known, skipped, where=str(self.path))
+        inputs, classes = label_inputs(inputs, labels, known, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(self.files()) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
-        """Return a row: pixels, or the encoded image as it is stored.
+        """Read a row: pixels, or the stored bytes of an encoded image.
 
         Raises:
-            SourceError: It cannot be read.
+            SourceError: The row cannot be read.
         """
-        roles, row = self._roles, entry.place[0]
-        with refusing("cannot be read", *_BAD):
+        roles, row = self._roles, entry.location[0]
+        with as_source_error("cannot be read", *_READ_ERRORS):
             image = self._row(IMAGE, roles.images, row)
             fields = {
                 name: _encode_other(name, np.asarray(self._row(name, array, row)))
@@ -136,20 +147,20 @@ class ArraySource(Lazy):
 
     @cached_property
     def _roles(self) -> _Roles:
-        """Return images, labels and the rest: by name, else the only one that can be meant."""
-        with refusing(f"{self.path} cannot be read", *_BAD):
-            return self._find(self._arrays.arrays, str(self.path))
+        """Find images and labels by name, or by shape and type if only one array fits."""
+        with as_source_error(f"{self.path} cannot be read", *_READ_ERRORS):
+            return self._find_roles(self._arrays.arrays, str(self.path))
 
-    def _find(self, arrays: Mapping[str, Any], where: str) -> _Roles:
-        images = pick(IMAGE, arrays, self.columns, where=where) or _only(arrays, _looks_like_images)
+    def _find_roles(self, arrays: Mapping[str, Any], where: str) -> _Roles:
+        images = find_column(IMAGE, arrays, self.columns, where=where) or _only(arrays, _looks_like_images)
         if images is None:
-            raise no_image(
+            raise no_image_error(
                 where, [f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items()], "array"
             )
         rest = {
             name: array for name, array in arrays.items() if name != images and _rows(array) == _rows(arrays[images])
         }
-        labels = pick(LABEL, rest, self.columns, where=where)
+        labels = find_column(LABEL, rest, self.columns, where=where)
         labels = labels or _only(rest, lambda array: array.ndim == 1 and array.dtype.kind in "iu")
         roles = _Roles(arrays[images], _flat(rest.pop(labels), where) if labels else None, "")
         roles.layout = _layout(roles.images, where, images)
@@ -162,7 +173,7 @@ class ArraySource(Lazy):
         return roles
 
     def _row(self, name: str, array: Any, row: int) -> Any:
-        """Return one row; those that are stored together are read together, once."""
+        """Return one row, from a cached chunk if the array has chunks."""
         rows = _chunk_rows(array)
         if rows == 1:
             return array[row]
@@ -185,6 +196,7 @@ def _to_image(image: Any, layout: str) -> bytes | NDArray[np.uint8]:
 
 
 def _layout(images: Any, where: str, name: str) -> str:
+    """Return the layout of a row: "HW", "HWC", "CHW", or "bytes" for variable-length uint8."""
     if images.ndim == 1 and (images.dtype.metadata or {}).get("vlen") == np.uint8:
         return "bytes"
     return check_pixels(tuple(images.shape[1:]), images.dtype, f"{where}: array {name!r}")
@@ -195,6 +207,7 @@ def _looks_like_images(array: Any) -> bool:
 
 
 def _only(arrays: Mapping[str, Any], test: Any) -> str | None:
+    """Return the name of the array that passes a test, if it is the only one."""
     names = [name for name, array in arrays.items() if test(array)]
     return names[0] if len(names) == 1 else None
 
@@ -204,18 +217,19 @@ def _rows(array: Any) -> int:
 
 
 def _flat(labels: Any, where: str) -> Any:
+    """Return labels as [N]; allowed are [N] and [N, 1]."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:][:, 0]
     if labels.ndim != 1:
         raise SourceError(
-            f"{where} has labels of shape {list(labels.shape)}; allowed is one number or name for each image: "
-            "turn one-hot rows into numbers with argmax(1)"
+            f"{where} has labels of shape {list(labels.shape)}; allowed is one number or name per image: "
+            "convert one-hot rows with argmax(1)"
         )
     return labels
 
 
 def _chunk_rows(array: Any) -> int:
-    """Return how many rows are stored together."""
+    """Return the number of rows of a chunk; 1 without chunks."""
     chunks = getattr(array, "chunks", None)
     return max(1, min(int(chunks[0]), int(array.shape[0]))) if chunks else 1
 
@@ -225,6 +239,7 @@ def _facts(roles: _Roles, row: int) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as a value for JSON."""
     value = value.item()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
@@ -232,6 +247,7 @@ def _plain(value: Any) -> Any:
 
 
 def _row_bytes(array: Any, name: str) -> int:
+    """Return an upper bound of the bytes of a row as a PNG or .npy file."""
     if name.endswith(".png"):
         return png_bound(tuple(array.shape[1:]), "HW")
     return 256 + int(math.prod(array.shape[1:])) * int(array.dtype.itemsize)

@@ -1,6 +1,6 @@
-"""Arrow files, as ``datasets.save_to_disk`` writes them (stream format), and in the file format.
+"""Arrow files in the stream format, which ``datasets.save_to_disk`` writes, and in the file format.
 
-They are mapped, so that a record is read where it lies, and lengths are exact.
+They are memory-mapped: a record is read without its neighbours, and lengths are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, field_bytes, stamp_files
 from wds_tools.sources.columns import check_columns, facts_bytes
 from wds_tools.sources.files import find_files
 from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
@@ -23,15 +23,15 @@ from wds_tools.sources.labels import label_inputs
 
 
 def is_arrow(name: str) -> bool:
-    """Tell by a file's name."""
+    """Return whether a file name is that of an Arrow file."""
     return name.lower().endswith((".arrow", ".feather", ".ipc"))
 
 
-class ArrowSource(Lazy):
+class ArrowSource(LazySource):
     """Arrow files with images in a column.
 
     Args:
-        path: A file, or a folder that ``save_to_disk`` wrote.
+        path: A file, a pattern, or a folder, such as one that ``save_to_disk`` wrote.
         classes: Class names by number; None takes those of the metadata.
         columns: Names of the columns: ``image`` and ``label``.
     """
@@ -50,25 +50,25 @@ class ArrowSource(Lazy):
         """List the rows of all files.
 
         Raises:
-            SourceError: No such file, or no column of images.
+            SourceError: There is no such file, or no column of images.
         """
-        with refusing(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
+        with as_source_error(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
             rows = list(self._rows())
         skipped = [Skip(path, "is empty") for path, _, size, _, _ in rows if size == 0]
         rows = [row for row in rows if row[2]]
-        inputs = [Input(path, size, None, place, -1, extra) for path, place, size, _, extra in rows]
-        raw = [label for _, _, _, label, _ in rows]
-        inputs, classes = label_inputs(inputs, raw, self._roles.classes, skipped, where=str(self.path))
+        inputs = [Input(path, size, None, location, -1, extra) for path, location, size, _, extra in rows]
+        labels = [label for _, _, _, label, _ in rows]
+        inputs, classes = label_inputs(inputs, labels, self._roles.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
-        """Return one row.
+        """Read one row.
 
         Raises:
-            SourceError: It cannot be read, or holds no image.
+            SourceError: The row cannot be read, or contains no image.
         """
-        file, number, row = entry.place
-        with refusing("cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
+        file, number, row = entry.location
+        with as_source_error("cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
             roles = self._roles
             batch = self._batches(file)[number]
             return to_record({name: batch.column(name)[row].as_py() for name in [roles.image, *roles.rest]}, roles)
@@ -76,7 +76,7 @@ class ArrowSource(Lazy):
     def _find(self) -> tuple[Path, ...]:
         state = self.path / "state.json"
         if state.is_file():
-            with refusing(f"{state} cannot be read", ValueError, KeyError, TypeError):
+            with as_source_error(f"{state} cannot be read", ValueError, KeyError, TypeError):
                 names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
             return tuple(self.path / name for name in names)
         return find_files(self.path, is_arrow, "Arrow")
@@ -90,7 +90,7 @@ class ArrowSource(Lazy):
         return find_roles(self._batches(0)[0].schema, self.columns, self.classes, str(self.paths[0]))
 
     def _batches(self, file: int) -> list[Any]:
-        """Return the batches of a file, mapped; their offsets are checked, because data may lie."""
+        """Return the mapped batches of a file, validated: wrong offsets would read outside the file."""
         if file not in self._opened:
             source = pa.memory_map(str(self.paths[file]))
             try:
@@ -102,12 +102,12 @@ class ArrowSource(Lazy):
             for batch in batches:
                 batch.validate(full=True)
             if not batches:
-                raise SourceError(f"{self.paths[file]} holds no row")
+                raise SourceError(f"{self.paths[file]} contains no rows")
             self._opened[file] = batches
         return self._opened[file]
 
     def _rows(self) -> Iterator[tuple[str, tuple[int, ...], int, Any, int]]:
-        """Yield (path, place, bytes of the image, label, bytes of the rest) of every row."""
+        """Yield (path, location, length of the image, label, bytes of other fields) of every row."""
         for file, path in enumerate(self.paths):
             first = 0
             for number, batch in enumerate(self._batches(file)):
@@ -121,13 +121,14 @@ class ArrowSource(Lazy):
 
 
 def _lengths(column: Any) -> Any:
-    """Return the length of each image; null where there is none."""
+    """Return the length of each image; null for a row without one."""
     return pc.binary_length(column.field("bytes") if pa.types.is_struct(column.type) else column)
 
 
 def _extra_bytes(batch: Any, roles: Roles) -> list[int]:
+    """Return for each row the bytes that its fields besides image and label take in a shard."""
     total = [0] * batch.num_rows
-    for name in roles.pictures:
+    for name in roles.more_images:
         total = [a + field_bytes(b or 0) for a, b in zip(total, _lengths(batch.column(name)).to_pylist(), strict=True)]
     for name in roles.fields:
         sizes = pc.binary_length(batch.column(name)).to_pylist()

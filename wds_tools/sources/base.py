@@ -1,4 +1,4 @@
-"""What every source gives the packer."""
+"""The interface between the sources and the packer."""
 
 from __future__ import annotations
 
@@ -18,44 +18,47 @@ from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 MAX_RECORD_BYTES = 1 << 30
-"""One record of a container that claims more is damaged or hostile: refused before memory is allocated."""
+"""Limit for one record of a container. A larger one is refused before memory is allocated for it."""
 
 WINDOW_BYTES = 256_000_000
-"""Where records are read in groups, so many bytes of groups are shuffled together, and held by each worker."""
+"""For sources that are read in groups: bytes of groups that are shuffled together, and cached by each worker."""
 
-_WHOLE_BYTES = 4 << 20  # files up to this length are hashed whole, others in pieces
+_FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, longer ones in pieces
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
 
 
 class Input(NamedTuple):
-    """One picture to pack: a record that is light enough for a million of them.
+    """One image to pack, without its bytes: small, because there may be millions.
 
     Attributes:
-        path: Its name in the source: a path, UTF-8 with surrogate escapes, or ``file#row``.
-        size: Bytes of the picture: exact, or not less, or where a source can only estimate (it says so), about.
-        label: Class number; None in a source without labels, or where only reading the record tells it.
-        place: Numbers that let the source find it again.
-        group: Records of one group are cheap to read together (a chunk, a row group); -1 where each stands alone.
-        extra: Bytes that its further fields take in a shard, as exact as ``size``.
+        path: Name in the source: a path, UTF-8 with surrogate escapes, or ``file#row``.
+        size: Length of the image in bytes: exact or an upper bound. An estimate in sources whose
+            docstring says so.
+        label: Class number; None in a source without labels, or if the label is known only after
+            reading.
+        location: Numbers with which the source finds the record again.
+        group: Number of a chunk or row group, whose records are cheap to read together; -1 without
+            groups.
+        extra: Bytes that the other fields take in a shard, as exact as ``size``.
     """
 
     path: str
     size: int
     label: int | None
-    place: tuple[int, ...] = ()
+    location: tuple[int, ...] = ()
     group: int = -1
     extra: int = 0
 
 
 class Record(NamedTuple):
-    """One input, read.
+    """The content of one input.
 
     Attributes:
-        image: Encoded, or uint8 pixels [H, W] or [H, W, 1 | 3 | 4] in the order R, G, B, A.
-        fields: Further fields by name, encoded.
-        facts: What goes into the ``json`` field besides path and class.
-        label: Class number, where the listing did not tell it.
+        image: Encoded bytes, or uint8 pixels [H, W] or [H, W, 1 | 3 | 4] in the order R, G, B, A.
+        fields: Other fields by name, encoded.
+        facts: Entries of the ``json`` field besides path and class.
+        label: Class number, if `Input.label` did not have it.
     """
 
     image: bytes | NDArray[np.uint8]
@@ -65,7 +68,7 @@ class Record(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """One file or record that is not packed, and why."""
+    """A file or record that is not packed, and the reason."""
 
     path: str
     reason: str
@@ -73,14 +76,15 @@ class Skip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that a source holds, read once.
+    """The content of a source, listed once.
 
     Attributes:
-        inputs: In an order that is the source's alone: sorted by path in bytes, or the order of its records.
-        skipped: Files and records that are no input.
-        classes: Class names by number; empty without labels, or where labels are only numbers.
-        stamp: Identity of what ``inputs`` does not show, such as the content of the file that holds them.
-        shuffled: They are in random order already.
+        inputs: In a deterministic order: sorted by the bytes of the path, or the order of the records.
+        skipped: Files and records that cannot be packed.
+        classes: Class names by number; empty without labels, or if labels are only numbers.
+        stamp: Changes with what ``inputs`` does not show, such as the content of the file that
+            contains them.
+        shuffled: Whether ``inputs`` are already in random order.
     """
 
     inputs: list[Input]
@@ -91,29 +95,29 @@ class Listing:
 
 
 class Source(Protocol):
-    """A source travels to worker processes by pickle, so it keeps no listing and no open file.
+    """A source is pickled for worker processes, so its state contains no listing and no open file.
 
     Attributes:
-        kind: As ``--from`` names it.
-        in_process: It cannot travel at all, so it is packed in the process that has it.
+        kind: Name of the format, as for ``--from``.
+        in_process: The source cannot be pickled, so it is packed in this process.
     """
 
     kind: str
     in_process: bool
 
     def scan(self) -> Listing:
-        """List everything there is to pack."""
+        """List all inputs."""
 
     def read(self, entry: Input) -> Record:
-        """Return one input.
+        """Read one input.
 
         Raises:
-            SourceError: It cannot be read; the others can.
+            SourceError: This input cannot be read; others may be readable.
         """
 
 
-class Lazy:
-    """Base of sources that open files when they first need them: what is open (``_names``) does not travel."""
+class LazySource:
+    """Base of sources that open files at first use. Attributes that start with ``_`` are not pickled."""
 
     in_process = False
 
@@ -122,8 +126,8 @@ class Lazy:
 
 
 @contextmanager
-def refusing(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn a library's ``errors`` (and OSError) into one SourceError that begins with ``what``."""
+def as_source_error(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Convert ``errors`` and OSError into a SourceError of one line, which begins with ``what``."""
     caught: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
@@ -135,14 +139,17 @@ def refusing(what: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def stamp_files(paths: list[Path]) -> str:
-    """Return the identity of files: lengths and content; of long files some of the content, and the time of change."""
+    """Return a hash of the lengths and contents of files.
+
+    Of a long file, only some pieces and the modification time are hashed.
+    """
     digest = xxhash.xxh3_128()
     for path in paths:
-        with refusing(f"{path} cannot be read"), path.open("rb") as file:
+        with as_source_error(f"{path} cannot be read"), path.open("rb") as file:
             status = os.fstat(file.fileno())
             digest.update(b"%d\n" % status.st_size)
-            if status.st_size <= _WHOLE_BYTES:
-                digest.update(file.read(_WHOLE_BYTES))
+            if status.st_size <= _FULLY_HASHED_BYTES:
+                digest.update(file.read(_FULLY_HASHED_BYTES))
                 continue
             digest.update(b"%d\n" % status.st_mtime_ns)  # the pieces may miss a change
             for number in range(_PIECES):
@@ -153,5 +160,6 @@ def stamp_files(paths: list[Path]) -> str:
 
 def field_bytes(size: int) -> int:
     """Return the bytes that a field of ``size`` bytes takes in a shard."""
-    # Our member names are short and ASCII: one block of header, except where the size needs a pax record.
+    # The packer's member names are short and ASCII, so the header is one block unless the size
+    # needs a pax record.
     return BLOCK + padded(size) if size <= MAX_OCTAL_SIZE else member_bytes("000000000.jpg", size)

@@ -1,4 +1,4 @@
-"""Which column, array or feature holds what: named by the user, or known by its name."""
+"""Roles of columns, arrays and features: named by the user, or recognized by their usual names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wds_tools.sources.base import field_bytes
 
 IMAGE = "image"
 LABEL = "label"
-_KNOWN = {
+_USUAL_NAMES = {
     IMAGE: "image images img imgs jpg jpeg png webp picture photo pixels data x image_path img_path path file filename "
     "file_name filepath file_path image_url img_url url",
     LABEL: "label labels class classes target targets cls category fine_label species y class_name label_name class_id "
@@ -20,50 +20,56 @@ _KNOWN = {
 }
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
-_MAX_FIELD_NAME = 64  # so that a member's header stays one block
+_MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
 def check_columns(columns: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what the user has named: role to column.
+    """Return a copy of the user's mapping from role to column.
 
     Raises:
-        OptionError: A role that there is not.
+        OptionError: There is no such role.
     """
     columns = dict(columns or {})
-    strangers = sorted(set(columns) - {IMAGE, LABEL})
-    if strangers:
+    unknown = sorted(set(columns) - {IMAGE, LABEL})
+    if unknown:
         raise OptionError(
-            f"columns name the role {strangers[0]!r}; allowed are 'image' and 'label', as in image=path, label=species"
+            f"columns name the role {unknown[0]!r}; allowed are 'image' and 'label', as in image=path, label=species"
         )
     return columns
 
 
-def pick(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
-    """Return the name of the column for a role: the one given, or the first known one that is there.
+def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
+    """Return the column that the user named for a role, else the first with a usual name, else None.
+
+    Args:
+        role: `IMAGE` or `LABEL`.
+        names: All columns.
+        columns: The user's mapping from role to column.
+        where: Name of the source, for error messages.
 
     Raises:
-        SourceError: The one given is not there.
+        SourceError: The column that the user named does not exist.
     """
     names = list(names)
     if role in columns:
         if columns[role] in names:
             return columns[role]
         raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
-    lower = {name.lower(): name for name in reversed(names)}
-    return next((lower[word] for word in _KNOWN[role].split() if word in lower), None)
+    by_lower_case = {name.lower(): name for name in reversed(names)}
+    return next((by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case), None)
 
 
-def no_image(where: str, names: Iterable[str], what: str = "column") -> SourceError:
+def no_image_error(where: str, names: Iterable[str], what: str = "column") -> SourceError:
     """Return the error that no image was found among ``names``."""
     return SourceError(
-        f"{where} has no {what} with images that is known by its name; it has {_listed(list(names))}: "
-        "name it, as in --column image=NAME (columns={'image': 'NAME'})"
+        f"{where} has no {what} of images with a known name; it has {_listed(list(names))}: "
+        f"name the {what}, as in --column image=NAME (columns={{'image': 'NAME'}})"
     )
 
 
 def field_name(column: str) -> str | None:
-    """Return the field that a column becomes by its name, None for one that goes into ``json``.
+    """Return the field that a column becomes; None if it becomes an entry of the ``json`` field.
 
     >>> field_name("caption"), field_name("mask.png"), field_name("boxes.json"), field_name("width")
     ('txt', 'mask.png', 'boxes.json', None)
@@ -75,12 +81,12 @@ def field_name(column: str) -> str | None:
 
 
 def plain_name(name: str) -> str:
-    """Return a name that can stand in a field's: lower case, without dots and odd characters."""
+    """Return a name as part of a field name: at most 40 lower case letters, digits and underscores."""
     return re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")[:40] or "field"
 
 
 def fact_name(name: str) -> str:
-    """Return a name for ``json``, where ``path`` and ``class`` are ours.
+    """Return the key of a column in the ``json`` field, where ``path`` and ``class`` are reserved.
 
     >>> fact_name("width"), fact_name("path")
     ('width', 'path_')
@@ -89,10 +95,10 @@ def fact_name(name: str) -> str:
 
 
 def facts_bytes(facts: Mapping[str, Any]) -> int:
-    """Return the most bytes that facts add to the ``json`` field in a shard."""
+    """Return an upper bound of the bytes that facts add to the ``json`` field in a shard."""
     return field_bytes(len(_encoder.encode(facts))) - field_bytes(0) if facts else 0
 
 
-def _listed(names: list[str], most: int = 12) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return (", ".join(map(repr, names[:most])) or "none") + more
+def _listed(names: list[str], limit: int = 12) -> str:
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return (", ".join(map(repr, names[:limit])) or "none") + more

@@ -1,7 +1,8 @@
-"""A folder of images: ``<class>/**/*.{jpg,jpeg,png,webp}``, or the images alone, without labels.
+"""A folder of images: ``<class>/**/*.{jpg,jpeg,png,webp}``, or a flat folder of images without labels.
 
-Class numbers are those of torchvision's ``ImageFolder``: the sorted names of the class folders. Names are taken
-as bytes and kept as UTF-8 with surrogate escapes, so that a name that is no text survives, whatever the locale.
+Class numbers are those of torchvision's ``ImageFolder``: the class folders in sorted order. Names
+are read as bytes and kept as UTF-8 with surrogate escapes, so names that are not UTF-8 are
+preserved under any locale.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Input, Listing, Record, Skip
-from wds_tools.sources.image_tree import NO_IMAGE, is_image_name, list_tree, raw, text
+from wds_tools.sources.image_tree import NOT_AN_IMAGE, is_image_name, list_tree, path_bytes, path_text
 
-_Found = tuple[bytes, int]  # (relative path, size)
+_File = tuple[bytes, int]  # (relative path, size)
 _Identity = tuple[int, int]  # (device, inode)
 
 
@@ -24,7 +25,7 @@ class FolderSource:
 
     Args:
         root: The folder; links are followed, names that start with a dot are ignored.
-        classes: Names of the class folders, by number; None numbers the sorted names of those that hold images.
+        classes: Names of the class folders, by number; None numbers those with images in sorted order.
     """
 
     kind = "folder"
@@ -36,23 +37,25 @@ class FolderSource:
         self.classes = classes
 
     def scan(self) -> Listing:
-        """List everything there is to pack, with its size.
+        """List all images and their sizes.
 
         Raises:
-            SourceError: No such folder, no image in it, or a class folder that ``classes`` does not name.
+            SourceError: There is no such folder, it has no images, or ``classes`` lacks the name of
+                a class folder.
         """
         skipped: list[Skip] = []
-        found = [(path, size, ()) for path, size in _walk(_root_bytes(self.root), skipped)]
-        return list_tree(str(self.root), found, skipped, self.classes)
+        files = [(path, size, ()) for path, size in _walk(_root_bytes(self.root), skipped)]
+        return list_tree(str(self.root), files, skipped, self.classes)
 
     def read(self, entry: Input) -> Record:
-        """Return a file's bytes.
+        """Read a file.
 
         Raises:
-            SourceError: It is gone, cannot be read, or its size is not the one that was listed.
+            SourceError: The file is missing, cannot be read, or has changed its size since it was
+                listed.
         """
         try:
-            data = _read_all(self._prefix + raw(entry.path), entry.size)
+            data = _read_all(self._prefix + path_bytes(entry.path), entry.size)
         except OSError as error:
             raise SourceError(f"cannot be read: {error.strerror or error}") from error
         if len(data) != entry.size:
@@ -71,8 +74,8 @@ def _root_bytes(root: Path) -> bytes:
     return os.fsencode(root)
 
 
-def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_Found]:
-    """Yield every file with an image's extension; other files go to ``skipped``."""
+def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_File]:
+    """Yield every file with the extension of an image; add other files to ``skipped``."""
     folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
     while folders:
         folder, parents = folders.pop()
@@ -82,10 +85,10 @@ def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_Found]:
         except OSError as error:
             if not folder:
                 raise SourceError(f"{os.fsdecode(root)} cannot be read: {error.strerror}") from error
-            skipped.append(Skip(text(folder), f"folder cannot be read: {error.strerror}"))
+            skipped.append(Skip(path_text(folder), f"folder cannot be read: {error.strerror}"))
             continue
         if identity in parents:
-            skipped.append(Skip(text(folder), "is a link to a folder that holds it"))
+            skipped.append(Skip(path_text(folder), "is a link to a folder that contains it"))
             continue
         for entry in entries:
             path = folder + b"/" + entry.name if folder else entry.name
@@ -98,7 +101,7 @@ def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_Found]:
 
 
 def _identity(folder: bytes) -> _Identity:
-    status = os.stat(folder)  # noqa: PTH116 - Path holds no bytes
+    status = os.stat(folder)  # noqa: PTH116 - Path does not accept bytes
     return status.st_dev, status.st_ino
 
 
@@ -106,29 +109,29 @@ def _is_folder(entry: os.DirEntry[bytes]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link to itself; reading it as a file says what is wrong
+        return False  # a link to itself, which `_file_size` reports
 
 
 def _file_size(entry: os.DirEntry[bytes], path: bytes, skipped: list[Skip]) -> int | None:
-    """Return the size of a file that may be an image, else say in ``skipped`` what it is."""
+    """Return the size of an image file; if it is not one, add it to ``skipped`` and return None."""
     reason = None
     if not is_image_name(entry.name):
-        reason = NO_IMAGE
+        reason = NOT_AN_IMAGE
     else:
         try:
             status = entry.stat()
             if stat.S_ISREG(status.st_mode):
                 return status.st_size
-            reason = "is no regular file"
+            reason = "is not a regular file"
         except OSError as error:
             reason = "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}"
-    skipped.append(Skip(text(path), reason))
+    skipped.append(Skip(path_text(path), reason))
     return None
 
 
 def _read_all(path: bytes, size: int) -> bytes:
-    """Read a file in one go; one byte more is asked for, so that a file that has grown is noticed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place must not block
+    """Read a file with one call. One byte more than ``size`` is requested, to notice a file that has grown."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe of this name must not block
     try:
         data = os.read(descriptor, size + 1)
         if len(data) == size:

@@ -1,4 +1,4 @@
-"""What a worker holds of a source that is read in groups: chunks, row groups. Bounded, last used last dropped."""
+"""A cache for sources that are read in groups of records, such as chunks or row groups."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 
 
 class GroupCache:
-    """Decoded groups.
+    """Decoded groups of one worker; the least recently used are evicted first.
 
     Args:
-        limit_bytes: About how much it holds; one group at least.
+        limit_bytes: Limit for the sum of the sizes of all groups. One group is kept even if it is
+            larger.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._cached: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
 
     def get(self, group: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
-        """Return a group; ``load`` gives one that is not held, and its bytes."""
-        if group in self._held:
-            self._held.move_to_end(group)
-            return self._held[group][0]
+        """Return a group; ``load`` returns a group that is not cached, and its size in bytes."""
+        if group in self._cached:
+            self._cached.move_to_end(group)
+            return self._cached[group][0]
         value, size = load()
-        self._held[group] = value, size
+        self._cached[group] = value, size
         self._bytes += size
-        while self._bytes > self.limit_bytes and len(self._held) > 1:
-            self._bytes -= self._held.popitem(last=False)[1][1]
+        while self._bytes > self.limit_bytes and len(self._cached) > 1:
+            self._bytes -= self._cached.popitem(last=False)[1][1]
         return value

@@ -1,6 +1,7 @@
-"""Columns as Hugging Face's ``datasets`` writes them: images as ``{bytes, path}``, class names in the metadata.
+"""Columns in the format of Hugging Face's ``datasets``.
 
-Plain tables of other tools, with a binary column of images, are the same without that metadata.
+Images are structs ``{bytes, path}``, and class names are in the metadata. Tables of other tools, with a
+binary column of images and without that metadata, are read too.
 """
 
 from __future__ import annotations
@@ -15,53 +16,57 @@ import pyarrow as pa
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.base import Record
-from wds_tools.sources.columns import IMAGE, LABEL, fact_name, field_name, no_image, pick, plain_name
+from wds_tools.sources.columns import IMAGE, LABEL, fact_name, field_name, find_column, no_image_error, plain_name
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What is in which column.
+    """The roles of the columns of a table.
 
     Attributes:
         image: Column of the image.
-        label: Column of the label, None if there is none.
-        classes: Names of the classes, None where only the labels can tell.
-        fields: Column to field, of columns that become fields of their own.
-        pictures: Further columns of images, which become fields by their type.
-        facts: Columns that go into ``json``.
+        label: Column of the label; None without labels.
+        classes: Class names by number; None if they are not known.
+        fields: Column -> field, for columns of text that become fields of their own.
+        more_images: Further columns of images; their fields are named after the column and the
+            image type.
+        facts: Columns that become entries of the ``json`` field.
     """
 
     image: str
     label: str | None
     classes: tuple[str, ...] | None
     fields: dict[str, str]
-    pictures: tuple[str, ...]
+    more_images: tuple[str, ...]
     facts: tuple[str, ...]
 
     @property
     def rest(self) -> list[str]:
         """Return the columns besides image and label."""
-        return [*self.fields, *self.pictures, *self.facts]
+        return [*self.fields, *self.more_images, *self.facts]
 
 
 def find_roles(schema: pa.Schema, columns: Mapping[str, str], classes: tuple[str, ...] | None, where: str) -> Roles:
-    """Tell the columns apart by the user's word, the metadata, the type, and the name, in this order.
+    """Find the roles of columns by the user's mapping, the metadata, types and names, in this order.
 
     Raises:
-        SourceError: No column holds images.
+        SourceError: No column contains images.
     """
     features = _features(schema)
-    pictures = [name for name in schema.names if _holds_images(schema.field(name).type, features.get(name))]
-    if IMAGE in columns and columns[IMAGE] in schema.names and columns[IMAGE] not in pictures:
-        pictures.append(columns[IMAGE])
-    image = pick(IMAGE, pictures, columns, where=where) or (pictures[0] if len(pictures) == 1 else None)
+    images = [name for name in schema.names if _holds_images(schema.field(name).type, features.get(name))]
+    if IMAGE in columns and columns[IMAGE] in schema.names and columns[IMAGE] not in images:
+        images.append(columns[IMAGE])
+    image = find_column(IMAGE, images, columns, where=where) or (images[0] if len(images) == 1 else None)
     if image is None:
-        raise no_image(where, [f"{name} {schema.field(name).type}" for name in schema.names])
-    others = [name for name in schema.names if name not in pictures]
-    named = [name for name in others if _type(features.get(name)) == "ClassLabel"]
-    label = pick(LABEL, others, columns, where=where) if LABEL in columns or len(named) != 1 else named[0]
+        raise no_image_error(where, [f"{name} {schema.field(name).type}" for name in schema.names])
+    others = [name for name in schema.names if name not in images]
+    class_labels = [name for name in others if _type(features.get(name)) == "ClassLabel"]
+    if LABEL in columns or len(class_labels) != 1:
+        label = find_column(LABEL, others, columns, where=where)
+    else:
+        label = class_labels[0]
     if label is not None and pa.types.is_floating(schema.field(label).type) and LABEL not in columns:
-        label = None  # a number to regress on, which goes into json
+        label = None  # a regression target, which becomes an entry of the json field
     names = features.get(label, {}).get("names") if label else None
     rest = [name for name in others if name != label and not _is_binary(schema.field(name).type)]
     fields = _fields(schema, rest)
@@ -70,38 +75,38 @@ def find_roles(schema: pa.Schema, columns: Mapping[str, str], classes: tuple[str
         label,
         classes or (tuple(map(str, names)) if isinstance(names, list) else None),
         fields,
-        tuple(name for name in pictures if name != image),
+        tuple(name for name in images if name != image),
         tuple(name for name in rest if name not in fields),
     )
 
 
 def to_record(row: Mapping[str, Any], roles: Roles) -> Record:
-    """Return a row as a record.
+    """Convert a row to a record.
 
     Raises:
-        SourceError: It holds no image.
+        SourceError: The row contains no image.
     """
     data, file_name = _image(row[roles.image])
     if data is None:
-        what = f"names the file {file_name!r} in place of its bytes" if file_name else "is empty"
-        raise SourceError(f"image {what}; packed are images that lie in the table")
+        problem = f"has a file name, {file_name!r}, but no bytes" if file_name else "is empty"
+        raise SourceError(f"image {problem}; only images whose bytes are in the table can be packed")
     fields = {field: row[name].encode() for name, field in roles.fields.items() if row[name] is not None}
-    for name in roles.pictures:
-        more, _ = _image(row[name])
-        kind = codecs.sniff(more) if more else None
-        if more and kind:
-            fields[f"{plain_name(name)}.{kind}"] = more
+    for name in roles.more_images:
+        other, _ = _image(row[name])
+        kind = codecs.sniff(other) if other else None
+        if other and kind:
+            fields[f"{plain_name(name)}.{kind}"] = other
     return Record(data, fields, to_facts(row, roles, file_name))
 
 
 def to_facts(row: Mapping[str, Any], roles: Roles, file_name: str | None) -> dict[str, Any]:
-    """Return what ``json`` says of a row."""
+    """Return the entries of the ``json`` field for a row."""
     facts = {"file_name": file_name} if file_name else {}
     return facts | {fact_name(name): _jsonable(row[name]) for name in roles.facts}
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
-    """Return what ``datasets`` says of the columns; nothing where it says nothing that can be read."""
+    """Return the features that ``datasets`` stored in the metadata; empty if missing or invalid."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):
@@ -128,7 +133,7 @@ def _holds_images(kind: pa.DataType, feature: Mapping[str, Any] | None) -> bool:
 
 
 def _fields(schema: pa.Schema, names: Sequence[str]) -> dict[str, str]:
-    """Return the columns of text that become fields: the first of each name."""
+    """Return column -> field for columns of text that become fields; of equal fields, the first column."""
     fields: dict[str, str] = {}
     for name in names:
         field = field_name(name)
@@ -139,13 +144,14 @@ def _fields(schema: pa.Schema, names: Sequence[str]) -> dict[str, str]:
 
 
 def _image(value: Any) -> tuple[bytes | None, str | None]:
+    """Return (bytes, file name) of a cell; None for what it lacks."""
     if isinstance(value, dict):
         return value.get("bytes"), value.get("path")
     return (value, None) if isinstance(value, bytes) else (None, value if isinstance(value, str) else None)
 
 
 def _jsonable(value: Any) -> Any:
-    """Return a value as JSON can hold it; what it cannot becomes text."""
+    """Return a value for JSON; NaN and infinity become null, values of other types become text."""
     if isinstance(value, dict):
         return {str(word): _jsonable(inner) for word, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Labels as sources hold them, numbers or names, become class numbers."""
+"""Conversion of the labels of a source, which are numbers or names, to class numbers."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Input, Skip
 
-_MOST_NAMED = 10
+_MAX_QUOTED = 10
 
 
 def label_inputs(
-    inputs: Sequence[Input], raw: Sequence[Any], classes: tuple[str, ...] | None, skipped: list[Skip], *, where: str
+    inputs: Sequence[Input], labels: Sequence[Any], classes: tuple[str, ...] | None, skipped: list[Skip], *, where: str
 ) -> tuple[list[Input], tuple[str, ...]]:
-    """Return inputs with their class numbers, and the class names; where some have a label, those without are skipped.
+    """Return inputs with class numbers, and the class names. If only some have a label, others are skipped.
 
     Args:
-        inputs: Without labels.
-        raw: The label of each, as the source holds it.
+        inputs: Inputs without labels.
+        labels: The label of each input, as stored in the source.
         classes: Class names by number, if they are known.
-        skipped: Records without a label are added.
-        where: What holds them, for error messages.
+        skipped: Inputs without a label are added here.
+        where: Name of the source, for error messages.
 
     Raises:
-        SourceError: As `number_labels`; or no input is left.
+        SourceError: As for `number_labels`, or no input is left.
     """
-    labels, classes = number_labels(raw, classes, where=where)
-    if all(label is None for label in labels):
+    numbers, classes = number_labels(labels, classes, where=where)
+    if all(number is None for number in numbers):
         kept = list(inputs)
     else:
-        pairs = list(zip(inputs, labels, strict=True))
+        pairs = list(zip(inputs, numbers, strict=True))
         kept = [entry._replace(label=label) for entry, label in pairs if label is not None]
         skipped += [Skip(entry.path, "has no label") for entry, label in pairs if label is None]
     if not kept:
         reason = f"; the first, {skipped[0].path!r}: {skipped[0].reason}" if skipped else ""
-        raise SourceError(f"{where} holds no image that can be packed{reason}")
+        raise SourceError(f"{where} contains no image that can be packed{reason}")
     return kept, classes
 
 
@@ -45,16 +45,17 @@ def number_labels(
 ) -> tuple[list[int | None], tuple[str, ...]]:
     """Return the class number of each record, and the class names by number.
 
-    Whole numbers, also written as text, stay what they are. Names get the numbers of ``classes``, or else of their
-    sorted order, as in torchvision's ``ImageFolder``. None, an empty text and a number below 0 are no label.
+    Integers, also if written as text, are class numbers. Names are numbered by ``classes``, or in
+    sorted order if that is None, as in torchvision's ``ImageFolder``. None, an empty text and a
+    negative number mean that there is no label.
 
     Args:
-        labels: Of all records.
+        labels: Labels of all records.
         classes: Class names by number, if they are known.
-        where: What holds them, for error messages.
+        where: Name of the source, for error messages.
 
     Raises:
-        SourceError: Labels that are neither, or that ``classes`` does not name.
+        SourceError: A label is neither a number nor a name, or is not in ``classes``.
     """
     plain = [_plain(label, where) for label in labels]
     known = [label for label in plain if label is not None]
@@ -64,22 +65,24 @@ def number_labels(
         numbers = [None if label is None else int(label) for label in plain]
         highest = max(number for number in numbers if number is not None)
         if classes is not None and highest >= len(classes):
-            raise SourceError(f"{where} has label {highest}, but {len(classes)} classes are named, from 0: name all")
+            raise SourceError(
+                f"{where} has label {highest}, but there are only {len(classes)} class names, numbered from 0: name all"
+            )
         return numbers, classes or ()
     names = [str(label) for label in known]
     if classes is None:
         classes = tuple(sorted(set(names), key=lambda name: name.encode("utf-8", "surrogateescape")))
-    table = {name: number for number, name in enumerate(classes)}
-    strangers = sorted(set(names) - table.keys())
-    if strangers:
+    number_of = {name: number for number, name in enumerate(classes)}
+    unknown = sorted(set(names) - number_of.keys())
+    if unknown:
         raise SourceError(
-            f"class {strangers[0]!r} in {where} is not among the classes given ({shortened(classes)}): add it to them"
+            f"class {unknown[0]!r} in {where} is not among the given classes ({quoted_list(classes)}): add it to them"
         )
-    return [None if label is None else table[str(label)] for label in plain], classes
+    return [None if label is None else number_of[str(label)] for label in plain], classes
 
 
 def _plain(label: Any, where: str) -> int | str | None:
-    """Return a label as an int, a text, or None."""
+    """Return a label as an int or a text; None if there is no label."""
     if isinstance(label, bytes):
         label = label.decode("utf-8", "surrogateescape")
     if label is None or isinstance(label, str):
@@ -88,13 +91,13 @@ def _plain(label: Any, where: str) -> int | str | None:
         number = operator.index(label)
     except TypeError:
         raise SourceError(
-            f"{where} has label {str(label)[:40]!r} of type {type(label).__name__}; allowed are whole numbers and "
-            "names: name another column (--column label=...), or none of them"
+            f"{where} has label {str(label)[:40]!r} of type {type(label).__name__}; allowed are integers and "
+            "names: choose another column (--column label=...)"
         ) from None
     return number if number >= 0 else None
 
 
-def shortened(names: Sequence[str]) -> str:
-    """Name a few, and count them all."""
-    more = f", ... {len(names):,} in all" if len(names) > _MOST_NAMED else ""
-    return ", ".join(map(repr, names[:_MOST_NAMED])) + more
+def quoted_list(names: Sequence[str]) -> str:
+    """Return the first names in quotes; followed by their number if there are more."""
+    more = f", ... {len(names):,} in all" if len(names) > _MAX_QUOTED else ""
+    return ", ".join(map(repr, names[:_MAX_QUOTED])) + more

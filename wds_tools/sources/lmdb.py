@@ -1,7 +1,8 @@
-"""LMDB databases whose values are encoded images, or Caffe's ``Datum`` around one.
+"""LMDB databases whose values are encoded images, or messages of Caffe's ``Datum`` that contain one.
 
-Labels come from keys ``class/name``, from pairs ``image-000000001`` and ``label-000000001``, or from the ``Datum``.
-Values that are pickles, as some tools write them, are refused: reading one would run whatever it says.
+Labels come from keys ``class/name``, from pairs ``image-000000001`` and ``label-000000001``, or
+from the ``Datum``. Values that are pickles, which some tools write, are skipped: unpickling can run
+code.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format import codecs
-from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, field_bytes, refusing, stamp_files
-from wds_tools.sources.image_tree import raw, text
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, field_bytes, stamp_files
+from wds_tools.sources.image_tree import path_bytes, path_text
 from wds_tools.sources.labels import label_inputs
-from wds_tools.sources.optional_dependencies import load
+from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 
-_PAIR = re.compile(rb"image-(\d+)$")
-_PLAIN, _DATUM = 0, 1
+_IMAGE_KEY = re.compile(rb"image-(\d+)$")
+_PLAIN, _DATUM = 0, 1  # what a value is: an encoded image, or a Datum
 
 
-class LmdbSource(Lazy):
-    """An LMDB database: a folder with ``data.mdb``, or the file itself. It is opened without its lock file.
+class LmdbSource(LazySource):
+    """An LMDB database: a folder with ``data.mdb``, or the file itself. Its lock file is not used.
 
     Args:
         path: Folder or file.
         classes: Class names by number.
-        columns: None: a database has no columns.
+        columns: Must be None: a database has no columns.
     """
 
     kind = "lmdb"
@@ -39,7 +40,7 @@ class LmdbSource(Lazy):
         self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
         if columns:
-            raise OptionError(f"columns={columns!r}, but an LMDB database has none: leave them out")
+            raise OptionError(f"columns={columns!r}, but an LMDB database has no columns: omit them")
         self.path = Path(path)
         self.classes = classes
 
@@ -47,43 +48,46 @@ class LmdbSource(Lazy):
         """List the records in the order of their keys.
 
         Raises:
-            SourceError: No database, or one without images.
+            SourceError: There is no database, or it has no images.
         """
         skipped: list[Skip] = []
-        with refusing(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
-            found = list(self._found(skipped))
-        written = [label for _, _, _, label in found]
-        texts = [None] * len(found)
-        if all(label is None for label in written) and all(b"/" in key for key, _, _, _ in found):
-            written = [key.partition(b"/")[0] for key, _, _, _ in found]
-        elif any(isinstance(label, bytes) and not label.isdigit() for label in written):
-            written, texts = texts, written  # what a picture of writing says, and no class
+        with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
+            images = list(self._find_images(skipped))
+        labels = [label for _, _, _, label in images]
+        texts = [None] * len(images)
+        if all(label is None for label in labels) and all(b"/" in key for key, _, _, _ in images):
+            labels = [key.partition(b"/")[0] for key, _, _, _ in images]
+        elif any(isinstance(label, bytes) and not label.isdigit() for label in labels):
+            labels, texts = texts, labels  # transcriptions, as in text recognition datasets, not classes
         inputs = [
-            Input(text(key), size, None, (form,), -1, field_bytes(len(words)) if words else 0)
-            for (key, size, form, _), words in zip(found, texts, strict=True)
+            Input(path_text(key), size, None, (form,), -1, field_bytes(len(text)) if text else 0)
+            for (key, size, form, _), text in zip(images, texts, strict=True)
         ]
-        inputs, classes = label_inputs(inputs, written, self.classes, skipped, where=str(self.path))
+        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=str(self.path))
         data = self.path / "data.mdb" if self.path.is_dir() else self.path
         return Listing(inputs, skipped, classes, stamp_files([data]))
 
     def read(self, entry: Input) -> Record:
-        """Return one record.
+        """Read one record.
 
         Raises:
-            SourceError: It is gone or no longer an image.
+            SourceError: The record was deleted or changed.
         """
-        key = raw(entry.path)
-        with refusing("cannot be read", self._lmdb.Error, ValueError), self._env.begin(buffers=True) as transaction:
+        key = path_bytes(entry.path)
+        with (
+            as_source_error("cannot be read", self._lmdb.Error, ValueError),
+            self._env.begin(buffers=True) as transaction,
+        ):
             value = transaction.get(key)
             if value is None:
-                raise SourceError("is gone: the database changed while it was packed")
-            image = bytes(parse_datum(value)[0] if entry.place == (_DATUM,) else value)
-            written = transaction.get(_label_key(key)) if entry.extra else None
-            return Record(image, {"txt": bytes(written)} if written is not None else {})
+                raise SourceError("was deleted: the database changed while it was packed")
+            image = bytes(parse_datum(value)[0] if entry.location == (_DATUM,) else value)
+            text = transaction.get(_label_key(key)) if entry.extra else None
+            return Record(image, {"txt": bytes(text)} if text is not None else {})
 
     @cached_property
     def _lmdb(self) -> Any:
-        return load("lmdb", "LMDB")
+        return import_optional("lmdb", "LMDB")
 
     @cached_property
     def _env(self) -> Any:
@@ -93,35 +97,36 @@ class LmdbSource(Lazy):
             str(self.path), subdir=is_folder, readonly=True, lock=False, readahead=False, create=False, max_dbs=0
         )
         needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
-        if data.stat().st_size < needed:  # reading behind the end would kill the process
+        if data.stat().st_size < needed:  # reading past the end would kill the process with SIGBUS
             opened.close()
-            raise SourceError(f"{data} was cut: it has {data.stat().st_size:,} of {needed:,} bytes, copy it again")
+            raise SourceError(f"{data} is truncated: it has {data.stat().st_size:,} of {needed:,} bytes, copy it again")
         return opened
 
-    def _found(self, skipped: list[Skip]) -> Iterator[tuple[bytes, int, int, Any]]:
-        """Yield (key, bytes of the image, form, what is written as its label) of each image."""
+    def _find_images(self, skipped: list[Skip]) -> Iterator[tuple[bytes, int, int, Any]]:
+        """Yield (key, length of the image, _PLAIN or _DATUM, label) of each image."""
         with self._env.begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
                 name = bytes(key)
                 if name.startswith(b"label-"):
                     continue
                 if codecs.sniff(value):
-                    written = transaction.get(_label_key(name))
-                    yield name, len(value), _PLAIN, bytes(written) if written is not None else None
+                    label = transaction.get(_label_key(name))
+                    yield name, len(value), _PLAIN, bytes(label) if label is not None else None
                     continue
                 datum, reason = _datum(value)
                 if datum is None:
-                    skipped.append(Skip(text(name), reason))
+                    skipped.append(Skip(path_text(name), reason))
                 else:
                     yield name, len(datum[0]), _DATUM, datum[1]
 
 
 def _label_key(key: bytes) -> bytes:
-    return _PAIR.sub(rb"label-\1", key) if _PAIR.match(key) else b"label-"
+    """Return the key of an image's label; a key that no record has if the image has no number."""
+    return _IMAGE_KEY.sub(rb"label-\1", key) if _IMAGE_KEY.match(key) else b"label-"
 
 
 def _datum(value: memoryview) -> tuple[tuple[memoryview, int] | None, str]:
-    """Return (image, label) of a Datum, or None and why it is none."""
+    """Return (image, label) of a Datum and "", or None and the reason why it is skipped."""
     head = bytes(value[:2])
     if head[:1] == b"\x80" and head[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return None, "is a pickle, which is never read: write the encoded image itself as the value"
@@ -132,5 +137,5 @@ def _datum(value: memoryview) -> tuple[tuple[memoryview, int] | None, str]:
     if codecs.sniff(data):
         return (data, label), ""
     if len(data) > len(value) // 2:
-        return None, "is a Datum of raw pixels, whose order of colours it does not say: write encoded images"
-    return None, f"is no JPEG, PNG or WebP: it starts with {bytes(value[:8])!r}"
+        return None, "is a Datum of raw pixels, whose channel order is not known: write encoded images"
+    return None, f"is not a JPEG, PNG or WebP: it starts with {bytes(value[:8])!r}"

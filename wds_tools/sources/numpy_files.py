@@ -1,4 +1,4 @@
-"""NumPy files: ``.npy`` with images, ``.npz`` with images and labels. Mapped where they lie; never unpickled."""
+"""NumPy files: ``.npy`` with images, ``.npz`` with images and labels. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.arrays import Arrays, ArraySource
-from wds_tools.sources.base import refusing
+from wds_tools.sources.base import as_source_error
 from wds_tools.sources.files import map_file
 
-_BAD = (ValueError, zipfile.BadZipFile, EOFError, struct.error, zlib.error, RuntimeError)
+_READ_ERRORS = (ValueError, zipfile.BadZipFile, EOFError, struct.error, zlib.error, RuntimeError)
 MAX_UNPACKED_BYTES = 16 << 30
-"""A compressed array is held whole by each worker."""
+"""Limit for a compressed array, which each worker decompresses into memory."""
 
 
 class NumpySource(ArraySource):
-    """A ``.npy`` or ``.npz`` file; of a compressed ``.npz`` each worker holds the whole array."""
+    """A ``.npy`` or ``.npz`` file. Each worker decompresses a compressed ``.npz`` into its memory."""
 
     kind = "numpy"
 
     def open(self) -> Arrays:
         """Open the file and its arrays."""
-        with refusing(f"{self.path} cannot be read as NumPy", *_BAD):
-            whole = map_file(self.path)
-            if bytes(whole[:6]) == b"\x93NUMPY":
-                return Arrays({self.columns.get("image", "images"): _array(whole, str(self.path))})
+        with as_source_error(f"{self.path} cannot be read as NumPy", *_READ_ERRORS):
+            content = map_file(self.path)
+            if bytes(content[:6]) == b"\x93NUMPY":
+                return Arrays({self.columns.get("image", "images"): _array(content, str(self.path))})
             with zipfile.ZipFile(self.path) as archive:
                 return Arrays(
                     {
-                        info.filename.removesuffix(".npy"): self._member(archive, info, whole)
+                        info.filename.removesuffix(".npy"): self._member(archive, info, content)
                         for info in archive.infolist()
                         if info.filename.endswith(".npy")
                     }
                 )
 
-    def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, whole: memoryview) -> Any:
+    def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: memoryview) -> Any:
+        """Return an array of a ``.npz`` file: without a copy if it is stored uncompressed."""
         where = f"{self.path}: array {info.filename!r}"
         if info.compress_type == zipfile.ZIP_STORED:
-            lengths = struct.unpack_from("<HH", whole, info.header_offset + 26)
+            lengths = struct.unpack_from("<HH", content, info.header_offset + 26)
             start = info.header_offset + 30 + sum(lengths)
-            return _array(whole[start : start + info.file_size], where)
+            return _array(content[start : start + info.file_size], where)
         if info.file_size > MAX_UNPACKED_BYTES:
             raise SourceError(
-                f"{where} has {info.file_size:,} bytes unpacked; allowed are {MAX_UNPACKED_BYTES:,}: save it with "
-                "numpy.savez, which does not compress, or as .npy"
+                f"{where} has {info.file_size:,} bytes when decompressed; allowed are {MAX_UNPACKED_BYTES:,}: save it "
+                "with numpy.savez, which does not compress, or as .npy"
             )
         with archive.open(info) as member:
             data = member.read(info.file_size)
@@ -58,10 +59,12 @@ class NumpySource(ArraySource):
 
 
 def _array(data: memoryview, where: str) -> Any:
-    """Return the array in the bytes of a ``.npy`` file, without a copy."""
+    """Return the array in a ``.npy`` file, without a copy."""
     try:
         shape, fortran, dtype, start = codecs.npy_header(data)
     except ValueError as error:
-        raise SourceError(f"{where}: {error}; arrays of objects are pickles, which are never read") from error
+        raise SourceError(
+            f"{where}: {error}; arrays of objects are not read, because they are pickles, which can run code"
+        ) from error
     array = np.frombuffer(data, dtype, math.prod(shape), start)
     return array.reshape(shape, order="F" if fortran else "C")

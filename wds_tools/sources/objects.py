@@ -1,8 +1,8 @@
-"""An object with ``len()`` and ``[]``, such as a torch ``Dataset``: its items, as they come, in this process.
+"""An object with ``len()`` and ``[]``, such as a torch ``Dataset``, packed in this process.
 
-In this process, because a class of the user's script cannot be found by processes that start without that script, and
-a fork of a process that has threads, as torch does, may hang. torch is not imported: its tensors are known by what
-they can do.
+No worker processes are used: a spawned process may be unable to import a class of the user's
+script, and a fork of a process with threads, which torch starts, may hang. torch is not imported: a
+tensor is recognized by its methods.
 """
 
 from __future__ import annotations
@@ -17,23 +17,33 @@ from PIL import Image
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.base import Input, Listing, Record, field_bytes
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, field_name, no_image, pick
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    check_columns,
+    fact_name,
+    facts_bytes,
+    field_name,
+    find_column,
+    no_image_error,
+)
 from wds_tools.sources.labels import number_labels
 from wds_tools.sources.pixels import check_pixels, to_pixels
 
-_PROBED = 32
+_PROBED_ITEMS = 32
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 class ObjectSource:
     """Items ``(image, label)``, dictionaries, or images alone.
 
-    An image is a PIL image, encoded bytes, an array [H, W] or [H, W, C], or a tensor [C, H, W]; pixels are uint8.
+    An image is a PIL image, encoded bytes, an array [H, W] or [H, W, C], or a tensor [C, H, W];
+    pixels are uint8.
 
     Args:
-        items: With ``len()`` and ``[]``; each item must be the same whenever it is asked for.
-        classes: Class names by number; None takes the attribute ``classes``, as torchvision's datasets have.
-        columns: Names in items that are dictionaries: ``image`` and ``label``.
+        items: Object with ``len()`` and ``[]``; an item must be the same each time it is read.
+        classes: Class names by number; None takes ``items.classes``, which torchvision's datasets have.
+        columns: For items that are dictionaries: the keys of ``image`` and ``label``.
     """
 
     kind = "object"
@@ -45,26 +55,28 @@ class ObjectSource:
         if not hasattr(items, "__getitem__") or not hasattr(items, "__len__"):
             raise OptionError(
                 f"src is a {type(items).__name__}; allowed are paths and objects with len() and []: "
-                "put the items of a stream into a list, or write them to files"
+                "put the items of an iterator into a list, or write them to files"
             )
         self.items = items
         self.columns = check_columns(columns)
         names = getattr(items, "classes", None)
-        named = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-        self.classes = classes or (tuple(names) if named and names else ())
+        are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        self.classes = classes or (tuple(names) if are_names and names else ())
 
     def scan(self) -> Listing:
-        """List the items; a few are read, for their mean length and to know them again.
+        """List the items.
+
+        Some are read twice: for their mean length, for the stamp, and to detect random transforms.
 
         Raises:
-            SourceError: No item, or one that differs each time it is read.
+            SourceError: There is no item, or an item differs each time it is read.
         """
         count, name = len(self.items), type(self.items).__name__
         if count == 0:
             raise SourceError(f"the {name} has no items")
         failure: SourceError | None = None
         digest, sizes, extras = xxhash.xxh3_128(), [], []
-        for number in sorted({(count - 1) * place // max(1, _PROBED - 1) for place in range(_PROBED)}):
+        for number in sorted({(count - 1) * step // max(1, _PROBED_ITEMS - 1) for step in range(_PROBED_ITEMS)}):
             entry = Input(f"{name}#{number}", 0, None, (number,))
             try:
                 record, again = (_encoded(self.read(entry)) for _ in range(2))
@@ -75,7 +87,7 @@ class ObjectSource:
             if record != again:
                 raise SourceError(
                     f"item {number} of the {name} differs each time it is read: remove random transforms before "
-                    "packing, they belong into training"
+                    "packing, and apply them in training"
                 )
             digest.update(record.image if isinstance(record.image, bytes) else b"")
             digest.update(repr((record.label, record.facts, sorted(record.fields.items()))).encode())
@@ -88,14 +100,14 @@ class ObjectSource:
         return Listing(inputs, [], self.classes, digest.hexdigest())
 
     def read(self, entry: Input) -> Record:
-        """Return an item.
+        """Read an item.
 
         Raises:
-            SourceError: It cannot be read, or is none of what is known.
+            SourceError: The item cannot be read, or has a type that is not supported.
         """
         try:
-            item = self.items[entry.place[0]]
-        except (OSError, ValueError, SyntaxError) as error:  # what decoders of images raise; others are errors of code
+            item = self.items[entry.location[0]]
+        except (OSError, ValueError, SyntaxError) as error:  # from image decoders; others are bugs of the dataset
             raise SourceError(f"cannot be read: {type(error).__name__}: {error}") from error
         if isinstance(item, dict):
             return self._from_dict(item, entry.path)
@@ -105,10 +117,10 @@ class ObjectSource:
         return Record(_image(item, entry.path))
 
     def _from_dict(self, item: dict[str, Any], path: str) -> Record:
-        image = pick(IMAGE, item, self.columns, where=path)
+        image = find_column(IMAGE, item, self.columns, where=path)
         if image is None:
-            raise no_image(path, item, "entry")
-        label = pick(LABEL, [name for name in item if name != image], self.columns, where=path)
+            raise no_image_error(path, item, "entry")
+        label = find_column(LABEL, [name for name in item if name != image], self.columns, where=path)
         fields, facts = {}, {}
         for name, value in item.items():
             if name in (image, label):
@@ -123,18 +135,18 @@ class ObjectSource:
 
     def _label(self, label: Any, path: str) -> int | None:
         if isinstance(label, str) and not label.isdecimal() and not self.classes:
-            raise SourceError(f"{path} has label {label!r}, and the classes are not known: give classes=[...]")
+            raise SourceError(f"{path} has label {label!r}, but the class names are not known: pass classes=[...]")
         return number_labels([label], self.classes or None, where=path)[0][0]
 
 
 def _image(value: Any, path: str) -> Any:
-    """Return an image as a record has it."""
+    """Return encoded bytes, or uint8 pixels [H, W] or [H, W, C]."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, Image.Image):
         if value.mode == "F" or (value.mode.startswith("I") and value.mode not in _PNG_MODES):
             raise SourceError(
-                f"{path} has a PIL image of mode {value.mode!r}, whose numbers do not fit the 8 bits of RGB: convert "
+                f"{path} has a PIL image of mode {value.mode!r}, whose values do not fit into 8 bits: convert "
                 "it to 'I;16', which keeps 16 bits, or to 'L'"
             )
         out = io.BytesIO()
@@ -152,5 +164,6 @@ def _image(value: Any, path: str) -> Any:
 
 
 def _encoded(record: Record) -> Record:
+    """Return a record whose image is encoded bytes."""
     is_bytes = isinstance(record.image, bytes)
     return record if is_bytes else record._replace(image=codecs.encode_png(np.asarray(record.image)))

@@ -1,4 +1,4 @@
-"""Libraries that only some sources need: asked for when they are, by the name of the extra that installs them."""
+"""Libraries that only some sources need: imported at first use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 from wds_tools.errors import OptionError
 
 
-def load(library: str, what: str) -> Any:
+def import_optional(library: str, what: str) -> Any:
     """Import a library of the extra ``sources``.
 
+    Args:
+        library: Name of the module.
+        what: Format that needs it, for the error message.
+
     Raises:
-        OptionError: It is not installed.
+        OptionError: The library is not installed.
     """
     try:
         return importlib.import_module(library)

@@ -1,7 +1,7 @@
-"""Parquet with images in a column, one file or many, as Hugging Face stores them.
+"""Parquet files with a column of images, as Hugging Face stores them.
 
-The lengths of images are not in the metadata, and reading them would be reading everything: sizes are the mean of
-their row group, so the limit of a shard holds about, not exactly.
+Sizes are estimates: the mean of the row group. The metadata does not contain the lengths of images,
+and reading them would mean to read all data. So shards may be somewhat longer than ``shard_bytes``.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import WINDOW_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
+from wds_tools.sources.base import WINDOW_BYTES, Input, LazySource, Listing, Record, Skip, as_source_error, stamp_files
 from wds_tools.sources.columns import check_columns
 from wds_tools.sources.files import find_files
 from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.huggingface import Roles, find_roles, to_record
 from wds_tools.sources.labels import label_inputs
 
-_MOST_GROUP_BYTES = 16 << 30
-_FIELD_BYTES = 1024  # header and padding of a field of unknown length, at most
-_Group = tuple[int, int, int, int, int]  # file, row group, rows, bytes of an image, bytes of the rest
+_MAX_GROUP_BYTES = 16 << 30
+_FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
+_Group = tuple[int, int, int, int, int]  # file, row group, rows, mean bytes of an image, of other fields
 
 
 def is_parquet(name: str) -> bool:
-    """Tell by a file's name."""
+    """Return whether a file name is that of a Parquet file."""
     return name.lower().endswith((".parquet", ".pq"))
 
 
-class ParquetSource(Lazy):
-    """Parquet files; row groups are read whole, once per worker and window.
+class ParquetSource(LazySource):
+    """Parquet files; a row group is read at once, and once per worker and window.
 
     Args:
-        path: A file, or a folder with the files of one split anywhere below.
+        path: A file, a pattern, or a folder with the files of one split, also in folders below it.
         classes: Class names by number; None takes those of the metadata.
         columns: Names of the columns: ``image`` and ``label``.
     """
@@ -55,11 +55,11 @@ class ParquetSource(Lazy):
         """List the rows of all files.
 
         Raises:
-            SourceError: No such file, or no column of images.
+            SourceError: There is no such file, or no column of images.
         """
-        with refusing(f"{self.path} cannot be read as Parquet", pa.ArrowException):
+        with as_source_error(f"{self.path} cannot be read as Parquet", pa.ArrowException):
             groups = list(self._groups())
-            raw = self._labels()
+            labels = self._labels()
         inputs, skipped = [], list[Skip]()
         names, first = [path.name for path in self.paths], [0] * len(self.paths)
         for group, (file, number, rows, size, extra) in enumerate(groups):
@@ -67,17 +67,17 @@ class ParquetSource(Lazy):
                 path = f"{names[file]}#{first[file] + row}"
                 inputs.append(Input(path, size, None, (file, number, row), group, extra))
             first[file] += rows
-        inputs, classes = label_inputs(inputs, raw, self._roles.classes, skipped, where=str(self.path))
+        inputs, classes = label_inputs(inputs, labels, self._roles.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
-        """Return one row.
+        """Read one row.
 
         Raises:
-            SourceError: It cannot be read, or holds no image.
+            SourceError: The row cannot be read, or contains no image.
         """
-        file, number, row = entry.place
-        with refusing("cannot be read", pa.ArrowException, ValueError):
+        file, number, row = entry.location
+        with as_source_error("cannot be read", pa.ArrowException, ValueError):
             table = self._cache.get((file, number), lambda: self._load(file, number))
             return to_record({name: table.column(name)[row].as_py() for name in table.column_names}, self._roles)
 
@@ -110,33 +110,33 @@ class ParquetSource(Lazy):
                 group = metadata.row_group(number)
                 if group.num_rows == 0:
                     continue
-                if group.total_byte_size > _MOST_GROUP_BYTES:
+                if group.total_byte_size > _MAX_GROUP_BYTES:
                     raise SourceError(
                         f"{path}: row group {number} has {group.total_byte_size:,} bytes; allowed are "
-                        f"{_MOST_GROUP_BYTES:,}, as it is read whole: write it again with smaller row groups"
+                        f"{_MAX_GROUP_BYTES:,}, because it is read at once: write the file with smaller row groups"
                     )
                 yield file, number, group.num_rows, *self._mean_bytes(group)
 
     def _mean_bytes(self, group: Any) -> tuple[int, int]:
-        """Return the mean length of the image, and of what the other columns become."""
+        """Return the mean bytes of an image, and of the fields that the other columns become."""
         image = rest = 0
-        for place in range(group.num_columns):
-            column = group.column(place)
+        for index in range(group.num_columns):
+            column = group.column(index)
             name = column.path_in_schema.partition(".")[0]
             image += column.total_uncompressed_size if name == self._roles.image else 0
             rest += column.total_uncompressed_size if name in self._roles.rest else 0
-        fields = len(self._roles.fields) + len(self._roles.pictures)
-        text = sum(len(name) + 8 for name in self._roles.facts)
-        extra = rest // group.num_rows + text + _FIELD_BYTES * fields if self._roles.rest else 0
+        fields = len(self._roles.fields) + len(self._roles.more_images)
+        json_keys = sum(len(name) + 8 for name in self._roles.facts)
+        extra = rest // group.num_rows + json_keys + _FIELD_BYTES * fields if self._roles.rest else 0
         return max(1, image // group.num_rows), extra
 
     def _labels(self) -> list[Any]:
         labels: list[Any] = []
         for file, path in enumerate(self.paths):
             opened = self._open(file)
-            lost = {self._roles.image, self._roles.label, *self._roles.rest} - {None, *opened.schema_arrow.names}
-            if lost:
-                raise SourceError(f"{path} has no column {min(map(str, lost))!r}, which {self.paths[0].name} has")
+            missing = {self._roles.image, self._roles.label, *self._roles.rest} - {None, *opened.schema_arrow.names}
+            if missing:
+                raise SourceError(f"{path} has no column {min(map(str, missing))!r}, which {self.paths[0].name} has")
             if self._roles.label is None:
                 labels += [None] * opened.metadata.num_rows
             else:

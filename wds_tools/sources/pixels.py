@@ -1,4 +1,4 @@
-"""What the axes of an array of pixels mean, what is let in, and how long it can become."""
+"""Arrays of pixels: their layout, which types and shapes are allowed, and the size of their PNG."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ _CHANNELS = (1, 3, 4)
 
 
 def png_bound(shape: tuple[int, ...], layout: str) -> int:
-    """Return the most bytes of a PNG: a filter byte per row, and what zlib and chunks add where nothing compresses."""
+    """Return an upper bound of the length of a PNG in bytes.
+
+    It has the pixels, a filter byte per row, and the overhead of zlib for data that cannot be
+    compressed.
+    """
     height = shape[1] if layout == "CHW" else shape[0]
     size = math.prod(shape) + height
     return size + size // 500 + 200
 
 
 def layout_of(shape: tuple[int, ...]) -> str | None:
-    """Return what the axes of one image mean, None where that cannot be told.
+    """Return the layout of an image of this shape; None if it is ambiguous or not supported.
 
     >>> layout_of((32, 32, 3)), layout_of((1, 28, 28)), layout_of((28, 28)), layout_of((3, 32, 3))
     ('HWC', 'CHW', 'HW', None)
@@ -38,18 +42,18 @@ def check_pixels(shape: tuple[int, ...], dtype: Any, what: str) -> str:
     """Return the layout of an image's array.
 
     Raises:
-        SourceError: Not uint8, axes that cannot be told, or too large.
+        SourceError: The type is not uint8, the layout is ambiguous, or the image is too large.
     """
     if dtype != np.uint8:
         raise SourceError(
-            f"{what} is {dtype}; packed are uint8 pixels from 0 to 255, and how other numbers become those is not "
-            "guessed: convert it, as in (255 * x).round().astype('uint8') for numbers from 0 to 1"
+            f"{what} is {dtype}; allowed are uint8 pixels from 0 to 255, because the range of other types is not "
+            "known: convert it, for example with (255 * x).round().astype('uint8') if values are from 0 to 1"
         )
     layout = layout_of(shape)
     if layout is None:
         raise SourceError(
-            f"{what} has images of shape {list(shape)}; allowed are [H, W], [H, W, C] and [C, H, W] with C of 1, 3 "
-            "or 4 on one side only: reshape or transpose it"
+            f"{what} has images of shape {list(shape)}; allowed are [H, W], [H, W, C] and [C, H, W], where C is 1, 3 "
+            "or 4, and only the first or the last size is one of these: reshape or transpose it"
         )
     if not 0 < math.prod(shape) <= 4 * MAX_PIXELS:
         raise SourceError(f"{what} has images of shape {list(shape)}; allowed are 1 to {MAX_PIXELS:,} pixels")

@@ -1,6 +1,7 @@
-"""As much of protocol buffers as two messages need: ``tf.train.Example`` and Caffe's ``Datum``.
+"""A parser for two protocol buffer messages: ``tf.train.Example`` and Caffe's ``Datum``.
 
-Source: https://protobuf.dev/programming-guides/encoding/. Payloads are slices of the buffer: nothing is copied.
+Source: https://protobuf.dev/programming-guides/encoding/. Values of bytes are slices of the buffer,
+without a copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def parse_example(data: memoryview) -> dict[str, Values]:
     """Return the features of a ``tf.train.Example`` by name.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The data is not a valid message.
     """
     features: dict[str, Values] = {}
     for number, content in _messages(data):
@@ -33,7 +34,7 @@ def parse_datum(data: memoryview) -> tuple[memoryview, int, bool]:
     """Return (data, label, whether the data is an encoded image) of a Caffe ``Datum``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The data is not a valid message.
     """
     content, label, encoded = memoryview(b""), 0, False
     for number, kind, value in fields(data):
@@ -47,10 +48,10 @@ def parse_datum(data: memoryview) -> tuple[memoryview, int, bool]:
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
-    """Yield (number, wire type, value) of a message: an int of a varint, the bytes of anything else.
+    """Yield (number, wire type, value) of each field of a message; a varint is an int, others are bytes.
 
     Raises:
-        ValueError: It is no message, or is cut.
+        ValueError: The data is not a valid message, or is truncated.
     """
     position = 0
     while position < len(data):
@@ -67,18 +68,18 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
         else:
             raise ValueError(f"wire type {kind} at byte {position}; allowed are 0, 1, 2 and 5")
         if size > len(data) - position:
-            raise ValueError(f"a field claims {size:,} bytes where {len(data) - position:,} are left")
+            raise ValueError(f"a field states {size:,} bytes, but {len(data) - position:,} are left")
         yield number, kind, data[position : position + size]
         position += size
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
     value = 0
-    for place, byte in enumerate(data[position : position + _MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << 7 * place
+    for index, byte in enumerate(data[position : position + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, position + place + 1
-    raise ValueError(f"a number at byte {position} does not end")
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position + index + 1
+    raise ValueError(f"the varint at byte {position} does not end")
 
 
 def _messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -86,19 +87,19 @@ def _messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _feature(data: memoryview) -> Values:
-    """Return the values of a feature: list of bytes (1), of floats (2) or of whole numbers (3)."""
+    """Return the values of a feature: a list of bytes (field 1), floats (2) or integers (3)."""
     for number, content in _messages(data):
         if number == 1:
             return [value for inner, value in _messages(content) if inner == 1]
         if number == 2:
-            raw = b"".join(value for inner, value in _messages(content) if inner == 1)
-            return [value for (value,) in struct.iter_unpack("<f", raw[: len(raw) // 4 * 4])]
+            floats = b"".join(value for inner, value in _messages(content) if inner == 1)
+            return [value for (value,) in struct.iter_unpack("<f", floats[: len(floats) // 4 * 4])]
         if number == 3:
-            return list(_whole_numbers(content))
+            return list(_integers(content))
     return list[int]()
 
 
-def _whole_numbers(data: memoryview) -> Iterator[int]:
+def _integers(data: memoryview) -> Iterator[int]:
     for number, _, value in fields(data):
         if number == 1 and isinstance(value, int):
             yield _signed(value)

@@ -1,6 +1,7 @@
-"""A table of paths or URLs: CSV, TSV or JSON Lines, with labels and whatever else is known of each picture.
+"""A table of paths or URLs of images: CSV, TSV or JSON Lines, with labels and other columns.
 
-The table is the user's own, so it may name any file. A worker finds a row by its place in bytes, and holds no table.
+The user wrote the table, so it may name any file. Workers read a row at its byte offset and do not
+load the table.
 """
 
 from __future__ import annotations
@@ -19,32 +20,42 @@ from wds_tools.errors import SourceError
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Input,
-    Lazy,
+    LazySource,
     Listing,
     Record,
     Skip,
+    as_source_error,
     field_bytes,
-    refusing,
     stamp_files,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, field_name, no_image, pick
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    check_columns,
+    fact_name,
+    facts_bytes,
+    field_name,
+    find_column,
+    no_image_error,
+)
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
 
 _MAX_LINE_BYTES = 16 << 20
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would also split at other characters
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
 _TEXT_FIELDS = (".txt", ".json")
 
 Row = dict[str, Any]
 
 
-class TableSource(Lazy):
+class TableSource(LazySource):
     """A table with a row for each image.
 
     Args:
-        path: Of the table: JSON Lines if it begins with ``{`` or its name ends so, else separated values: by tabs in
-            ``.tsv``, elsewhere by what separates the names of the columns.
+        path: The table. It is JSON Lines if its name ends in ``.jsonl`` or ``.ndjson`` or it begins
+            with ``{``. Otherwise values are separated by tabs in a ``.tsv`` file, else by a comma,
+            semicolon or tab, as in the header.
         classes: Class names by number.
         columns: Names of the columns: ``image`` (a path relative to the table, or a URL) and ``label``.
     """
@@ -59,14 +70,14 @@ class TableSource(Lazy):
         self.columns = check_columns(columns)
 
     def scan(self) -> Listing:
-        """List the rows and look at the length of each file.
+        """List the rows, with the length of each file.
 
         Raises:
-            SourceError: No such table, no column of images, or no row whose files are there.
+            SourceError: There is no such table, no column of images, or no row whose files exist.
         """
         skipped: list[Skip] = []
         found: list[Input] = []
-        raw: list[Any] = []
+        labels: list[Any] = []
         for start, stop, row in self._rows():
             name = str(row.get(self._roles[0]) or "")
             try:
@@ -75,18 +86,18 @@ class TableSource(Lazy):
                 skipped.append(Skip(name or f"{self.path.name} at byte {start}", str(error)))
                 continue
             found.append(Input(name, size, None, (start, stop), -1, extra))
-            raw.append(row.get(self._roles[1]) if self._roles[1] else None)
-        inputs, classes = label_inputs(found, raw, self.classes, skipped, where=str(self.path))
+            labels.append(row.get(self._roles[1]) if self._roles[1] else None)
+        inputs, classes = label_inputs(found, labels, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files([self.path]) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
-        """Return the image of a row, and what the row says of it.
+        """Read the image of a row, and its other columns.
 
         Raises:
-            SourceError: A file is gone, or the URL does not answer.
+            SourceError: A file is missing, or a URL cannot be read.
         """
-        start, stop = entry.place
-        with refusing("cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
+        start, stop = entry.location
+        with as_source_error("cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
             file.seek(start)
             row = self._parse(file.read(stop - start).decode("utf-8", "surrogateescape"))
         image = self._bytes(str(row[self._roles[0]]))
@@ -94,17 +105,17 @@ class TableSource(Lazy):
         return Record(image, fields, self._facts(row))
 
     @cached_property
-    def _is_lines(self) -> bool:
+    def _is_json_lines(self) -> bool:
         if self.path.suffix.lower() in (".jsonl", ".ndjson"):
             return True
-        with refusing(f"{self.path} cannot be read"), self.path.open("rb") as file:
-            return file.read(4).removeprefix(codecs.BOM_UTF8)[:1] == b"{"  # no column is called so
+        with as_source_error(f"{self.path} cannot be read"), self.path.open("rb") as file:
+            return file.read(4).removeprefix(codecs.BOM_UTF8)[:1] == b"{"
 
     @cached_property
     def _header(self) -> tuple[list[str], str, int]:
-        """Return the names of the columns, what separates them, and where the first row begins."""
-        with refusing(f"{self.path} cannot be read", ValueError), self.path.open("rb") as file:
-            if self._is_lines:
+        """Return the names of the columns, the separator, and the offset of the first row."""
+        with as_source_error(f"{self.path} cannot be read", ValueError), self.path.open("rb") as file:
+            if self._is_json_lines:
                 first = json.loads(file.readline(_MAX_LINE_BYTES).decode("utf-8-sig") or "{}")
                 return (list(first) if isinstance(first, dict) else []), "", 0
             line = file.readline(_MAX_LINE_BYTES)
@@ -115,41 +126,41 @@ class TableSource(Lazy):
     @cached_property
     def _roles(self) -> tuple[str, str | None]:
         names = self._header[0]
-        image = pick(IMAGE, names, self.columns, where=str(self.path))
+        image = find_column(IMAGE, names, self.columns, where=str(self.path))
         if image is None:
-            raise no_image(str(self.path), names)
-        return image, pick(LABEL, [name for name in names if name != image], self.columns, where=str(self.path))
+            raise no_image_error(str(self.path), names)
+        return image, find_column(LABEL, [name for name in names if name != image], self.columns, where=str(self.path))
 
     def _rows(self) -> Iterator[tuple[int, int, Row]]:
-        """Yield (first byte, byte behind, row)."""
+        """Yield (first byte, end, row) of each row."""
         _, separator, start = self._header
-        with refusing(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
+        with as_source_error(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
             file.seek(start)
             lines = _Lines(file, start)
-            if self._is_lines:
+            if self._is_json_lines:
                 for line in lines:
                     if line.strip():
                         yield lines.start, lines.stop, self._parse(line)
                 return
             for values in csv.reader(lines, delimiter=separator):
-                first, lines.first = lines.first, lines.stop
+                row_start, lines.row_start = lines.row_start, lines.stop
                 if values:
-                    yield first, lines.stop, self._named(values)
+                    yield row_start, lines.stop, self._row_of(values)
 
     def _parse(self, text: str) -> Row:
-        """Return a row from its own text."""
-        if not self._is_lines:
-            return self._named(next(csv.reader(_LINE.findall(text), delimiter=self._header[1])))
+        """Parse the text of one row."""
+        if not self._is_json_lines:
+            return self._row_of(next(csv.reader(_LINE.findall(text), delimiter=self._header[1])))
         row = json.loads(text.removeprefix("\ufeff"))
         if not isinstance(row, dict):
-            raise SourceError(f'{self.path}: a line holds {text[:40]!r}; expected an object, such as {{"path": ...}}')
+            raise SourceError(f'{self.path}: a line is {text[:40]!r}; expected an object, such as {{"path": ...}}')
         return row
 
-    def _named(self, values: list[str]) -> Row:
+    def _row_of(self, values: list[str]) -> Row:
         return dict(zip(self._header[0], values, strict=False))
 
     def _fields(self, row: Row) -> dict[str, str]:
-        """Return column to field, of those with a value."""
+        """Return column -> field for the columns that become fields and have a value in this row."""
         fields: dict[str, str] = {}
         for name, value in row.items():
             field = field_name(name)
@@ -158,18 +169,18 @@ class TableSource(Lazy):
         return fields
 
     def _facts(self, row: Row) -> Row:
-        left_out = {*self._roles, *self._fields(row)}
-        return {fact_name(name): value for name, value in row.items() if name not in left_out}
+        excluded = {*self._roles, *self._fields(row)}
+        return {fact_name(name): value for name, value in row.items() if name not in excluded}
 
     def _field(self, field: str, value: Any) -> bytes:
-        """Return the content of a field: text as it stands, other types from the file that is named."""
+        """Return the content of a field: the value itself for text, else the file that the value names."""
         if field == "txt" or field.endswith(_TEXT_FIELDS):
             text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
             return text.encode("utf-8", "surrogateescape")
         return self._bytes(str(value))
 
     def _sizes(self, row: Row) -> tuple[int, int]:
-        """Return the bytes of a row's image and, in a shard, of all else."""
+        """Return the length of a row's image, and the bytes that the other fields take in a shard."""
         extra = facts_bytes(self._facts(row))
         for name, field in self._fields(row).items():
             is_text = field == "txt" or field.endswith(_TEXT_FIELDS)
@@ -182,29 +193,36 @@ class TableSource(Lazy):
         if is_url(name):
             return URL_BYTES
         path = self._path(name)
-        with refusing(f"file {name!r} cannot be read", ValueError):
+        with as_source_error(f"file {name!r} cannot be read", ValueError):
             status = path.stat()
         if not path.is_file() or not 0 < status.st_size <= MAX_RECORD_BYTES:
-            what = "is no regular file" if not path.is_file() else f"has {status.st_size:,} bytes"
-            raise SourceError(f"file {name!r} {what}; packed are files of 1 to {MAX_RECORD_BYTES:,} bytes")
+            problem = "is not a regular file" if not path.is_file() else f"has {status.st_size:,} bytes"
+            raise SourceError(f"file {name!r} {problem}; allowed are files of 1 to {MAX_RECORD_BYTES:,} bytes")
         return status.st_size
 
     def _path(self, name: str) -> Path:
+        """Return the path that a row names, relative to the table; the name may contain surrogate escapes."""
         return Path(os.fsdecode(os.path.join(os.fsencode(self.path.parent), name.encode("utf-8", "surrogateescape"))))  # noqa: PTH118
 
     def _bytes(self, name: str) -> bytes:
         if is_url(name):
             return fetch(name)
-        with refusing(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
+        with as_source_error(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
             return file.read(MAX_RECORD_BYTES)
 
 
 class _Lines(Iterator[str]):
-    """The lines of a file, and where the one that was given last begins and ends."""
+    """The lines of a file, with the byte offsets of the last line that was read.
+
+    Attributes:
+        start: First byte of the line.
+        stop: End of the line.
+        row_start: First byte of the row, which may have several lines. Set by the caller.
+    """
 
     def __init__(self, file: BinaryIO, start: int) -> None:
         self._file = file
-        self.start = self.stop = self.first = start  # first: of a row that may be several lines
+        self.start = self.stop = self.row_start = start
 
     def __next__(self) -> str:
         line = self._file.readline(_MAX_LINE_BYTES)

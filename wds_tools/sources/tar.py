@@ -1,6 +1,7 @@
-"""Tar archives of image folders: ``photos.tar`` with ``cat/1.jpg``, or one tar per class, as ImageNet comes.
+"""Tar archives of image folders: ``photos.tar`` with ``cat/1.jpg``, or one per class, as in ImageNet.
 
-Members are listed by our own strict reader and read where they lie; nothing is unpacked to disk.
+Members are listed by the strict reader of `wds_tools.format.tar`. They are read from the mapped
+archive, which is not unpacked to disk.
 """
 
 from __future__ import annotations
@@ -11,24 +12,31 @@ from pathlib import Path
 
 from wds_tools.errors import OptionError, ShardError, SourceError
 from wds_tools.format import tar
-from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, stamp_files
-from wds_tools.sources.files import Maps, find_files
-from wds_tools.sources.image_tree import NO_IMAGE, Found, is_image_name, list_tree, raw, without_common_folder
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, stamp_files
+from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.image_tree import (
+    NOT_AN_IMAGE,
+    ImageFile,
+    is_image_name,
+    list_tree,
+    path_bytes,
+    without_common_folder,
+)
 
 
 def is_tar(name: str) -> bool:
-    """Tell by a file's name."""
+    """Return whether a file name is that of a tar archive."""
     return name.lower().endswith(".tar")
 
 
-class TarSource(Lazy):
-    """Plain tar archives, taken together as one folder.
+class TarSource(LazySource):
+    """Plain tar archives, treated as one folder of images.
 
     Args:
-        path: An archive, a pattern, or a folder of archives. Of several archives without folders inside, each is a
-            class, named as the file is.
+        path: An archive, a pattern, or a folder of archives. If there are several archives without
+            folders inside, each is a class with the name of the file.
         classes: Names of the class folders, by number.
-        columns: None: an archive has no columns.
+        columns: Must be None: an archive has no columns.
     """
 
     kind = "tar"
@@ -37,7 +45,7 @@ class TarSource(Lazy):
         self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
         if columns:
-            raise OptionError(f"columns={columns!r}, but an archive has none: leave them out")
+            raise OptionError(f"columns={columns!r}, but an archive has no columns: omit them")
         self.path = Path(path)
         self.classes = classes
         self.paths = find_files(self.path, is_tar, "tar")
@@ -46,9 +54,9 @@ class TarSource(Lazy):
         """List all members.
 
         Raises:
-            SourceError: An archive that is damaged or cut, or none with an image.
+            SourceError: An archive is damaged or truncated, or there is no image.
         """
-        files: list[Found] = []
+        files: list[ImageFile] = []
         skipped: list[Skip] = []
         for number, path in enumerate(self.paths):
             for member in self._members(number, path):
@@ -56,33 +64,35 @@ class TarSource(Lazy):
                 if not member.is_file or hidden:
                     continue
                 if is_image_name(member.name):
-                    name = raw(member.name.removeprefix("./").lstrip("/"))
+                    name = path_bytes(member.name.removeprefix("./").lstrip("/"))
                     files.append((name, member.size, (number, member.offset, member.size)))
                 else:
-                    skipped.append(Skip(member.name, NO_IMAGE))
+                    skipped.append(Skip(member.name, NOT_AN_IMAGE))
         if len(self.paths) > 1 and not any(b"/" in name for name, _, _ in files):
-            stems = [raw(path.stem) + b"/" for path in self.paths]
-            files = [(stems[place[0]] + name, size, place) for name, size, place in files]
+            stems = [path_bytes(path.stem) + b"/" for path in self.paths]
+            files = [(stems[location[0]] + name, size, location) for name, size, location in files]
         stamp = stamp_files(list(self.paths))
         return list_tree(str(self.path), without_common_folder(files), skipped, self.classes, stamp)
 
     def read(self, entry: Input) -> Record:
-        """Return a member's bytes.
+        """Read a member.
 
         Raises:
             SourceError: The archive has become shorter.
         """
-        number, offset, size = entry.place
-        return Record(bytes(self._maps.cut(number, offset, offset + size)))
+        number, offset, size = entry.location
+        return Record(bytes(self._mapped.slice(number, offset, offset + size)))
 
     @cached_property
-    def _maps(self) -> Maps:
-        return Maps(self.paths)
+    def _mapped(self) -> MappedFiles:
+        return MappedFiles(self.paths)
 
     def _members(self, number: int, path: Path) -> list[tar.Member]:
-        data = self._maps[number]
+        data = self._mapped[number]
         if bytes(data[:2]) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
-            raise SourceError(f"{path} is compressed, so its members cannot be found: unpack it first, with gunzip")
+            raise SourceError(
+                f"{path} is compressed, so its members cannot be read at random: decompress it first, with gunzip"
+            )
         try:
             return list(tar.walk(data, shard=path.name))
         except ShardError as error:

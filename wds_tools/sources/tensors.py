@@ -1,6 +1,7 @@
-"""Tensor files (``.pt``, ``.pth``): a dictionary with ``images`` and ``labels``, a pair of both, or images alone.
+"""Tensor files (``.pt``, ``.pth``).
 
-They are read by ``torch.load(weights_only=True)`` only, which builds tensors and plain containers and nothing else.
+A file contains a dictionary with ``images`` and ``labels``, a pair of both, or images alone.
+Files are read with ``torch.load(weights_only=True)``, which creates only tensors and plain containers.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ _PAIR = ("images", "labels")
 
 
 class TensorSource(ArraySource):
-    """A file that ``torch.save`` wrote; its tensors are mapped, not loaded."""
+    """A file written by ``torch.save``; its tensors are memory-mapped."""
 
     kind = "tensors"
 
     def open(self) -> Arrays:
         """Open the file."""
-        import torch  # noqa: PLC0415 - packing anything else never loads it
+        import torch  # noqa: PLC0415 - only this source needs torch
 
         try:
             content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # of many kinds, for a file that may hold anything
-            first = str(error).strip().partition("\n")[0][:200]
+        except Exception as error:  # torch.load raises many types of error for invalid files
+            first_line = str(error).strip().partition("\n")[0][:200]
             raise SourceError(
-                f"{self.path} cannot be read as tensors: {first}; allowed are tensors in dictionaries, lists and tuples"
+                f"{self.path} cannot be read as tensors: {first_line}; "
+                "allowed are tensors in dictionaries, lists and tuples"
             ) from error
         if isinstance(content, torch.Tensor):
             content = (content,)
@@ -36,16 +38,17 @@ class TensorSource(ArraySource):
         tensors = {str(name): value for name, value in content.items()} if isinstance(content, dict) else {}
         arrays = {name: value for name, tensor in tensors.items() if (value := _array(tensor)) is not None}
         if not arrays:
-            raise SourceError(f"{self.path} holds no tensor of images; allowed are {{'images': ..., 'labels': ...}}")
+            raise SourceError(f"{self.path} contains no tensor of images; expected {{'images': ..., 'labels': ...}}")
         classes = tensors.get("classes")
-        names = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
-        return Arrays(arrays, tuple(classes) if names and classes else None)
+        are_names = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+        return Arrays(arrays, tuple(classes) if are_names and classes else None)
 
 
 def _array(value: Any) -> Any | None:
+    """Return a tensor as a NumPy array; None for scalars, other objects and types that NumPy lacks."""
     if getattr(value, "ndim", 0) == 0:
         return None
     try:
         return value.detach().numpy()
     except TypeError:
-        return None  # of a type that NumPy lacks, which holds no pixels and no labels
+        return None  # such as bfloat16, which cannot be pixels or labels

@@ -1,7 +1,8 @@
-"""TFRecord files of ``tf.train.Example``: ``image/encoded``, ``image/class/label`` and whatever else there is.
+"""TFRecord files of ``tf.train.Example``: ``image/encoded``, ``image/class/label`` and other features.
 
-Source: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details". Both checksums of each
-record are checked: that of the length when records are listed, that of the data when one is read.
+Source: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details". Both
+checksums of each record are verified: that of the length when records are listed, that of the data
+when a record is read.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import MAX_RECORD_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, pick
-from wds_tools.sources.files import Maps, find_files
+from wds_tools.sources.base import (
+    MAX_RECORD_BYTES,
+    Input,
+    LazySource,
+    Listing,
+    Record,
+    Skip,
+    as_source_error,
+    stamp_files,
+)
+from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, find_column
+from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.labels import label_inputs
-from wds_tools.sources.optional_dependencies import load
+from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import Values, parse_example
 
 _NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
@@ -26,11 +36,11 @@ _FEATURES = {
     IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
     LABEL: ("image/class/label", "class_label"),
 }
-_MOST_TEXT_BYTES = 4096  # longer bytes are no fact for json
+_MAX_TEXT_BYTES = 4096  # longer values are not copied into the json field
 
 
 def is_tfrecord(name: str) -> bool:
-    """Tell by a file's name.
+    """Return whether a file name is that of a TFRecord file.
 
     >>> is_tfrecord("train-00000-of-01024"), is_tfrecord("a.tfrecord-00001-of-00002"), is_tfrecord("a.parquet")
     (True, True, False)
@@ -38,8 +48,8 @@ def is_tfrecord(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
-class TfRecordSource(Lazy):
-    """TFRecord files, mapped.
+class TfRecordSource(LazySource):
+    """Memory-mapped TFRecord files.
 
     Args:
         path: A file, a pattern, or a folder with the files of one split.
@@ -58,56 +68,56 @@ class TfRecordSource(Lazy):
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
 
     def scan(self) -> Listing:
-        """List the records of all files; of each only names and labels are looked at.
+        """List the records of all files.
 
         Raises:
-            SourceError: A file that is cut or damaged between records, or no record with an image.
+            SourceError: A file is truncated or damaged between records, or no record has an image.
         """
         found: list[Input] = []
-        raw: list[Any] = []
+        labels: list[Any] = []
         skipped: list[Skip] = []
         for file, path in enumerate(self.paths):
-            for number, (start, size) in enumerate(records(self._maps[file], path)):
+            for number, (start, size) in enumerate(records(self._mapped[file], path)):
                 name = f"{path.name}#{number}"
                 try:
-                    image, label, facts = self._parse(self._maps[file][start : start + size])
+                    image, label, facts = self._parse(self._mapped[file][start : start + size])
                 except SourceError as error:
                     skipped.append(Skip(name, str(error)))
                     continue
                 found.append(Input(name, len(image), None, (file, start, size), -1, facts_bytes(facts)))
-                raw.append(label)
-        inputs, classes = label_inputs(found, raw, self.classes, skipped, where=str(self.path))
+                labels.append(label)
+        inputs, classes = label_inputs(found, labels, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
-        """Return one record.
+        """Read one record.
 
         Raises:
-            SourceError: Its bytes are not those that were written.
+            SourceError: The checksum does not match.
         """
-        file, start, size = entry.place
-        data = self._maps.cut(file, start, start + size + 4)
+        file, start, size = entry.location
+        data = self._mapped.slice(file, start, start + size + 4)
         if masked_crc(data[:size]) != int.from_bytes(data[size:], "little"):
             raise SourceError(
-                f"record at byte {start - 12:,} of {self.paths[file].name} is damaged: its checksum differs"
+                f"record at byte {start - 12:,} of {self.paths[file].name} is damaged: its checksum does not match"
             )
         image, _, facts = self._parse(data[:size])
         return Record(bytes(image), {}, facts)
 
     @cached_property
-    def _maps(self) -> Maps:
-        return Maps(self.paths)
+    def _mapped(self) -> MappedFiles:
+        return MappedFiles(self.paths)
 
     def _parse(self, data: memoryview) -> tuple[memoryview, Any, dict[str, Any]]:
-        """Return image, label and the rest of a record."""
-        with refusing("is no tf.train.Example", ValueError):
+        """Return image, label and other features of a record."""
+        with as_source_error("is not a tf.train.Example", ValueError):
             features = parse_example(data)
         image, label = self._pick(IMAGE, features), self._pick(LABEL, features)
         values = features[image] if image else []
         if len(values) != 1 or not isinstance(values[0], memoryview):
             raise SourceError(
-                f"has no image that is known by its name among {', '.join(map(repr, list(features)[:12]))}: name "
-                "it, as in --column image=NAME (columns={'image': 'NAME'})"
+                f"has no image feature with a known name; it has {', '.join(map(repr, list(features)[:12]))}: name "
+                "the feature, as in --column image=NAME (columns={'image': 'NAME'})"
             )
         facts = {
             fact_name(name): fact
@@ -118,14 +128,16 @@ class TfRecordSource(Lazy):
 
     def _pick(self, role: str, features: Mapping[str, Values]) -> str | None:
         known = next((name for name in _FEATURES[role] if name in features), None)
-        return known if known and role not in self.columns else pick(role, features, self.columns, where="record")
+        return (
+            known if known and role not in self.columns else find_column(role, features, self.columns, where="record")
+        )
 
 
 def records(data: memoryview, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield where the payload of each record starts, and its length.
+    """Yield (offset, length) of the data of each record.
 
     Raises:
-        SourceError: The file is cut or damaged; what follows cannot be found.
+        SourceError: The file is truncated or damaged, so that the following records cannot be found.
     """
     if bytes(data[:2]) == b"\x1f\x8b":
         raise SourceError(f"{path} is compressed: unpack it first, with gunzip")
@@ -133,20 +145,22 @@ def records(data: memoryview, path: Path) -> Iterator[tuple[int, int]]:
     while position < len(data):
         head = data[position : position + 12]
         if len(head) < 12 or masked_crc(head[:8]) != int.from_bytes(head[8:], "little"):
-            raise SourceError(f"{path} is no TFRecord file, or damaged or cut, at byte {position:,}: copy it again")
+            raise SourceError(
+                f"{path} is not a TFRecord file, or is damaged or truncated at byte {position:,}: copy it again"
+            )
         (size,) = struct.unpack("<Q", head[:8])
         if size > min(MAX_RECORD_BYTES, len(data) - position - 16):
             raise SourceError(
-                f"{path}: the record at byte {position:,} claims {size:,} bytes where {len(data) - position:,} are "
-                f"left and {MAX_RECORD_BYTES:,} are allowed: the file was cut or is damaged, copy it again"
+                f"{path}: the record at byte {position:,} states {size:,} bytes, but {len(data) - position:,} are "
+                f"left and {MAX_RECORD_BYTES:,} are allowed: the file is truncated or damaged, copy it again"
             )
         yield position + 12, size
         position += size + 16
 
 
 def masked_crc(data: memoryview) -> int:
-    """Return the CRC-32C as TFRecord stores it: rotated, plus a constant."""
-    crc: int = load("google_crc32c", "TFRecord").value(bytes(data))
+    """Return the CRC-32C as TFRecord stores it: rotated, with a constant added."""
+    crc: int = import_optional("google_crc32c", "TFRecord").value(bytes(data))
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -157,13 +171,13 @@ def _label(values: Values) -> Any:
 
 
 def _fact(values: Values) -> Any | None:
-    """Return what json says of a feature: one value, or a list of them; None for bytes that are no text."""
+    """Return a feature for the json field: one value or a list; None for bytes that are not text."""
     plain: list[Any] = []
     for value in values:
         if not isinstance(value, memoryview):
             plain.append(value if value == value and abs(value) != float("inf") else None)  # noqa: PLR0124 - NaN
             continue
-        if len(value) > _MOST_TEXT_BYTES:
+        if len(value) > _MAX_TEXT_BYTES:
             return None
         try:
             plain.append(str(value, "utf-8"))

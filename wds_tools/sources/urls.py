@@ -1,4 +1,4 @@
-"""Images behind URLs, through whatever fsspec knows."""
+"""Images at URLs, read through fsspec."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from wds_tools.options import CacheOptions
 from wds_tools.storage import open_store, split_folder
 
 URL_BYTES = 150_000
-"""What an image behind a URL is taken to be long, because asking for each would take as long as reading it."""
+"""Estimated length of an image at a URL. To request the real length would take as long as to read it."""
 
 _ATTEMPTS = 3
 
 
 def fetch(url: str) -> bytes:
-    """Return the bytes behind a URL; a failure that may pass is tried again.
+    """Read the bytes at a URL; errors that may be temporary are retried.
 
     Raises:
-        SourceError: It is not there, or does not answer.
+        SourceError: There is no such file, or the server cannot be reached.
     """
     if "::" in url:
         raise SourceError(f"URL {url!r} is a chain of file systems; allowed are plain URLs")
@@ -27,7 +27,7 @@ def fetch(url: str) -> bytes:
         try:
             return open_store(folder, cache=CacheOptions.of()).read(name)
         except FileNotFoundError as error:
-            raise SourceError(f"URL {url!r} is not there") from error
+            raise SourceError(f"URL {url!r} does not exist") from error
         except WdsToolsError as error:
             if attempt == _ATTEMPTS:
                 raise SourceError(f"URL {url!r} cannot be read: {error}") from error

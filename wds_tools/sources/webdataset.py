@@ -1,7 +1,7 @@
-"""WebDataset shards, our own or those of others, packed anew: other sizes, another order, an index and a manifest.
+"""WebDataset shards as a source: packed again they get another order and size, an index and a manifest.
 
-Samples keep their fields byte for byte and get new keys. Their ``json`` keeps what it says, and says besides, where
-it does not already: ``path`` (shard and old key), ``class``, and ``key``, the old key.
+Samples keep their fields byte for byte and get new keys. Their ``json`` field keeps its entries and
+gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key`` (the old key).
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
-from wds_tools.sources.base import Input, Lazy, Listing, Record, Skip, refusing, stamp_files
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, stamp_files
 from wds_tools.sources.columns import facts_bytes
-from wds_tools.sources.files import Maps, find_files
+from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.tar import is_tar
 
-_Place = tuple[int, int, int]  # shard, first byte, byte behind
+_Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
 Split = Callable[[str], tuple[str, str] | None]
-"""Splits the name of a member into key and field."""
+"""Splits the name of a member into key and field; None if it is not a field of a sample."""
 
 
-class WebDatasetSource(Lazy):
+class WebDatasetSource(LazySource):
     """Tar shards of samples.
 
     Args:
-        path: A shard, a pattern, or a folder: with a manifest, the shards that it names.
+        path: A shard, a pattern, or a folder: of a folder with a manifest, the shards that it lists.
         classes: Class names by number; None takes those of the manifest.
-        columns: None: what is what is told by the fields' names.
+        columns: Must be None: the names of fields are fixed.
     """
 
     kind = "webdataset"
@@ -46,56 +46,60 @@ class WebDatasetSource(Lazy):
         self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
         if columns:
-            raise OptionError(f"columns={columns!r}, but shards have fields with fixed names: leave them out")
+            raise OptionError(f"columns={columns!r}, but shards have fields with fixed names: omit columns")
         self.path = Path(path)
         self.classes = classes
         self.shuffled = False
         self.indexed = (self.path / MANIFEST_NAME).is_file()
         if self.indexed:
-            with refusing(f"{self.path}", ManifestError):
-                made = manifests.from_json((self.path / MANIFEST_NAME).read_bytes())
-            self.paths = tuple(self.path / shard.name for shard in made.shards)
-            self.classes = classes or made.classes or None
-            self.shuffled = made.shuffled
+            with as_source_error(f"{self.path}", ManifestError):
+                manifest = manifests.from_json((self.path / MANIFEST_NAME).read_bytes())
+            self.paths = tuple(self.path / shard.name for shard in manifest.shards)
+            self.classes = classes or manifest.classes or None
+            self.shuffled = manifest.shuffled
         else:
             self.paths = find_files(self.path, is_tar, "tar")
 
     def scan(self) -> Listing:
-        """List the samples of all shards; labels are read.
+        """List the samples of all shards, and read their labels.
 
         Raises:
-            SourceError: A shard that is damaged or cut, or none with an image.
+            SourceError: A shard is damaged or truncated, or no sample has an image.
         """
         skipped: list[Skip] = []
         inputs: list[Input] = []
-        raw: list[Any] = []
+        labels: list[Any] = []
         dots = Dots()
         for number, path in enumerate(self.paths):
-            with refusing(f"{path} cannot be packed", ShardError):
-                for key, place, fields in samples(self._maps[number], number, path.name, split=self.split):
+            with as_source_error(f"{path} cannot be packed", ShardError):
+                for key, location, fields in samples(self._mapped[number], number, path.name, split=self.split):
                     dots.add(key, fields)
                     name, image = f"{path.name}/{key}", image_field(fields)
                     if image is None:
                         skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
                         continue
-                    inputs.append(Input(name, len(fields[image]), None, place, -1, _extra_bytes(key, fields, image)))
-                    raw.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
-        if dots.belong_to_keys and not self.indexed:  # `index` has asked already
+                    inputs.append(Input(name, len(fields[image]), None, location, -1, _extra_bytes(key, fields, image)))
+                    labels.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
+        if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.path} cannot be packed: {dots}. {_DOTS_REMEDY}")
-        inputs, classes = label_inputs(inputs, raw, self.classes, skipped, where=str(self.path))
+        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)), self.shuffled)
 
     def read(self, entry: Input) -> Record:
-        """Return a sample.
+        """Read a sample.
 
         Raises:
-            SourceError: It is no longer what was listed.
+            SourceError: The shard has changed since it was listed.
         """
-        number, start, stop = entry.place
-        with refusing("cannot be read", ShardError):
+        number, start, stop = entry.location
+        with as_source_error("cannot be read", ShardError):
             found = list(
                 samples(
-                    self._maps.cut(number, start, stop), number, self.paths[number].name, split=self.split, part=True
+                    self._mapped.slice(number, start, stop),
+                    number,
+                    self.paths[number].name,
+                    split=self.split,
+                    part=True,
                 )
             )
         if len(found) != 1:
@@ -107,27 +111,29 @@ class WebDatasetSource(Lazy):
         kept = {name: bytes(data) for name, data in fields.items() if name not in (image, "cls", "json")}
         if codecs.sniff(fields[image]) in kept:
             raise SourceError(
-                f"has an image in {image!r} that is a {codecs.sniff(fields[image])}, and a field of that name"
+                f"has an image of type {codecs.sniff(fields[image])} in field {image!r}, and another field named "
+                f"{codecs.sniff(fields[image])!r}: rename one of them"
             )
-        facts = _object(fields.get("json"))
+        facts = _json_object(fields.get("json"))
         if facts is None:
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept)
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
 
     @cached_property
-    def _maps(self) -> Maps:
-        return Maps(self.paths)
+    def _mapped(self) -> MappedFiles:
+        return MappedFiles(self.paths)
 
 
 _DOTS_REMEDY = (
-    "If keys have dots, pack with --from dotted (kind='dotted'), which splits at the last dot; if each file is a "
-    "picture of its own, with --from tar; if the dots belong to fields, run `wds-tools index --dots-in-fields` first"
+    "If keys have dots, pack with --from dotted (kind='dotted'), which splits at the last dot; if each file is an "
+    "image without other fields, with --from tar; if the dots belong to fields, run "
+    "`wds-tools index --dots-in-fields` first"
 )
 
 
 class DottedSource(WebDatasetSource):
-    """Tar shards whose keys have dots: a name is split at its last dot, instead of the first as WebDataset has it."""
+    """Tar shards whose keys have dots: names are split at the last dot, not the first as in WebDataset."""
 
     kind = "dotted"
     split = staticmethod(split_at_last_dot)
@@ -135,11 +141,11 @@ class DottedSource(WebDatasetSource):
 
 def samples(
     data: memoryview, number: int, shard: str, *, split: Split = split_name, part: bool = False
-) -> Iterator[tuple[str, _Place, _Fields]]:
-    """Yield (key, place, fields) of each sample of a shard, or of a part of one.
+) -> Iterator[tuple[str, _Location, _Fields]]:
+    """Yield (key, location, fields) of each sample of a shard, or of a part of one.
 
     Raises:
-        ShardError: It is damaged, or a field comes twice.
+        ShardError: The shard is damaged, or a sample has a field twice.
     """
     key, start, stop = None, 0, 0
     fields: _Fields = {}
@@ -152,7 +158,7 @@ def samples(
                 yield key, (number, start, stop), fields
             key, start, fields = parts[0], member.header_offset, {}
         if parts[1] in fields:
-            raise ShardError(f"field {parts[1]!r} comes twice", shard=shard, key=key, offset=member.header_offset)
+            raise ShardError(f"field {parts[1]!r} occurs twice", shard=shard, key=key, offset=member.header_offset)
         fields[parts[1]] = data[member.offset : member.offset + member.size]
         stop = member.offset + tar.padded(member.size)
     if key is not None:
@@ -160,20 +166,21 @@ def samples(
 
 
 def image_field(fields: Mapping[str, Any]) -> str | None:
-    """Return the name of the field that holds a sample's image."""
+    """Return the name of the field with the image of a sample; None without an image."""
     return next((name for name in IMAGE_FIELDS if name in fields), None)
 
 
 def _extra_bytes(key: str, fields: _Fields, image: str) -> int:
-    """Return the bytes in a shard of all but image and label."""
-    facts = _object(fields.get("json"))
-    apart = (image, "cls") if facts is None else (image, "cls", "json")
-    rest = sum(tar.member_bytes(f"000000000.{name}", len(data)) for name, data in fields.items() if name not in apart)
-    return rest if facts is None else rest + facts_bytes({"key": key, **facts})
+    """Return the bytes in a shard of all fields but image and label."""
+    facts = _json_object(fields.get("json"))
+    excluded = (image, "cls") if facts is None else (image, "cls", "json")
+    others = {name: data for name, data in fields.items() if name not in excluded}
+    size = sum(tar.member_bytes(f"000000000.{name}", len(data)) for name, data in others.items())
+    return size if facts is None else size + facts_bytes({"key": key, **facts})
 
 
-def _object(data: memoryview | None) -> dict[str, Any] | None:
-    """Return what a ``json`` field says, None for one that is no object."""
+def _json_object(data: memoryview | None) -> dict[str, Any] | None:
+    """Return the object in a ``json`` field: empty without the field, None if it is not a JSON object."""
     if data is None:
         return {}
     try:

@@ -1,6 +1,7 @@
 """Zarr, versions 2 and 3, in a folder: an array, or a group with ``images`` and ``labels``.
 
-The metadata may name a codec that unpickles; so it is read before Zarr is, and only plain codecs are let in.
+The metadata may name a codec that unpickles data, which can run code. So the metadata is checked
+before Zarr opens the store, and only codecs that cannot run code are allowed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import xxhash
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
-from wds_tools.sources.base import Listing, refusing
-from wds_tools.sources.optional_dependencies import load
+from wds_tools.sources.base import Listing, as_source_error
+from wds_tools.sources.optional_dependencies import import_optional
 
 CODECS = frozenset(
     "blosc zlib gzip zstd lz4 lzma bz2 delta shuffle bitround packbits crc32 crc32c adler32 fletcher32 bytes endian "  # noqa: SIM905 - a list
@@ -27,17 +28,17 @@ _MAX_METADATA_BYTES = 16 << 20
 
 
 class ZarrSource(ArraySource):
-    """A Zarr store in a local folder. Chunks are read once per worker and window, not once per image."""
+    """A Zarr store in a local folder. A chunk is read once per worker and window, not once per image."""
 
     kind = "zarr"
 
     def open(self) -> Arrays:
         """Check the metadata, then open the arrays."""
-        zarr = load("zarr", "Zarr")
+        zarr = import_optional("zarr", "Zarr")
         for path in _walk(self.path):
             if path.name in _METADATA:
                 _check_metadata(path)
-        with refusing(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
+        with as_source_error(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
             node = zarr.open(self.path, mode="r")
             if isinstance(node, zarr.Array):
                 return Arrays({self.columns.get("image", "images"): _Rows(node)})
@@ -48,7 +49,7 @@ class ZarrSource(ArraySource):
         return Arrays(arrays, tuple(map(str, classes)) if isinstance(classes, list) else None)
 
     def files(self) -> list[Path]:
-        """Return the metadata; chunks are identified by name, length and time."""
+        """Return the metadata files; `scan` identifies the chunks by name, length and modification time."""
         return sorted(path for path in _walk(self.path) if path.name in _METADATA)
 
     def scan(self) -> Listing:
@@ -63,7 +64,7 @@ class ZarrSource(ArraySource):
 
 
 class _Rows:
-    """An array whose rows are read by whole chunks, or shards where it has those."""
+    """An array whose ``chunks`` are the units of reading: its shards, or its chunks if it has none."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -81,20 +82,20 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _check_metadata(path: Path) -> None:
-    """Refuse codecs that could run code from data."""
-    with refusing(f"{path} is no metadata of Zarr", ValueError, RecursionError):
+    """Raise an error for codecs that may run code from the data."""
+    with as_source_error(f"{path} is not Zarr metadata", ValueError, RecursionError):
         if path.stat().st_size > _MAX_METADATA_BYTES:
             raise SourceError(f"{path} has {path.stat().st_size:,} bytes; allowed are {_MAX_METADATA_BYTES:,}")
-        strangers = set(_codecs(json.loads(path.read_bytes()))) - CODECS
-    if strangers:
+        unknown = set(_codecs(json.loads(path.read_bytes()))) - CODECS
+    if unknown:
         raise SourceError(
-            f"{path} asks for the codec {min(strangers)!r}; allowed are {', '.join(sorted(CODECS))}: "
-            "none of them runs code from data"
+            f"{path} names the codec {min(unknown)!r}, which may run code from the data; "
+            f"allowed are {', '.join(sorted(CODECS))}"
         )
 
 
 def _codecs(node: Any, *, inside: bool = False) -> Iterator[str]:
-    """Yield the name of every codec that metadata asks for, at any depth."""
+    """Yield the name of every codec in the metadata, at any depth."""
     if isinstance(node, dict):
         if inside:
             yield str(node.get("id") or node.get("name") or "").removeprefix("numcodecs.")

@@ -1,4 +1,4 @@
-"""Zip archives of image folders. Members are inflated one by one in memory, never more than they state."""
+"""Zip archives of image folders. Members are decompressed in memory, one at a time, up to their stated size."""
 
 from __future__ import annotations
 
@@ -10,26 +10,42 @@ from functools import cached_property
 from pathlib import Path
 
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.sources.base import MAX_RECORD_BYTES, Input, Lazy, Listing, Record, Skip, refusing, stamp_files
-from wds_tools.sources.files import Maps, find_files
-from wds_tools.sources.image_tree import NO_IMAGE, Found, is_image_name, list_tree, raw, without_common_folder
+from wds_tools.sources.base import (
+    MAX_RECORD_BYTES,
+    Input,
+    LazySource,
+    Listing,
+    Record,
+    Skip,
+    as_source_error,
+    stamp_files,
+)
+from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.image_tree import (
+    NOT_AN_IMAGE,
+    ImageFile,
+    is_image_name,
+    list_tree,
+    path_bytes,
+    without_common_folder,
+)
 
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 
 
 def is_zip(name: str) -> bool:
-    """Tell by a file's name."""
+    """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
 
 
-class ZipSource(Lazy):
-    """A zip archive; a worker finds a member by its place, and does not read the directory again.
+class ZipSource(LazySource):
+    """Zip archives. Workers read a member at its offset, without reading the central directory again.
 
     Args:
-        path: The archive.
+        path: An archive, a pattern, or a folder of archives.
         classes: Names of the class folders, by number.
-        columns: None: an archive has no columns.
+        columns: Must be None: an archive has no columns.
     """
 
     kind = "zip"
@@ -38,7 +54,7 @@ class ZipSource(Lazy):
         self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
         if columns:
-            raise OptionError(f"columns={columns!r}, but an archive has none: leave them out")
+            raise OptionError(f"columns={columns!r}, but an archive has no columns: omit them")
         self.path = Path(path)
         self.classes = classes
         self.paths = find_files(self.path, is_zip, "zip")
@@ -47,59 +63,59 @@ class ZipSource(Lazy):
         """List all members.
 
         Raises:
-            SourceError: No archive, a damaged one, or one without an image.
+            SourceError: There is no archive, an archive is damaged, or there is no image.
         """
-        files: list[Found] = []
+        files: list[ImageFile] = []
         skipped: list[Skip] = []
         for number, path in enumerate(self.paths):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
-            with refusing(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
+            with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
             for info in members:
                 name = info.filename.removeprefix("./").lstrip("/")
                 if info.is_dir() or any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
                     continue
-                reason = _refusal(info, name)
+                reason = _reason_to_skip(info, name)
                 if reason:
                     skipped.append(Skip(name, reason))
                 else:
-                    place = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
-                    files.append((raw(name), info.file_size, place))
+                    location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
+                    files.append((path_bytes(name), info.file_size, location))
         stamp = stamp_files(list(self.paths))
         return list_tree(str(self.path), without_common_folder(files), skipped, self.classes, stamp)
 
     def read(self, entry: Input) -> Record:
-        """Return a member's bytes.
+        """Read a member.
 
         Raises:
-            SourceError: It is damaged.
+            SourceError: The member is damaged.
         """
-        number, offset, packed_size, method, checksum = entry.place
-        head = self._maps.cut(number, offset, offset + _LOCAL_HEADER)
+        number, offset, packed_size, method, checksum = entry.location
+        head = self._mapped.slice(number, offset, offset + _LOCAL_HEADER)
         if bytes(head[:4]) != b"PK\x03\x04":
-            raise SourceError("is damaged: its header is not where the directory says")
+            raise SourceError("is damaged: there is no local header at the offset in the central directory")
         start = offset + _LOCAL_HEADER + sum(struct.unpack_from("<HH", head, 26))
-        data = bytes(self._maps.cut(number, start, start + packed_size))
+        data = bytes(self._mapped.slice(number, start, start + packed_size))
         if method == zipfile.ZIP_DEFLATED:
-            with refusing("is damaged", zlib.error):
+            with as_source_error("is damaged", zlib.error):
                 data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, entry.size + 1)
         if len(data) != entry.size or zlib.crc32(data) != checksum:
-            raise SourceError("is damaged: its length or checksum is not what the directory says")
+            raise SourceError("is damaged: its length or checksum differs from the central directory")
         return Record(data)
 
     @cached_property
-    def _maps(self) -> Maps:
-        return Maps(self.paths)
+    def _mapped(self) -> MappedFiles:
+        return MappedFiles(self.paths)
 
 
-def _refusal(info: zipfile.ZipInfo, name: str) -> str | None:
-    """Return why a member is not packed."""
+def _reason_to_skip(info: zipfile.ZipInfo, name: str) -> str | None:
+    """Return why a member is not packed; None if it is."""
     if not is_image_name(name):
-        return NO_IMAGE
+        return NOT_AN_IMAGE
     if info.flag_bits & _ENCRYPTED:
         return "is encrypted"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return f"is compressed by method {info.compress_type}; read are stored and deflated members"
+        return f"is compressed with method {info.compress_type}; allowed are stored and deflated members"
     if info.file_size > MAX_RECORD_BYTES:
         return f"states {info.file_size:,} bytes; allowed are {MAX_RECORD_BYTES:,}"
     return None

@@ -1,1 +1,1 @@
-"""Work on packed datasets: index, merge, verify, reseal, unpack."""
+"""Maintenance of datasets: index, merge, verify, reseal, unpack."""

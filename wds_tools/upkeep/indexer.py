@@ -1,4 +1,4 @@
-"""Give tar shards of others an index and a manifest, with one strict sequential read of each."""
+"""`index_shards()`: writes indexes and a manifest for existing tar shards, reading each shard once."""
 
 from __future__ import annotations
 
@@ -43,25 +43,26 @@ from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
 
 SOURCE_KIND = "shards"
-"""What the manifest names as source: such shards were not made by `pack`, which therefore never removes them."""
+"""``source.kind`` of the manifest. `pack` did not write such shards, so it never removes them."""
 
 MAX_FIELDS = 1000
-"""Distinct fields of a shard: each takes three columns of its index."""
+"""Limit for the distinct fields of a shard. Each field takes three columns of the index."""
 
 INDEX_MARK = b"wds_tools"
-"""Stands in the metadata of every index."""
+"""Occurs in the metadata of every index."""
 
 _log = logging.getLogger("wds_tools")
 
 
 @dataclass(slots=True)
 class ScanResult:
-    """What one shard holds.
+    """The content of one shard.
 
     Attributes:
-        index: Of its samples.
-        ignored: Members that WebDataset ignores: folders, links, hidden files, names without an extension.
-        broken: Keys of samples whose image header cannot be read.
+        index: Its index.
+        ignored: Number of members that WebDataset ignores: folders, links, hidden files, names
+            without an extension.
+        broken: Keys of the samples whose image header cannot be read.
     """
 
     index: Index
@@ -76,90 +77,94 @@ def index_shards(
     dots_in_fields: bool = False,
     progress: bool | None = None,
 ) -> Manifest:
-    """Write an index beside each shard, and then a manifest.
+    """Write an index next to each shard, and then a manifest.
 
     Args:
-        patterns: Local shards of one folder, one pattern or several: names, globs, or braces such as
+        patterns: Local shards of one folder, as one pattern or several: names, globs, or braces such as
             ``train-{000000..000009}.tar``.
-        manifest: File name of the manifest, ``manifest.json`` if it is not given.
-        dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field ``2024.01.jpg``. By
-            default it is an error if that would make one sample of pictures whose keys seem to have dots.
-        progress: Show a bar on stderr; None does if it is a terminal.
+        manifest: File name of the manifest; None means ``manifest.json``.
+        dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field
+            ``2024.01.jpg``. By default, it is an error if this would put several images whose keys
+            seem to have dots into one sample.
+        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
 
     Returns:
-        The manifest. Members that are no samples and images that are broken are logged as warnings.
+        The manifest. Members that are not fields of samples, and broken images, are logged as warnings.
 
     Raises:
-        NotADatasetError: A pattern that matches nothing, or a shard that is not there.
-        OptionError: Shards of several folders, or one that is named twice.
-        ShardError: A shard that is damaged or cut, or no WebDataset; shard and byte are named. Or keys with dots.
-        DestinationError: The folder cannot be written to, or has files of these names that are something else.
+        NotADatasetError: A pattern matches nothing, or a shard does not exist.
+        OptionError: Shards are in several folders, or a shard is given twice.
+        ShardError: A shard is damaged, truncated or not a WebDataset; the error has shard and byte.
+            Or keys have dots.
+        DestinationError: The folder cannot be written to, or has other files with the names of
+            indexes or manifest.
     """
     paths = _find_shards([patterns] if isinstance(patterns, str) else patterns)
     folder = paths[0].parent
     manifest_path = folder / _manifest_name(manifest)
     old = _old_manifest(manifest_path, paths)
-    new = _check_indexes(paths)
+    missing_indexes = _check_indexes(paths)
     try:
-        made = _index_all(paths, progress, dots_in_fields=dots_in_fields)
-        # The same bytes: what was known still holds; of shards that were added, only the names of the classes do.
-        if old is not None and old.fingerprint == made.fingerprint:
-            made = replace(made, classes=old.classes, shuffled=old.shuffled, source=old.source)
-        elif old is not None and old.fingerprint == manifests.fingerprint(made.shards[: len(old.shards)]):
-            made = replace(made, classes=old.classes)
-        if manifest_path.name == MANIFEST_NAME:  # of several datasets in one folder, a card could be of one only
-            commit_card(folder, card(made))
-        commit_bytes(manifest_path, manifests.to_json(made).encode())
+        new = _index_all(paths, progress, dots_in_fields=dots_in_fields)
+        # What the old manifest states about the same shards is still true.
+        if old is not None and old.fingerprint == new.fingerprint:
+            new = replace(new, classes=old.classes, shuffled=old.shuffled, source=old.source)
+        elif old is not None and old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
+            new = replace(new, classes=old.classes)  # shards were added
+        if manifest_path.name == MANIFEST_NAME:  # a folder of several datasets has no card
+            commit_card(folder, card(new))
+        commit_bytes(manifest_path, manifests.to_json(new).encode())
         if (repeated := find_repeated_key(open_shards(manifest_path))) is not None:
             _log.warning("%s", repeated)
     except BaseException as error:
-        _remove(new)
+        _remove(missing_indexes)
         if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
             raise _not_writable(folder, error) from error
         raise
-    return made
+    return new
 
 
 def _index_all(paths: Sequence[Path], progress: bool | None, *, dots_in_fields: bool) -> Manifest:
-    """Write every index; return the manifest of them."""
+    """Write the index of every shard; return their manifest."""
     entries, totals, dots = [], Totals(), Dots()
-    with _bar(paths, progress) as bar:
+    with _progress_bar(paths, progress) as bar:
         for path in paths:
             result = scan_shard(path)
             entries.append(commit_index(result.index, path.parent))
             totals.add(result.index)
             dots.add_index(result.index)
-            _warn(result)
+            _log_warnings(result)
             bar.update(result.index.shard_bytes)
     if not any(entry.samples for entry in entries):
-        raise ShardError(f"{len(paths)} shards hold no sample: members need names such as 000001.jpg, 000001.cls")
+        raise ShardError(f"{len(paths)} shards contain no sample: members need names such as 000001.jpg, 000001.cls")
     if dots.belong_to_keys and not dots_in_fields:
         raise ShardError(f"{dots}. {_DOTS_REMEDY}")
     return Manifest(tuple(entries), dict(totals.fields), images=totals.images, source={"kind": SOURCE_KIND})
 
 
 _DOTS_REMEDY = (
-    "If the dots belong to the keys, pack the shards anew with `wds-tools pack SHARDS DST --from dotted`, which splits "
-    "at the last dot; if they belong to field names, index with --dots-in-fields (dots_in_fields=True)"
+    "If the dots belong to the keys, pack the shards again with `wds-tools pack SHARDS DST --from dotted`, which "
+    "splits at the last dot; if they belong to field names, index with --dots-in-fields (dots_in_fields=True)"
 )
 
 
 def scan_shard(path: Path) -> ScanResult:
-    """Read a shard from start to end, once.
+    """Read a shard once, from start to end.
 
     Raises:
-        ShardError: It is damaged or cut, a key comes back behind another one, or a sample has a field twice.
+        ShardError: The shard is damaged or truncated, the members of a sample are not consecutive,
+            or a sample has a field twice.
     """
     view = _mapped(path)
-    scan = _Scan(view, path.name)
+    scan = _ShardScan(view, path.name)
     for member in tar.walk(view, shard=path.name):
         scan.add(member)
     return scan.finish()
 
 
 @dataclass(slots=True)
-class _Scan:
-    """Gathers the members of a shard, which come one by one, into samples."""
+class _ShardScan:
+    """Collects the members of a shard, added in order, into samples."""
 
     view: memoryview
     shard: str
@@ -171,10 +176,10 @@ class _Scan:
     _keys: set[str] = field(default_factory=set)
     _names: set[str] = field(default_factory=set)
     _key: str | None = None
-    _places: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    _fields: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # name -> offset, size, XXH3-64
 
     def add(self, member: Member) -> None:
-        """Take the next member."""
+        """Add the next member."""
         self._digest_to(member.offset + tar.padded(member.size))
         parts = split_name(member.name) if member.is_file else None
         if parts is None:
@@ -183,16 +188,18 @@ class _Scan:
         key, name = parts
         if key != self._key:
             self._begin(key, member)
-        if name in self._places:
-            raise self._error(f"field {name!r} comes twice in one sample", member)
+        if name in self._fields:
+            raise self._error(f"field {name!r} occurs twice in one sample", member)
         self._names.add(name)
         if len(self._names) > MAX_FIELDS:
-            raise self._error(f"more than {MAX_FIELDS} distinct fields, as keys with dots give. {_DOTS_REMEDY}", member)
+            raise self._error(
+                f"more than {MAX_FIELDS} distinct fields, probably because keys have dots. {_DOTS_REMEDY}", member
+            )
         data = self.view[member.offset : member.offset + member.size]
-        self._places[name] = (member.offset, member.size, xxhash.xxh3_64_intdigest(data))
+        self._fields[name] = (member.offset, member.size, xxhash.xxh3_64_intdigest(data))
 
     def finish(self) -> ScanResult:
-        """Return the index of the whole shard."""
+        """Return the content of the shard."""
         self._end()
         self._digest_to(len(self.view))
         index = self.rows.build(shard=self.shard, shard_bytes=len(self.view), shard_xxh3=self._digest.hexdigest())
@@ -203,41 +210,43 @@ class _Scan:
         try:
             member.name.encode()
         except UnicodeEncodeError as error:
-            raise self._error("its name is no UTF-8, which an index cannot hold", member) from error
+            raise self._error("its name is not UTF-8, which an index requires", member) from error
         if key in self._keys:
-            raise self._error("its sample began earlier, and others lie between: sort the members by name", member)
+            raise self._error(
+                "its sample began earlier, and other samples are in between: sort the members by name", member
+            )
         self._key = key
         self._keys.add(key)
 
     def _end(self) -> None:
         if self._key is None:
             return
-        self.rows.add(self._key, self._places, self._label(), self._image(self._key))
-        self._places = {}
+        self.rows.add(self._key, self._fields, self._label(), self._image(self._key))
+        self._fields = {}
 
     def _label(self) -> int | None:
-        if "cls" not in self._places:
+        if "cls" not in self._fields:
             return None
         label = codecs.parse_label(bytes(self._content("cls")))
         return label if label is not None and NO_LABEL < label < -NO_LABEL else None
 
     def _image(self, key: str) -> ImageInfo | None:
-        name = next((name for name in IMAGE_FIELDS if name in self._places), None)
+        name = next((name for name in IMAGE_FIELDS if name in self._fields), None)
         if name is None:
             return None
         try:
             return codecs.probe(self._content(name))
         except DecodeError:
-            if name != "npy":  # which may hold anything
+            if name != "npy":  # an array need not be an image
                 self.broken.append(key)
             return None
 
     def _content(self, name: str) -> memoryview:
-        offset, size, _ = self._places[name]
+        offset, size, _ = self._fields[name]
         return self.view[offset : offset + size]
 
     def _digest_to(self, stop: int) -> None:
-        # Member by member: the bytes are still in the cache when the field is hashed and the image probed.
+        # Called per member, so that its bytes are still in the CPU cache when its field is hashed.
         self._digest.update(self.view[self._digested : stop])
         self._digested = stop
 
@@ -253,12 +262,12 @@ def _mapped(path: Path) -> memoryview:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                raise TruncatedShardError("is empty: copy or pack it again", shard=path.name, offset=0)
+                raise TruncatedShardError("is empty: copy it again, or pack it again", shard=path.name, offset=0)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise NotADatasetError(f"shard {path} cannot be read: {error.strerror}; check the path") from error
     mapped.madvise(mmap.MADV_SEQUENTIAL)
-    # Not closed here: an error's traceback may hold a part of it, and closing would then raise another error.
+    # Not closed here: closing fails while the traceback of an error refers to a part of the view.
     return memoryview(mapped)
 
 
@@ -270,17 +279,19 @@ def _find_shards(patterns: Sequence[str]) -> list[Path]:
         if path.is_dir():
             raise NotADatasetError(f"{path} is a folder; name the shards in it, such as '{path}/*.tar'")
         if not path.is_file():
-            raise NotADatasetError(f"shard {path} is not there; check the path and the range of the pattern")
+            raise NotADatasetError(f"shard {path} does not exist; check the path and the range of the pattern")
         if path.suffix != ".tar":
-            raise OptionError(f"shard {path} does not end in .tar; indexed are plain tar files: unpack it first")
-    twice = [path.name for path, count in Counter(paths).items() if count > 1]
-    if twice:
-        raise OptionError(f"shard {twice[0]} is named {len(twice) + 1} times; name each shard once")
+            raise OptionError(
+                f"shard {path} does not end in .tar; only plain tar files can be indexed: decompress it first"
+            )
+    repeated = [path.name for path, count in Counter(paths).items() if count > 1]
+    if repeated:
+        raise OptionError(f"shard {repeated[0]} is named {len(repeated) + 1} times; name each shard once")
     folders = sorted({str(path.parent) for path in paths})
     if len(folders) > 1:
         raise OptionError(
-            f"shards lie in {len(folders)} folders ({folders[0]}, {folders[1]}, ...); allowed is one, "
-            "because a manifest lies beside its shards: index each folder by itself"
+            f"shards are in {len(folders)} folders ({folders[0]}, {folders[1]}, ...); allowed is one, "
+            "because a manifest is in the folder of its shards: index each folder separately"
         )
     return paths
 
@@ -289,55 +300,60 @@ def _manifest_name(name: str | None) -> str:
     if name is None:
         return MANIFEST_NAME
     if "/" in name or not name.endswith(".json") or name.startswith("."):
-        raise OptionError(f"manifest={name!r} is no file name ending in .json; it is written beside the shards")
+        raise OptionError(
+            f"manifest={name!r} is not a file name ending in .json; the manifest is written to the folder of the shards"
+        )
     return name
 
 
 def _old_manifest(path: Path, shards: Sequence[Path]) -> Manifest | None:
-    """Return the manifest that is there; it is replaced only if it lists the same shards, or the first of them."""
+    """Return an existing manifest, which must list the same shards or the first of them."""
     try:
         old = manifests.from_json(path.read_bytes(), name=str(path))
     except FileNotFoundError:
         return None
     except (ManifestError, OSError) as error:
-        raise DestinationError(f"{path} is there and is no manifest: {error}; remove it, or name another") from error
-    before, now = [entry.name for entry in old.shards], [shard.name for shard in shards]
-    if before != now[: len(before)]:
         raise DestinationError(
-            f"{path} lists other shards ({len(before)}, from {before[:1]}; given are {len(now)}, from {now[:1]}): "
-            "give --manifest another name, or remove that file"
+            f"{path} exists and is not a manifest: {error}; remove it, or choose another name"
+        ) from error
+    listed, given = [entry.name for entry in old.shards], [shard.name for shard in shards]
+    if listed != given[: len(listed)]:
+        raise DestinationError(
+            f"{path} lists other shards ({len(listed)}, from {listed[:1]}; given are {len(given)}, from {given[:1]}): "
+            "choose another name with --manifest, or remove that file"
         )
     return old
 
 
 def _check_indexes(shards: Sequence[Path]) -> list[Path]:
-    """Return the indexes that are not there yet.
+    """Return the paths of the indexes that do not exist.
 
-    A file of an index's name that is none was put there by someone else; a damaged index is replaced.
+    Existing indexes will be replaced, so a file with the name of an index that is not an index is
+    an error.
     """
     paths = [shard.with_name(index_name(shard.name)) for shard in shards]
     for path in paths:
         if path.exists() and INDEX_MARK not in path.read_bytes():
-            raise DestinationError(f"{path} is there and is no index of wds_tools: move it away first")
+            raise DestinationError(f"{path} exists and is not an index of wds_tools: move it away first")
     return [path for path in paths if not path.exists()]
 
 
 def _remove(paths: Sequence[Path]) -> None:
     for path in paths:
-        with suppress(OSError):  # the folder may be read-only; the first error is the one to report
+        with suppress(OSError):  # such as a read-only folder; the caller raises the first error
             path.unlink(missing_ok=True)
 
 
 def _not_writable(folder: Path, error: OSError) -> DestinationError:
     return DestinationError(
-        f"cannot write to {folder}: {error.strerror}; indexes lie beside their shards: make the folder writable, "
-        "or copy the shards to one that is"
+        f"cannot write to {folder}: {error.strerror}; indexes are written to the folder of the shards: make it "
+        "writable, or copy the shards to a writable folder"
     )
 
 
-def _warn(result: ScanResult) -> None:
+def _log_warnings(result: ScanResult) -> None:
     if result.ignored:
-        _log.warning("%s: %d members are no sample's and are ignored", result.index.shard, result.ignored)
+        _log.warning("%s: %d members do not belong to samples and are ignored", result.index.shard, result.ignored)
     if result.broken:
         _log.warning(
             "%s: the images of %d samples cannot be read, the first is %s",
@@ -347,7 +363,7 @@ def _warn(result: ScanResult) -> None:
         )
 
 
-def _bar(paths: Sequence[Path], progress: bool | None) -> Any:
+def _progress_bar(paths: Sequence[Path], progress: bool | None) -> Any:
     show = sys.stderr.isatty() if progress is None else progress
     total = sum(path.stat().st_size for path in paths)
     return tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr)

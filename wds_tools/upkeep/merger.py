@@ -1,6 +1,7 @@
-"""Several datasets become one: shards are linked where the file system can, copied where it cannot.
+"""`merge()`: joins datasets into one. Shards become hard links if possible, and are copied otherwise.
 
-No shard is rewritten. Its index is, because it names its shard, and shards are numbered anew.
+Shards are renumbered but not rewritten. Indexes are rewritten, because an index contains the name
+of its shard.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from wds_tools.storage.local import LocalStore
 
 _log = logging.getLogger("wds_tools")
 SOURCE_KIND = "merge"
-COPY_BYTES = 8 << 20  # held in memory while a shard is copied
+COPY_BYTES = 8 << 20  # shards are copied in parts of this size
 
 _NO_LINKS = (
     errno.EXDEV,  # another file system
-    errno.EPERM,  # one without hard links, or a file of another user
+    errno.EPERM,  # a file system without hard links, or a file of another user
     errno.EACCES,
     errno.EMLINK,
     errno.ENOTSUP,
@@ -49,16 +50,17 @@ _NO_LINKS = (
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """What became of several datasets.
+    """The result of `merge`.
 
     Attributes:
-        manifest: Of the one that they have become.
-        dst: Its folder.
-        linked: Shards that are hard links, so that they take no room.
-        copied: Shards that were copied.
-        kept: Shards that an earlier run had finished; all of them if there was nothing to do.
-        seconds: Time that it took.
-        repeated_key: A key that comes more than once in the result; None if there is none, or nothing was to do.
+        manifest: Manifest of the new dataset.
+        dst: Folder of the new dataset.
+        linked: Number of shards that are hard links, which take no disk space.
+        copied: Number of shards that were copied.
+        kept: Number of shards that an earlier run had finished; all shards if the dataset was complete.
+        seconds: Duration.
+        repeated_key: A key that occurs more than once in the new dataset; None if there is none, or
+            if an earlier run had completed the dataset.
     """
 
     manifest: Manifest
@@ -78,40 +80,45 @@ def merge(
     fresh: bool = False,
     progress: bool | None = None,
 ) -> MergeReport:
-    """Join datasets into one, in the order given; a run that was interrupted is continued by the same call.
+    """Join datasets into one, in the order given. After an interruption, the same call continues.
 
-    Local shards become hard links: the same bytes under another name, which take no room and stay when the inputs are
-    removed. Remote ones, and those of other file systems, are copied and compared with their checksums.
+    Local shards become hard links: the same bytes under another name, which take no disk space and
+    remain when the inputs are removed. Remote shards, and those on other file systems, are copied
+    and verified with their checksums.
 
-    Keys stay what they are, because no shard is rewritten. If one comes in several inputs, as with inputs that `pack`
-    made, a warning names it: some readers refuse that. `reshard` gives each sample a key of its own.
+    Keys do not change, because shards are not rewritten. If a key occurs in several inputs, as is
+    usual for datasets written by `pack`, a warning names it, because some readers refuse repeated
+    keys. `reshard` writes unique keys.
 
     Example::
 
         wds_tools.merge(["shards/2024", "s3://bucket/2025"], "shards/both").manifest.samples  # 120000
 
     Args:
-        datasets: Folders or URLs with a manifest, manifests, or patterns of indexed shards. Their classes must have the
-            same numbers: one list of names, or lists that begin with each other.
-        dst: Local folder for the shards, which are renamed ``shard-000000.tar`` and so on, indexes and manifest.
-        copy: Copy local shards, too: for a dataset that shares no bytes with its inputs.
-        fresh: Remove what an earlier pack or merge left in ``dst``, finished or not, and start over.
-        progress: Show a bar on stderr; None does if it is a terminal.
+        datasets: Folders or URLs with a manifest, manifests, or patterns of indexed shards. Each
+            class must have the same number in all of them: shorter lists of names must be the
+            beginning of the longest.
+        dst: Local folder for shards, indexes and manifest. Shards are named ``shard-000000.tar``
+            and so on.
+        copy: Copy local shards too, so that the new dataset does not share files with its inputs.
+        fresh: Remove what an earlier pack or merge left in ``dst``, finished or not, and start again.
+        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
 
     Returns:
-        What the result is and how it was made.
+        The manifest, and how many shards were linked and copied.
 
     Raises:
-        OptionError: One dataset given twice, classes that do not fit, or ``dst`` is an input or a URL.
-        NotADatasetError: An input is no dataset.
-        DestinationError: ``dst`` holds something else, is in use, or is full.
-        ChecksumError: A shard that was copied is not what its manifest says.
-        StoreError: Storage that does not answer.
+        OptionError: A dataset is given twice, classes have different numbers, or ``dst`` is an
+            input or a URL.
+        NotADatasetError: An input is not a dataset.
+        DestinationError: ``dst`` contains something else, is in use, or its disk is full.
+        ChecksumError: A copied shard does not match its checksum.
+        StoreError: Storage cannot be read.
     """
     started = time.monotonic()
     if is_url(os.fspath(dst)):
-        raise OptionError(f"{dst} is no local folder; merge into one, then copy it as a whole")
-    cache = CacheOptions.of(None, 1)  # every byte is read once: none is worth keeping
+        raise OptionError(f"{dst} is not a local folder; merge into a local folder, then copy it")
+    cache = CacheOptions.of(None, 1)  # every byte is read only once, so caching is useless
     sets = [open_shards(name, cache=cache) for name in datasets]
     dst = Path(dst)
     _check_inputs(sets, dst)
@@ -122,27 +129,27 @@ def merge(
     try:
         with FolderDestination(dst) as destination:
             destination.claim(source, fresh=fresh)
-            job = _Job(join_sets(sets), destination, copy)
+            run = _MergeRun(join_sets(sets), destination, copy)
             try:
-                repeated = find_repeated_key(job.shards)
-                manifest = job.run(classes, _shuffled(sets), source, progress)
+                repeated = find_repeated_key(run.shards)
+                manifest = run.run(classes, _shuffled(sets), source, progress)
             except WdsToolsError:
-                if not job.linked + job.copied + job.kept:
-                    destination.undo(())  # nothing that a rerun could go on from: the folder is free for other inputs
+                if not run.linked + run.copied + run.kept:
+                    destination.undo(())  # no shard is finished, so leave the folder free for other inputs
                 raise
     except OSError as error:
         if isinstance(error, WdsToolsError):
             raise
         raise DestinationError(
-            f"cannot write to {dst}: {error.strerror or error}; finished shards are kept: mend that, then run the same "
-            "command again, which goes on from there"
+            f"cannot write to {dst}: {error.strerror or error}; finished shards are kept: fix the cause, then run the "
+            "same command again to continue"
         ) from error
     if repeated is not None:
         _log.warning("%s", repeated)
-    return MergeReport(manifest, dst, job.linked, job.copied, job.kept, time.monotonic() - started, repeated)
+    return MergeReport(manifest, dst, run.linked, run.copied, run.kept, time.monotonic() - started, repeated)
 
 
-class _Job:
+class _MergeRun:
     """One run over all shards of all inputs."""
 
     def __init__(self, shards: ShardSet, destination: FolderDestination, copy: bool) -> None:
@@ -152,7 +159,7 @@ class _Job:
         self.linked = self.copied = self.kept = 0
 
     def run(self, classes: tuple[str, ...], shuffled: bool, source: dict[str, Any], progress: bool | None) -> Manifest:
-        """Bring the shards that are missing, then write the manifest."""
+        """Add the shards that are missing, then write the manifest."""
         finished = self.destination.finished_shards()
         self.kept = len(finished)
         show = sys.stderr.isatty() if progress is None else progress
@@ -161,17 +168,17 @@ class _Job:
             reports = []
             for number, entry in enumerate(self.shards.manifest.shards):
                 report = finished.get(number)
-                reports.append(report if report is not None else self._take(number, bar))
+                reports.append(report if report is not None else self._add_shard(number, bar))
                 if report is not None:
                     bar.update(entry.bytes)
-        made = manifest_of(reports, classes=classes, shuffled=shuffled, source=source)
-        self.destination.commit(made, ())
-        return made
+        manifest = manifest_of(reports, classes=classes, shuffled=shuffled, source=source)
+        self.destination.commit(manifest, ())
+        return manifest
 
-    def _take(self, number: int, bar: Any) -> ShardReport:
-        """Bring one shard: first itself, then its index, then its report."""
+    def _add_shard(self, number: int, bar: Any) -> ShardReport:
+        """Link or copy one shard, then write its index, then its report."""
         folder, name = self.destination.folder, shard_name(number)
-        index = self.shards.index(number)  # verified, before a byte is copied
+        index = self.shards.index(number)  # verifies the index before the shard is copied
         place = self.shards.places[number]
         data = indexes.rename(place.store.read(place.entry.index), name=self.shards.shard_url(number), shard=name)
         if self._link(number, folder / name):
@@ -195,14 +202,14 @@ class _Job:
         return report
 
     def _link(self, number: int, path: Path) -> bool:
-        """Give the shard a second name, if it is local and the file system can."""
+        """Create a hard link to the shard; return False if it is not local or the file system cannot."""
         place = self.shards.places[number]
         if self.copy or not isinstance(place.store, LocalStore):
             return False
-        place.store.fetch(place.entry.name, [], total_bytes=place.entry.bytes)  # it is there, and of its length
+        place.store.fetch(place.entry.name, [], total_bytes=place.entry.bytes)  # checks its length
         path.unlink(missing_ok=True)
         try:
-            # realpath, because a link to a link would be one that moves with its target
+            # realpath, because a hard link to a symbolic link would depend on the target of that link.
             os.link(os.path.realpath(Path(place.store.folder) / place.entry.name), path)
         except OSError as error:
             if error.errno in _NO_LINKS:
@@ -212,7 +219,7 @@ class _Job:
         return True
 
     def _copy(self, number: int, path: Path, bar: Any) -> None:
-        """Copy the shard, a part at a time, and compare it with its checksum before it gets its name."""
+        """Copy the shard in parts, and verify its checksum before it gets its final name."""
         entry, digest = self.shards.places[number].entry, xxhash.xxh3_128()
         with CommitFile(path) as file:
             for start in range(0, entry.bytes, COPY_BYTES):
@@ -223,14 +230,14 @@ class _Job:
                 bar.update(stop - start)
             if digest.hexdigest() != entry.xxh3:
                 raise ChecksumError(
-                    f"its XXH3-128 is {digest.hexdigest()}, its manifest says {entry.xxh3}: "
-                    "`wds-tools verify` lists the damage; copy it again, or pack it again",
+                    f"its XXH3-128 is {digest.hexdigest()}, its manifest states {entry.xxh3}: "
+                    "`wds-tools verify` lists the damage; copy the shard again, or pack it again",
                     shard=self.shards.shard_url(number),
                 )
 
 
 def _source(sets: Sequence[ShardSet]) -> dict[str, Any]:
-    """Return what the manifest says of the inputs: what they are, and not where they were."""
+    """Return the ``source`` of the manifest: the identity of each input, without its path."""
     inputs = [
         {"fingerprint": shards.manifest.fingerprint, "shards": len(shards.places), "samples": shards.manifest.samples}
         for shards in sets
@@ -239,10 +246,10 @@ def _source(sets: Sequence[ShardSet]) -> dict[str, Any]:
 
 
 def _shuffled(sets: Sequence[ShardSet]) -> bool:
-    """Tell whether the result is in random order: two shuffled datasets, one behind the other, are not.
+    """Return whether the result is in random order: two shuffled datasets, one after the other, are not.
 
-    A block then holds samples of one input only, which may be of other classes than the rest. The loader is told so,
-    and takes a window that mixes them.
+    A block has samples of one input only, which may have other classes than the rest. Because of
+    this flag, the loader chooses a window that mixes them.
     """
     return len(sets) == 1 and sets[0].manifest.shuffled
 
@@ -252,19 +259,19 @@ def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
         raise OptionError("no dataset was given; name at least one")
     seen: dict[str, str] = {}
     for shards in sets:
-        before = seen.setdefault(shards.manifest.fingerprint, shards.name)
-        if before is not shards.name:
+        earlier = seen.setdefault(shards.manifest.fingerprint, shards.name)
+        if earlier is not shards.name:
             raise OptionError(
-                f"{shards.name} and {before} are the same dataset (fingerprint {shards.manifest.fingerprint}), so each "
-                "sample would come twice; name it once, and to draw from it more often use wds_tools.Mixture"
+                f"{shards.name} and {earlier} are the same dataset (fingerprint {shards.manifest.fingerprint}), so "
+                "each sample would occur twice; name it once, or use wds_tools.Mixture to load its samples more often"
             )
         for folder in {place.store.folder for place in shards.places if isinstance(place.store, LocalStore)}:
-            if dst.exists() and os.path.samefile(folder, dst):  # noqa: PTH121 - a string may be what it is
+            if dst.exists() and os.path.samefile(folder, dst):  # noqa: PTH121 - `folder` is a string
                 raise OptionError(f"{dst} is one of the inputs; merge into another folder")
 
 
 def _common_classes(sets: Sequence[ShardSet]) -> tuple[str, ...]:
-    """Return the class names of the result: labels are stored in the shards, so each number must mean one class."""
+    """Return the class names of the result, or raise an error if a number means different classes."""
     labelled = [shards for shards in sets if "cls" in shards.manifest.fields or shards.manifest.classes]
     if not labelled:
         return ()
@@ -274,13 +281,13 @@ def _common_classes(sets: Sequence[ShardSet]) -> tuple[str, ...]:
         own = shards.manifest.classes
         if own == names[: len(own)] and bool(own) == bool(names):
             continue
-        raise OptionError(f"{_difference(shards, longest)}: {_MEND_CLASSES}")
+        raise OptionError(f"{_difference(shards, longest)}: {_CLASSES_REMEDY}")
     return names
 
 
-_MEND_CLASSES = (
-    "labels are numbers inside the shards, so the classes of all inputs must have the same names in the same order; "
-    "pack them again with one `--classes FILE` that names all classes (`wds-tools unpack` gives the files back)"
+_CLASSES_REMEDY = (
+    "labels are stored in the shards as numbers, so the classes of all inputs must have the same names in the same "
+    "order; pack them again with one `--classes FILE` that names all classes (`wds-tools unpack` restores the files)"
 )
 
 
@@ -293,21 +300,21 @@ def _difference(one: ShardSet, other: ShardSet) -> str:
 
 
 def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:
-    """Return the manifest if ``dst`` is the result already."""
+    """Return the manifest if an earlier run has completed ``dst``."""
     old = read_manifest(dst)
     if old is None:
         return None
     if old.source != source:
         raise DestinationError(
-            f"{dst} holds another dataset, of {old.samples:,} samples: choose another folder, or merge with --fresh "
+            f"{dst} contains another dataset, of {old.samples:,} samples: choose another folder, or merge with --fresh "
             "(fresh=True) to replace it"
         )
-    lost = [entry.name for entry in old.shards if not entry_is_there(dst, entry)]
-    if lost:
+    bad = [entry.name for entry in old.shards if not entry_is_there(dst, entry)]
+    if bad:
         raise DestinationError(
-            f"{dst} is this dataset, but {len(lost)} of its {len(old.shards)} shards or their indexes are gone or have "
-            "another length: merge with --fresh (fresh=True) to make it again",
-            shard=lost[0],
+            f"{dst} is this dataset, but {len(bad)} of its {len(old.shards)} shards or their indexes are missing or "
+            "have another length: merge with --fresh (fresh=True) to create it again",
+            shard=bad[0],
         )
     FolderDestination(dst).tidy()
     return old

@@ -1,4 +1,4 @@
-"""Give a manifest that was edited on purpose, or is of an older version, the checksum of what it says now."""
+"""`reseal()`: writes a new checksum into a manifest that was edited on purpose or has an older version."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from wds_tools.storage.upload import Bucket
 
 @dataclass(frozen=True, slots=True)
 class ResealReport:
-    """What became of a manifest.
+    """The result of `reseal`.
 
     Attributes:
         path: Path or URL of the manifest.
-        manifest: What it says, with its new checksum.
-        before: What was found: ``"sealed"``: the checksum was right, and nothing was written; ``"edited"``: there was
-            one, and it was wrong or no longer at the end; ``"unsealed"``: version 1, which has none.
+        manifest: The manifest with its new checksum.
+        before: State before the call. ``"sealed"``: the checksum was right, and nothing was
+            written; ``"edited"``: the checksum was wrong or not in the last line; ``"unsealed"``:
+            version 1, which has no checksum.
     """
 
     path: str
@@ -38,9 +39,9 @@ class ResealReport:
 def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
     """Write a new checksum into a manifest that you edited on purpose, or that is of version 1.
 
-    Only the manifest and the dataset card are written, and only if the manifest is valid and agrees with the indexes
-    and the lengths of all its shards.
-    What a checksum cannot know, such as whether the class names are the right ones, is for you to check first.
+    Only the manifest and the dataset card are written, and only if the manifest is valid and agrees
+    with the indexes and the lengths of all its shards. Other mistakes, such as wrong class names,
+    cannot be detected: check them first.
 
     Example::
 
@@ -50,32 +51,32 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
         dataset: Folder or URL with a manifest, or the manifest itself.
 
     Returns:
-        What was found, and the manifest as it is now.
+        The state before the call, and the manifest.
 
     Raises:
         NotADatasetError: There is no manifest.
-        OptionError: A pattern of shards.
-        ManifestError: The manifest breaks the format, or contradicts its shards; the message says where.
-        ChecksumError: An index is not the one that the manifest names.
+        OptionError: ``dataset`` is a pattern of shards.
+        ManifestError: The manifest is invalid or contradicts its shards; the message states how.
+        ChecksumError: An index does not match its checksum in the manifest.
         TruncatedShardError: A shard does not have the length that the manifest states.
-        StoreError: A shard or an index is missing, or the storage does not answer.
+        StoreError: A shard or an index is missing, or the storage cannot be read.
         DestinationError: The manifest cannot be written.
     """
     spec = os.fspath(dataset)
     if is_pattern(spec):
-        raise OptionError(f"{spec} names shards; give the folder of the dataset, or its manifest")
+        raise OptionError(f"{spec} is a pattern of shards; name the folder of the dataset, or its manifest")
     folder, name = split_manifest(spec)
     store, path = open_store(folder, cache=CacheOptions.of()), join(folder, name)
     try:
         data = store.read(name)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(f"{path} is not there; give the folder of a dataset, or its manifest") from None
-    words, manifest = manifests.from_unsealed(data, name=path)
+        raise NotADatasetError(f"{path} does not exist; name the folder of a dataset, or its manifest") from None
+    values, manifest = manifests.from_unsealed(data, name=path)
     before = _state(data)
     if contradictions := list(_contradictions(store, manifest)):
         raise ManifestError(f"{path} contradicts its shards: {'; '.join(contradictions)}; correct it, then reseal it")
     if before != "sealed":
-        data = manifests.seal(words).encode()
+        data = manifests.seal(values).encode()
         _write(folder, name, data)
     return ResealReport(path, manifests.from_json(data, name=path), before)
 
@@ -88,7 +89,7 @@ def _state(data: bytes) -> str:
 
 
 def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
-    """Read every index, look at the length of every shard, and yield what the manifest says otherwise."""
+    """Compare the manifest with all indexes and the lengths of all shards; yield the differences."""
     shards = ShardSet(manifest, [Place(store, entry) for entry in manifest.shards], name=store.folder)
     totals = Totals()
     for number, entry in enumerate(manifest.shards):
@@ -103,7 +104,7 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
 
 
 def _write(folder: str, name: str, data: bytes) -> None:
-    """Write the manifest; before it the card, which has the class names too."""
+    """Write the dataset card, which contains the class names too, and then the manifest."""
     place, its_card = place_of(folder), card(manifests.from_json(data)) if name == MANIFEST_NAME else None
     if isinstance(place, str):
         bucket = Bucket(place)

@@ -1,8 +1,9 @@
-"""A folder that files are restored into: none gets outside it, none replaces another unless that is asked for.
+"""A folder for restored files. No file is written outside it, and none is overwritten by default.
 
-Every folder on the way is opened by its descriptor, links refused, so that neither a path such as ``../x`` nor a link
-that lies in the folder leads elsewhere. A file is written in ``.unpacking/`` under a short name (its own may have all
-of the 255 bytes that a file system allows), and linked to its place when it is whole.
+Each folder of a path is opened relative to the descriptor of its parent, without following links.
+So neither a path such as ``../x`` nor a link in the folder can lead outside. A file is first
+written in ``.unpacking/``, under a short name because its own may have the maximum of 255 bytes.
+When it is complete, it is linked to its path.
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ from wds_tools.storage.lock import lock_file
 
 WORK_NAME = ".unpacking"
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 _COMPARE_BYTES = 1 << 20
 
 
-class Tree:
-    """The folder, held by one process for the length of a ``with`` block.
+class RestoreFolder:
+    """The folder, locked by this process during a ``with`` block.
 
     Args:
-        root: Made if it is not there.
-        overwrite: Replace files that are there and have other bytes.
+        root: Path of the folder, which is created if it does not exist.
+        overwrite: Replace existing files with other content.
     """
 
     def __init__(self, root: Path, *, overwrite: bool = False) -> None:
         self.root = root
         self.overwrite = overwrite
-        # Device and inode of every file of this run, one number each: two paths may be one name to the file system.
-        self._own: set[int] = set()
-        self._made_root = not root.exists()
+        # Device and inode of every file of this run, as one number: two paths may be one file, for
+        # example if the file system ignores case.
+        self._restored: set[int] = set()
+        self._created_root = not root.exists()
 
-    def __enter__(self) -> Tree:
+    def __enter__(self) -> RestoreFolder:
         work = self.root / WORK_NAME
         try:
             self._lock = lock_file(work / "lock")
@@ -49,9 +51,9 @@ class Tree:
             raise DestinationError(f"another program is unpacking into {self.root}; wait for it to end") from error
         for path in work.iterdir():
             if path.name != "lock":
-                path.unlink()  # of a run that was killed
-        self._top = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._work = os.open(work, _FOLDER)
+                path.unlink()  # left by a run that was killed
+        self._root = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._work = os.open(work, _FOLDER_FLAGS)
         return self
 
     def __exit__(
@@ -60,78 +62,80 @@ class Tree:
         work = self.root / WORK_NAME
         for path in sorted(work.iterdir(), key=lambda path: path.name == "lock"):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # another process waits for it
+        with suppress(OSError):  # another process may have locked it
             work.rmdir()
-        if self._made_root:
-            with suppress(OSError):  # it holds something
+        if self._created_root:
+            with suppress(OSError):  # fails if it is not empty
                 self.root.rmdir()
-        for descriptor in (self._work, self._top, self._lock):
+        for descriptor in (self._work, self._root, self._lock):
             os.close(descriptor)
 
     def put(self, path: str, data: bytes | memoryview) -> bool:
         """Restore one file.
 
         Args:
-            path: Below the root, with ``/`` between folders; bytes that are no UTF-8 as surrogate escapes.
-            data: Its content.
+            path: Relative path with ``/`` between folders; bytes that are not UTF-8 are surrogate
+                escapes.
+            data: Content of the file.
 
         Returns:
-            False if it was there already, byte for byte.
+            Whether the file was written; False if it existed with the same content.
 
         Raises:
-            DestinationError: A path that would lead outside, or a file that is there with other bytes or came before.
-            OSError: The disk is full.
+            DestinationError: The path leads outside, there is another file at this path, or this
+                run has already restored a file there.
+            OSError: The file cannot be written, for example because the disk is full.
         """
         *folders, name = check_path(path)
         with self._folder(path, folders) as folder:
             try:
-                there = _open_file(folder, name)
+                existing = _open_file(folder, name)
             except OSError as error:
-                raise _refused(path, f"cannot be written: {error.strerror}") from error
-            if there is not None and self._is_kept(path, there, data):
+                raise _file_error(path, f"cannot be written: {error.strerror}") from error
+            if existing is not None and self._has_content(path, existing, data):
                 return False
             self._write(path, folder, name, data)
         return True
 
-    def _is_kept(self, path: str, there: int, data: bytes | memoryview) -> bool:
-        """Tell whether the file that is open as ``there`` has these bytes already; if not, it may be replaced."""
+    def _has_content(self, path: str, existing: int, data: bytes | memoryview) -> bool:
+        """Return whether an open file has this content, and close it; check that it may be replaced."""
         try:
-            status = os.fstat(there)
-            self._check_own(path, status)
+            status = os.fstat(existing)
+            self._check_not_restored(path, status)
             is_file = stat.S_ISREG(status.st_mode)
-            if is_file and _same(there, status.st_size, data):
-                self._own.add(_identity(status))
+            if is_file and _contains(existing, status.st_size, data):
+                self._restored.add(_identity(status))
                 return True
         finally:
-            os.close(there)
+            os.close(existing)
         if not self.overwrite or not is_file:
-            raise _refused(
+            raise _file_error(
                 path,
-                "is there already and is something else; move it away, choose another folder, or unpack with "
+                "already exists with other content; move it away, choose another folder, or unpack with "
                 "--overwrite (overwrite=True)",
             )
         return False
 
-    def _check_own(self, path: str, status: os.stat_result) -> None:
-        if _identity(status) in self._own:
-            raise _refused(
+    def _check_not_restored(self, path: str, status: os.stat_result) -> None:
+        if _identity(status) in self._restored:
+            raise _file_error(
                 path,
-                "comes from two samples, and a file holds one; unpack with --layout shards (layout='shards'), which "
-                "gives each shard a folder",
+                "would be written for two samples; unpack with --layout shards (layout='shards'), which creates a "
+                "folder per shard",
             )
 
     @contextmanager
     def _folder(self, path: str, names: list[bytes]) -> Iterator[int]:
-        """Open the folder of a file, made with those above it."""
-        descriptor = os.dup(self._top)
+        """Open the folder of a file; create missing folders."""
+        descriptor = os.dup(self._root)
         try:
             for name in names:
                 try:
-                    deeper = _enter(descriptor, name)
+                    child = _open_folder(descriptor, name)
                 except OSError as error:
-                    raise _refused(path, f"needs a folder {os.fsdecode(name)!r}: {error.strerror}") from error
+                    raise _file_error(path, f"needs a folder {os.fsdecode(name)!r}: {error.strerror}") from error
                 os.close(descriptor)
-                descriptor = deeper
+                descriptor = child
             yield descriptor
         finally:
             os.close(descriptor)
@@ -143,16 +147,16 @@ class Tree:
             with open(os.open(temporary, flags, 0o666, dir_fd=self._work), "wb") as file:  # noqa: PTH123
                 file.write(data)
                 status = os.fstat(file.fileno())
-            self._place(temporary, folder, name)
+            self._link(temporary, folder, name)
         except FileExistsError as error:
-            raise _refused(path, "has just been made by another program") from error
+            raise _file_error(path, "has just been created by another program") from error
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=self._work)
-        self._own.add(_identity(status))
+        self._restored.add(_identity(status))
 
-    def _place(self, temporary: str, folder: int, name: bytes) -> None:
-        """Give a file its name: a link fails if something is there, where a rename would replace it."""
+    def _link(self, temporary: str, folder: int, name: bytes) -> None:
+        """Give a file its final name by a link, which never replaces a file, or else by a rename."""
         if not self.overwrite:
             try:
                 os.link(temporary, name, src_dir_fd=self._work, dst_dir_fd=folder)
@@ -171,32 +175,32 @@ def check_path(path: str) -> list[bytes]:
     [b'cat', b'1.jpg']
 
     Raises:
-        DestinationError: It is absolute, goes up, or is no path at all.
+        DestinationError: The path is absolute, contains ``..``, or is invalid.
     """
     try:
         parts = path.encode("utf-8", "surrogateescape").split(b"/")
     except UnicodeEncodeError:
         parts = [b""]
     if any(part in (b"", b".", b"..") or b"\0" in part for part in parts) or parts[0] == os.fsencode(WORK_NAME):
-        raise _refused(
-            path, "is no path inside a folder, so nothing is written there; try --layout keys (layout='keys')"
+        raise _file_error(
+            path, "is not a relative path inside a folder, so it is not written; try --layout keys (layout='keys')"
         )
     return parts
 
 
-def _refused(path: str, why: str) -> DestinationError:
+def _file_error(path: str, problem: str) -> DestinationError:
     shown = path if len(path) <= 300 else f"{path[:300]}..."
-    return DestinationError(f"file {shown!r} {why}")
+    return DestinationError(f"file {shown!r} {problem}")
 
 
-def _enter(folder: int, name: bytes) -> int:
+def _open_folder(parent: int, name: bytes) -> int:
     with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=folder)
-    return os.open(name, _FOLDER, dir_fd=folder)
+        os.mkdir(name, dir_fd=parent)
+    return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
 
 
 def _open_file(folder: int, name: bytes) -> int | None:
-    """Open what has this name; a link to elsewhere is refused, and a pipe does not block."""
+    """Open an existing file; None if there is none. A link is an error, and a pipe does not block."""
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -204,10 +208,12 @@ def _open_file(folder: int, name: bytes) -> int | None:
 
 
 def _identity(status: os.stat_result) -> int:
+    """Return device and inode as one number."""
     return status.st_dev << 64 | status.st_ino
 
 
-def _same(file: int, size: int, data: bytes | memoryview) -> bool:
+def _contains(file: int, size: int, data: bytes | memoryview) -> bool:
+    """Return whether an open file has exactly this content."""
     if size != len(data):
         return False
     view = memoryview(data)

@@ -1,4 +1,4 @@
-"""A dataset becomes files again: the tree that was packed, or a file for each field."""
+"""`unpack()`: restores the files of a dataset, as the tree that was packed or as one file per field."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage import is_url
 from wds_tools.storage.local import LocalStore
-from wds_tools.upkeep.restore import Tree, check_path
+from wds_tools.upkeep.restore import RestoreFolder, check_path
 
-Layout = Literal["paths", "keys", "shards"]
+UnpackLayout = Literal["paths", "keys", "shards"]
 LAYOUTS = ("paths", "keys", "shards")
 
-_IMAGE_ENDINGS = tuple(f".{name}" for name in IMAGE_FIELDS)
+_IMAGE_EXTENSIONS = tuple(f".{name}" for name in IMAGE_FIELDS)
 
 
 @dataclass(slots=True)
 class UnpackReport:
-    """What became of a dataset.
+    """The result of `unpack`.
 
     Attributes:
         dst: The folder.
-        samples: Samples that were restored.
-        written: Files that were written.
-        kept: Files that were there already, byte for byte.
-        bytes: Bytes of all of these files.
-        seconds: Time that it took.
+        samples: Number of samples.
+        written: Number of files that were written.
+        kept: Number of files that already existed with the same content.
+        bytes: Bytes of all these files.
+        seconds: Duration.
     """
 
     dst: Path
@@ -54,18 +54,19 @@ def unpack(
     dst: str | Path,
     *,
     fields: Sequence[str] | None = None,
-    layout: Layout = "paths",
+    layout: UnpackLayout = "paths",
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> UnpackReport:
-    """Write the samples of a dataset to files; every byte is compared with its checksum first.
+    """Write the samples of a dataset to files; checksums are verified first.
 
-    A sample that was packed from a file gets its path back, which its ``json`` field tells. Fields that say no more
-    than the path does (``cls`` and ``json`` as `pack` made them) are then left out; any other lies beside the picture,
-    as ``cat/1.jpg.txt``. A sample without a path becomes files named ``<key>.<field>``.
+    An image that was packed from a file gets its path back, which is in the ``json`` field of the
+    sample. Fields without further information (``cls`` and ``json`` as `pack` wrote them) are
+    omitted. Other fields are written next to the image, as ``cat/1.jpg.txt``. A sample without a
+    path becomes files named ``<key>.<field>``.
 
-    Files that are there with the same bytes are kept, so an interrupted run is continued by the same call. Nothing is
-    written outside ``dst``, and two samples never become one file.
+    Existing files with the same content are kept, so after an interruption the same call continues.
+    Nothing is written outside ``dst``, and two samples are never written to the same file.
 
     Example::
 
@@ -73,61 +74,67 @@ def unpack(
 
     Args:
         dataset: Folder or URL with a manifest, the manifest itself, or a pattern of indexed shards.
-        dst: Folder to write to; made if it is not there.
-        fields: Those to write, ``"image"`` meaning whichever image a sample has; None writes all.
-        layout: ``"paths"`` as above; ``"keys"`` names all files ``<key>.<field>``; ``"shards"`` does so in a folder for
-            each shard, for datasets whose keys are unique within a shard only.
-        overwrite: Replace files that are there and have other bytes.
-        progress: Show a bar on stderr; None does if it is a terminal.
+        dst: Folder to write to; created if it does not exist.
+        fields: Fields to write; ``"image"`` means the image of a sample, whatever its type. None
+            writes all fields.
+        layout: ``"paths"`` as above; ``"keys"`` names all files ``<key>.<field>``; ``"shards"``
+            does this in one folder per shard, for datasets whose keys are only unique within a
+            shard.
+        overwrite: Replace existing files with other content.
+        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
 
     Returns:
-        What was written.
+        How many files were written and kept.
 
     Raises:
-        OptionError: Another layout, or ``dst`` is a URL or the dataset's own folder.
+        OptionError: There is no such layout, or ``dst`` is a URL or the folder of the dataset.
         NotADatasetError: There is no dataset.
-        MissingFieldError: It has no field of that name.
+        MissingFieldError: The dataset has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
-        DestinationError: A file is there with other bytes, two samples have one path, a path leads outside ``dst``,
-            or the disk is full. Shard and key are named.
+        DestinationError: A file exists with other content, two samples have one path, a path leads
+            outside ``dst``, or the disk is full. The error names shard and key.
     """
     started = time.monotonic()
     if layout not in LAYOUTS:
         raise OptionError(f"layout={layout!r}; allowed are {', '.join(LAYOUTS)}")
     if is_url(os.fspath(dst)):
-        raise OptionError(f"{dst} is no local folder; unpack into one")
-    shards = open_shards(dataset, cache=CacheOptions.of(None, 1))  # every byte is read once: none is worth keeping
+        raise OptionError(f"{dst} is not a local folder; unpack into a local folder")
+    shards = open_shards(dataset, cache=CacheOptions.of(None, 1))  # no cache, as every byte is read only once
     wanted = _wanted(shards, fields)
-    _refuse_dataset(shards, Path(dst))
+    _check_not_dataset(shards, Path(dst))
     report = UnpackReport(Path(dst))
     show = sys.stderr.isatty() if progress is None else progress
     total = shards.manifest.samples
     try:
-        with Tree(report.dst, overwrite=overwrite) as tree:
+        with RestoreFolder(report.dst, overwrite=overwrite) as folder:
             with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
                 for number in range(len(shards.places)):
                     for sample in stored_samples(shards, number):
-                        _restore(tree, sample, wanted, layout, report)
+                        _restore(folder, sample, wanted, layout, report)
                         bar.update()
-            os.sync()  # once, where a sync for each of a million files would take hours
+            os.sync()  # once at the end: an fsync for each of a million files would take hours
     except OSError as error:
         if isinstance(error, WdsToolsError):
             raise
         raise DestinationError(
-            f"cannot write to {dst}: {error.strerror or error}; the files so far are kept: mend that, then run the "
-            "same command again, which goes on from there"
+            f"cannot write to {dst}: {error.strerror or error}; the files so far are kept: fix the cause, then run the "
+            "same command again to continue"
         ) from error
     report.seconds = time.monotonic() - started
     return report
 
 
 def _restore(
-    tree: Tree, sample: StoredSample, wanted: frozenset[str] | None, layout: Layout, report: UnpackReport
+    folder: RestoreFolder,
+    sample: StoredSample,
+    wanted: frozenset[str] | None,
+    layout: UnpackLayout,
+    report: UnpackReport,
 ) -> None:
     """Write the files of one sample."""
     try:
         for path, data in files_of(sample, wanted, layout):
-            if tree.put(path, data):
+            if folder.put(path, data):
                 report.written += 1
             else:
                 report.kept += 1
@@ -138,16 +145,18 @@ def _restore(
     report.samples += 1
 
 
-def files_of(sample: StoredSample, wanted: frozenset[str] | None, layout: Layout) -> Iterator[tuple[str, memoryview]]:
-    """Yield (path, bytes) of the files that a sample becomes.
+def files_of(
+    sample: StoredSample, wanted: frozenset[str] | None, layout: UnpackLayout
+) -> Iterator[tuple[str, memoryview]]:
+    """Yield (path, content) of the files of a sample.
 
     Args:
-        sample: What is stored.
-        wanted: Fields to write; None stands for all that are not told by the path.
+        sample: The sample.
+        wanted: Fields to write; None writes all, in layout "paths" without those that the path implies.
         layout: As for `unpack`.
 
     Raises:
-        DestinationError: A path in ``json`` that is none inside a folder.
+        DestinationError: The path in ``json`` is not a relative path inside a folder.
     """
     image = next((name for name in IMAGE_FIELDS if name in sample.fields), None)
     facts = _facts(sample) if layout == "paths" and image is not None else None
@@ -159,18 +168,18 @@ def files_of(sample: StoredSample, wanted: frozenset[str] | None, layout: Layout
                 yield f"{base}.{name}", data
         return
     path = str(facts["path"])
-    check_path(path)  # as it is: with an ending, even "" or "a/" would name a file
-    told = _told_by_path(facts)
+    check_path(path)  # before an extension is added, which would make "" and "a/" valid names
+    implied = _implied_by_path(facts)
     for name, data in sample.fields.items():
         if name == image and (wanted is None or name in wanted or "image" in wanted):
-            # A path such as a.h5#3 is of a record, not of a file: its file needs an ending
-            yield path if path.lower().endswith(_IMAGE_ENDINGS) else f"{path}.{name}", data
-        elif name != image and (name not in told if wanted is None else name in wanted):
+            # A path such as a.h5#3 names a record, not a file, and gets the extension of the image.
+            yield path if path.lower().endswith(_IMAGE_EXTENSIONS) else f"{path}.{name}", data
+        elif name != image and (name not in implied if wanted is None else name in wanted):
             yield f"{path}.{name}", data
 
 
 def _facts(sample: StoredSample) -> dict[str, Any] | None:
-    """Return what ``json`` says of where a sample came from, if it does."""
+    """Return the ``json`` field of a sample if it is an object with the path of the image, else None."""
     try:
         facts = json.loads(bytes(sample.fields["json"]))
     except (KeyError, ValueError, RecursionError):
@@ -178,31 +187,31 @@ def _facts(sample: StoredSample) -> dict[str, Any] | None:
     return facts if isinstance(facts, dict) and isinstance(facts.get("path"), str) else None
 
 
-def _told_by_path(facts: dict[str, Any]) -> set[str]:
-    """Return the fields that say no more than the path: what `pack` adds to a picture in a class folder."""
+def _implied_by_path(facts: dict[str, Any]) -> set[str]:
+    """Return the fields that `pack` creates from the path: ``cls``, and ``json`` without other entries."""
     name = facts.get("class")
     in_class_folder = isinstance(name, str) and facts["path"].startswith(f"{name}/")
-    told = {"cls"} if in_class_folder else set()
+    implied = {"cls"} if in_class_folder else set()
     if facts.keys() <= ({"path", "class"} if in_class_folder else {"path"}):
-        told.add("json")
-    return told
+        implied.add("json")
+    return implied
 
 
-def _refuse_dataset(shards: ShardSet, dst: Path) -> None:
-    """A file of a sample could have the name of a shard, an index, or the manifest."""
+def _check_not_dataset(shards: ShardSet, dst: Path) -> None:
+    """Refuse the folder of the dataset, where a file could replace a shard, an index or the manifest."""
     folders = {place.store.folder for place in shards.places if isinstance(place.store, LocalStore)}
-    if dst.exists() and any(os.path.samefile(folder, dst) for folder in folders):  # noqa: PTH121 - a string as it is
+    if dst.exists() and any(os.path.samefile(folder, dst) for folder in folders):  # noqa: PTH121 - `folder` is a string
         raise OptionError(f"{dst} is the folder of the dataset; unpack into another one")
 
 
 def _wanted(shards: ShardSet, fields: Sequence[str] | None) -> frozenset[str] | None:
     if fields is None:
         return None
-    there = set(shards.manifest.fields)
-    missing = sorted(set(fields) - there - ({"image"} if there & set(IMAGE_FIELDS) else set()))
+    known = set(shards.manifest.fields)
+    missing = sorted(set(fields) - known - ({"image"} if known & set(IMAGE_FIELDS) else set()))
     if missing or not fields:
         raise MissingFieldError(
             f"fields={tuple(fields)!r}: the dataset has no {', '.join(map(repr, missing)) or 'such fields'}; it has "
-            f"{', '.join(sorted(there))}, and image for whichever image a sample has"
+            f"{', '.join(sorted(known))}, and image for the image of a sample, whatever its type"
         )
     return frozenset(fields)

@@ -1,7 +1,7 @@
-"""Check a dataset against its manifest: every index, the length and checksum of every shard, every header and field.
+"""`verify()`: checks every index, shard, tar header and field of a dataset against its manifest.
 
-Nothing is decoded: bytes that are the bytes that were packed need no look at their meaning. All damage is gathered,
-not only the first, so that one run tells which shards to copy again.
+Nothing is decoded, because unchanged bytes decode as they did when they were packed. All damage is
+collected, not only the first, so that one run lists every shard that must be copied again.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet, open_shards
 
 MAX_DAMAGES = 1000
-"""Damages that a report lists; all are counted."""
+"""Limit for the damages that a report lists. All damages are counted."""
 
-_OWN_NAMES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl"}
+_EXPECTED_FILES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl"}
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is not as it was packed.
+    """One difference from the dataset as it was packed.
 
     Attributes:
         shard: Name of the shard, or of the manifest.
-        key: Key of the sample, None where no single one is concerned.
-        field: Name of the field, None where no single one is concerned.
-        offset: Byte in the shard where the damaged field or header starts, None where it is not known.
-        reason: What was found, what should be there.
+        key: Key of the sample; None if the damage does not belong to one sample.
+        field: Name of the field; None if the damage does not belong to one field.
+        offset: Offset in bytes of the damaged field or header in the shard; None if it is not known.
+        reason: What was found, and what was expected.
     """
 
     shard: str
@@ -54,27 +54,29 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        words = (("shard", self.shard), ("key", self.key), ("field", self.field), ("byte", self.offset))
-        place = [f"{word} {shortened(str(value), 1000)}" for word, value in words if value is not None]
-        return f"{', '.join(place)}: {shortened(self.reason)}"
+        parts = (("shard", self.shard), ("key", self.key), ("field", self.field), ("byte", self.offset))
+        where = [f"{name} {shortened(str(value), 1000)}" for name, value in parts if value is not None]
+        return f"{', '.join(where)}: {shortened(self.reason)}"
 
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was checked and what was found.
+    """The result of `verify`.
 
     Attributes:
-        dataset: As it was named.
-        shards: Shards that were checked, damaged ones included.
-        samples: Samples in them.
+        dataset: The argument of `verify`.
+        shards: Number of shards that were checked, including damaged ones.
+        samples: Number of samples in these shards.
         bytes: Bytes of the shards that were read.
-        damages: The first `MAX_DAMAGES`, in order of shard and byte.
-        damage_count: All of them.
-        damaged_shards: Names of the shards with damage, or with a damaged index.
-        unchecked: Shard to the reason why it could not be read: storage that does not answer, no permission.
-        strangers: Files in the folder that the manifest does not name. They are no part of the dataset, and no damage.
-        notes: What is worth knowing and is not damage, such as a manifest without a checksum.
-        seconds: Time that it took.
+        damages: The first `MAX_DAMAGES` damages, in order of shard and byte.
+        damage_count: Number of all damages.
+        damaged_shards: Names of the shards that are damaged or have a damaged index.
+        unchecked: Shard -> reason why it could not be read, such as missing permission or a network
+            error.
+        strangers: Files in the folder that the manifest does not list. They are not part of the
+            dataset, and not damage.
+        notes: Facts that are not damage, such as a manifest without a checksum.
+        seconds: Duration.
     """
 
     dataset: str
@@ -91,37 +93,39 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """All of it was checked, and nothing is damaged."""
+        """Whether everything was checked and nothing is damaged."""
         return not self.damage_count and not self.unchecked
 
     def add(self, damages: list[Damage]) -> None:
-        """Count the damages of one shard and list them as far as there is room."""
+        """Add the damages of one shard: all are counted, at most `MAX_DAMAGES` are listed in total."""
         if damages:
             self.damaged_shards.append(damages[0].shard)
             self.damage_count += len(damages)
             self.damages += damages[: MAX_DAMAGES - len(self.damages)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON can hold it."""
+        """Return the report as values for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
 
 def verify(
     dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = None, progress: bool | None = None
 ) -> VerifyReport:
-    """Check every byte of a dataset.
+    """Check every byte of a dataset against its checksums.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed shards.
-        cache_dir: Where blocks of remote shards are kept; None takes ``WDS_TOOLS_CACHE_DIR`` or the user's cache.
-        progress: Show a bar on stderr; None does if it is a terminal.
+        dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed
+            shards.
+        cache_dir: Cache folder for blocks of remote shards; None takes ``WDS_TOOLS_CACHE_DIR`` or
+            the user's cache.
+        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
 
     Returns:
-        What was checked and all damage that was found. A damaged manifest is a damage, too.
+        What was checked, and the damage. A damaged manifest is reported as damage, not as an error.
 
     Raises:
         NotADatasetError: There is no dataset.
-        StoreError: The storage of the manifest does not answer.
+        StoreError: The manifest cannot be read.
     """
     started = time.monotonic()
     report = VerifyReport(os.fspath(dataset))
@@ -140,8 +144,8 @@ def verify(
             bar.update(entry.bytes)
     if report.ok and (repeated := find_repeated_key(shards)) is not None:
         report.notes.append(str(repeated))
-    if shards.has_manifest:  # of a pattern, others may lie beside
-        report.strangers = _strangers(shards)
+    if shards.has_manifest:  # a pattern does not name all files of its folder
+        report.strangers = _unlisted_files(shards)
         if report.ok:
             _check_manifest(shards, totals, report)
     report.seconds = time.monotonic() - started
@@ -149,20 +153,20 @@ def verify(
 
 
 def _check_manifest(shards: ShardSet, totals: Totals, report: VerifyReport) -> None:
-    """Compare the manifest with its indexes, which are whole."""
+    """Compare the manifest with the indexes, which are intact."""
     for reason in totals.contradictions(shards.manifest):
         report.add([Damage(MANIFEST_NAME, None, None, None, reason)])
     if (unnamed := totals.unnamed_classes(shards.manifest)) is not None:
         report.notes.append(f"{MANIFEST_NAME}: {unnamed}")
     if shards.manifest.checksum is None:
         report.notes.append(
-            f"{MANIFEST_NAME} is of version {OLD_VERSION} and has no checksum, so that a changed class name would not "
-            f"be noticed: check the class names, then give it one with `wds-tools reseal {shards.name}`"
+            f"{MANIFEST_NAME} has version {OLD_VERSION}, which has no checksum, so a changed class name cannot "
+            f"be detected: check the class names, then add a checksum with `wds-tools reseal {shards.name}`"
         )
 
 
 def _check_shard(shards: ShardSet, number: int, report: VerifyReport) -> Index | None:
-    """Add what is found to the report; return the index if it is whole."""
+    """Check one shard and add the result to the report; return the index if it is intact."""
     entry = shards.manifest.shards[number]
     damages: list[Damage] = []
     try:
@@ -180,7 +184,7 @@ def _check_shard(shards: ShardSet, number: int, report: VerifyReport) -> Index |
 
 
 def _read(shards: ShardSet, number: int, damages: list[Damage]) -> tuple[Index | None, memoryview | None]:
-    """Return what can be read of a shard's index and bytes; what is missing or damaged is added to ``damages``."""
+    """Return the index and the bytes of a shard; what is missing or damaged is None, and in ``damages``."""
     name = shards.manifest.shards[number].name
     index, data = None, None
     try:
@@ -195,7 +199,7 @@ def _read(shards: ShardSet, number: int, damages: list[Damage]) -> tuple[Index |
 
 
 def _damage_of(error: Exception, shard: str) -> Damage:
-    """A file that is not there is damage; storage that does not answer is not, and is raised again."""
+    """Convert an error to a damage. An error of the storage is raised again, unless a file is missing."""
     if isinstance(error, StoreError) and not isinstance(error.__cause__, FileNotFoundError):
         raise error
     reason = str(error.args[0]) if error.args else str(error)
@@ -203,11 +207,11 @@ def _damage_of(error: Exception, shard: str) -> Damage:
 
 
 def _compare(data: memoryview, index: Index | None, shard: str, checksum: str) -> list[Damage]:
-    """Return all that differs between a shard's bytes, its index and its checksum in the manifest."""
+    """Return all differences between the bytes of a shard, its index and its checksum in the manifest."""
     damages: list[Damage] = []
     if index is not None:
         if (index.shard, index.shard_xxh3) != (shard, checksum):
-            reason = f"its index is of {index.shard} with XXH3-128 {index.shard_xxh3}, its manifest says {checksum}"
+            reason = f"its index is for {index.shard} with XXH3-128 {index.shard_xxh3}, its manifest states {checksum}"
             damages.append(Damage(shard, None, None, None, reason))
         damages += _check_fields(data, index, shard)
         damages += _check_members(data, index, shard)
@@ -219,15 +223,15 @@ def _compare(data: memoryview, index: Index | None, shard: str, checksum: str) -
                 None,
                 None,
                 None if index is None else _padding_damage(data, index),
-                f"its XXH3-128 is {found}, its manifest says {checksum}"
-                + ("" if index is None else "; fields and headers are whole, bytes between them have changed"),
+                f"its XXH3-128 is {found}, its manifest states {checksum}"
+                + ("" if index is None else "; fields and headers are intact, bytes between them have changed"),
             )
         )
     return sorted(damages, key=lambda damage: -1 if damage.offset is None else damage.offset)
 
 
 def _check_fields(data: memoryview, index: Index, shard: str) -> Iterator[Damage]:
-    """Compare each field's bytes with its checksum."""
+    """Compare the bytes of each field with its checksum."""
     for name, columns in index.fields.items():
         rows = zip(columns.offset.tolist(), columns.size.tolist(), columns.xxh3.tolist(), index.keys, strict=True)
         for offset, size, checksum, key in rows:
@@ -235,15 +239,15 @@ def _check_fields(data: memoryview, index: Index, shard: str) -> Iterator[Damage
                 continue
             found = xxhash.xxh3_64_intdigest(data[offset : offset + size])
             if found != checksum:
-                reason = f"the XXH3-64 of its {size:,} bytes is {found:016x}, its index says {checksum:016x}"
+                reason = f"the XXH3-64 of its {size:,} bytes is {found:016x}, its index states {checksum:016x}"
                 yield Damage(shard, key, name, offset, reason)
 
 
 def _check_members(data: memoryview, index: Index, shard: str) -> Iterator[Damage]:
-    """Walk the archive and compare its members with the index, going on behind each header that is damaged."""
-    expected, duplicates = _places(index)
+    """Compare the members of the archive with the index. A damaged header does not end the comparison."""
+    expected, duplicates = _fields_by_offset(index)
     for key, name, offset in duplicates:
-        yield Damage(shard, key, name, offset, "its index puts two fields at this byte")
+        yield Damage(shard, key, name, offset, "its index has two fields at this byte")
     offsets = sorted(expected)
     start = 0
     while start < len(data):
@@ -254,62 +258,66 @@ def _check_members(data: memoryview, index: Index, shard: str) -> Iterator[Damag
         except ShardError as error:
             broken = start + (error.offset or 0)
             after = bisect_right(offsets, broken)
-            place = expected.pop(offsets[after], None) if after < len(offsets) else None
-            if place is None:
-                yield Damage(shard, None, None, broken, f"behind the last member: {error.args[0]}")
+            field_after = expected.pop(offsets[after], None) if after < len(offsets) else None
+            if field_after is None:
+                yield Damage(shard, None, None, broken, f"after the last member: {error.args[0]}")
                 break
-            key, name, size = place
+            key, name, size = field_after
             yield Damage(shard, key, name, broken, f"its tar header: {error.args[0]}")
             start = offsets[after] + tar.padded(size)
     for offset, (key, name, size) in expected.items():
-        yield Damage(shard, key, name, offset, f"its index says {size:,} bytes here, the archive has no such member")
+        yield Damage(shard, key, name, offset, f"its index states {size:,} bytes here, the archive has no such member")
 
 
-_Places = dict[int, tuple[str, str, int]]
+_FieldsByOffset = dict[int, tuple[str, str, int]]  # offset -> (key, field, size)
 
 
-def _places(index: Index) -> tuple[_Places, list[tuple[str, str, int]]]:
-    """Return offset -> (key, field, size) of all fields, and the (key, field, offset) that come twice."""
-    places: _Places = {}
+def _fields_by_offset(index: Index) -> tuple[_FieldsByOffset, list[tuple[str, str, int]]]:
+    """Return all fields of an index, and (key, field, offset) of those whose offset another field has."""
+    fields: _FieldsByOffset = {}
     duplicates = []
     for name, columns in index.fields.items():
         for key, offset, size in zip(index.keys, columns.offset.tolist(), columns.size.tolist(), strict=True):
             if offset == ABSENT:
                 continue
-            if offset in places:
+            if offset in fields:
                 duplicates.append((key, name, offset))
-            places[offset] = (key, name, size)
-    return places, duplicates
+            fields[offset] = (key, name, size)
+    return fields, duplicates
 
 
-def _check_member(member: tar.Member, start: int, expected: _Places, shard: str) -> Iterator[Damage]:
+def _check_member(member: tar.Member, start: int, expected: _FieldsByOffset, shard: str) -> Iterator[Damage]:
+    """Compare a member with the field at its offset, which is removed from ``expected``."""
     parts = split_name(member.name) if member.is_file else None
     if parts is None:
-        return  # folders, links and hidden files are no fields, and no index names them
+        return  # folders, links and hidden files are not fields
     key, name = parts
-    place = expected.pop(start + member.offset, None)
-    if place == (key, name, member.size):
+    indexed = expected.pop(start + member.offset, None)
+    if indexed == (key, name, member.size):
         return
-    told = "nothing" if place is None else f"field {place[1]!r} of key {place[0]!r} with {place[2]:,} bytes"
-    reason = f"the archive has member {member.name[:200]!r} of {member.size:,} bytes here, its index says {told}"
+    found = f"the archive has member {member.name[:200]!r} of {member.size:,} bytes here"
+    if indexed is None:
+        reason = f"{found}, its index has no field"
+    else:
+        reason = f"{found}, its index has field {indexed[1]!r} of key {indexed[0]!r} with {indexed[2]:,} bytes"
     yield Damage(shard, key, name, start + member.header_offset, reason)
 
 
 def _padding_damage(data: memoryview, index: Index) -> int | None:
-    """Return the first byte behind a field, up to its last block's end, that is not zero as our packer writes it."""
-    for offset, (_, _, size) in sorted(_places(index)[0].items()):
+    """Return the offset of the first byte in the padding of fields that is not zero; None if all are."""
+    for offset, (_, _, size) in sorted(_fields_by_offset(index)[0].items()):
         padding = data[offset + size : offset + tar.padded(size)]
-        for place, byte in enumerate(padding, offset + size):
+        for position, byte in enumerate(padding, offset + size):
             if byte:
-                return place
+                return position
     return None
 
 
-def _strangers(shards: ShardSet) -> list[str]:
-    """Return the files beside the manifest that it does not name."""
-    own = _OWN_NAMES | {shards.name.rpartition("/")[2]}
-    own |= {name for entry in shards.manifest.shards for name in (entry.name, entry.index)}
+def _unlisted_files(shards: ShardSet) -> list[str]:
+    """Return the files in the folder of the manifest that it does not list."""
+    expected = _EXPECTED_FILES | {shards.name.rpartition("/")[2]}
+    expected |= {name for entry in shards.manifest.shards for name in (entry.name, entry.index)}
     try:
-        return sorted(set(shards.places[0].store.list()) - own)
+        return sorted(set(shards.places[0].store.list()) - expected)
     except (StoreError, OSError):
-        return []  # plain HTTP servers list nothing
+        return []  # plain HTTP servers cannot list files
