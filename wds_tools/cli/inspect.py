@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from wds_tools.cli.words import FILE, PLACE, Run, amount, example, named, one_line
 from wds_tools.errors import OptionError
+from wds_tools.terminal import shows_progress
 
 if TYPE_CHECKING:
     from wds_tools.inspection.doctor import Finding
@@ -332,7 +332,7 @@ def doctor(dataset: str | None, as_json: bool) -> int:
     from wds_tools.inspection.doctor import examine, render
     from wds_tools.inspection.machine import look
 
-    if sys.stderr.isatty():
+    if shows_progress():
         click.echo("importing the packages ...", err=True)
     machine = look()
     findings = examine(machine)

@@ -15,9 +15,10 @@ from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import open_destination, place_of
-from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped, shows, strict_error
+from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped, strict_error
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
+from wds_tools.terminal import shows_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, packing: Pac
     policy, strict = packing.policy, packing.options.strict
     refuse_skipped([(source, listing)], packing)
     plan = plan_listing(source, listing, packing)
-    destination = open_destination(dst, spool=packing.spool, progress=shows(packing.progress), task=packing.task)
+    destination = open_destination(
+        dst, spool=packing.spool, progress=shows_progress(packing.progress), task=packing.task
+    )
     if not packing.fresh and (done := _finished(destination, plan, strict=strict)) is not None:
         skipped = destination.skipped()
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)

@@ -41,6 +41,7 @@ from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import open_shards
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
+from wds_tools.terminal import shows_progress
 
 SOURCE_KIND = "shards"
 """What the manifest names as source: such shards were not made by `pack`, which therefore never removes them."""
@@ -348,6 +349,5 @@ def _warn(result: ScanResult) -> None:
 
 
 def _bar(paths: Sequence[Path], progress: bool | None) -> Any:
-    show = sys.stderr.isatty() if progress is None else progress
     total = sum(path.stat().st_size for path in paths)
-    return tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr)
+    return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)
