@@ -227,11 +227,11 @@ def tune(
         seconds=seconds,
         progress=lambda line: click.echo(line, err=True),
     )
-    click.echo(found.render())  # first: a file that cannot be written takes no figures with it
+    click.echo(found.to_text())  # first: a file that cannot be written takes no figures with it
     if json_file:
         json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
     if plot:
-        write_svg(plot, found.picture())
+        write_svg(plot, found.to_svg())
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
@@ -312,11 +312,11 @@ def bench(
         stages=stages,
         progress=lambda line: click.echo(line, err=True),
     )
-    click.echo(found.render())  # first: a file that cannot be written takes no figures with it
+    click.echo(found.to_text())  # first: a file that cannot be written takes no figures with it
     if json_file:
         json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
     if plot:
-        write_svg(plot, found.picture())
+        write_svg(plot, found.to_svg())
 
 
 @click.command(epilog=example("wds-tools doctor", "wds-tools doctor shards/photos"))
