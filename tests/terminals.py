@@ -1,4 +1,4 @@
-"""A terminal for a program, and what it shows there."""
+"""Run a program in a pseudo-terminal, and return what it shows there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from pathlib import Path
 def in_terminal(
     command: Sequence[str | Path], *, typed: str = "", cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run a command in a terminal of 100 columns, with a text typed ahead; return its exit code and what is shown."""
+    """Run a command in a terminal of 100 columns and type a text; return the exit code and what the terminal shows.
+
+    By default the environment is this process's, as in a terminal that a person watches: `wds_tools.terminal`.
+    """
+    if env is None:
+        env = {**os.environ, "TERM": "xterm", "CI": ""}
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     with subprocess.Popen(
@@ -34,5 +39,5 @@ def in_terminal(
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
-    except OSError:  # so Linux says that the other end has closed
+    except OSError:  # Linux reports in this way that the other end is closed
         return b""

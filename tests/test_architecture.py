@@ -12,7 +12,7 @@ import wds_tools
 PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
-    "": "errors wording options",
+    "": "errors wording terminal options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
     "storage": "base cache commit lock patterns upload local remote",
     "sources": """base group_cache optional_dependencies pixels protobuf urls columns files labels arrays huggingface

@@ -16,19 +16,19 @@ def three_cores(monkeypatch):
     monkeypatch.setattr(module, "available_cores", lambda: 3)
 
 
-def test_every_number_of_workers_is_measured_in_turn_and_the_call_runs(packed, three_cores, no_leftovers):
-    told = []
-    found = tune(packed, **{**QUICK, "rounds": 2}, progress=told.append)
+def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_runs(packed, three_cores, no_leftovers):
+    lines = []
+    found = tune(packed, **{**QUICK, "rounds": 2}, progress=lines.append)
     assert list(found.workers) == [0, 1, 2, 3]
     assert list(found.prefetch) == [1, 2, 4]
     for rounds in (*found.workers.values(), *found.prefetch.values()):
         assert [measured.images % 4 for measured in rounds] == [0, 0]
         assert all(measured.cpu_seconds > 0 for measured in rounds)
     assert found.num_workers in (1, 2, 3)
-    assert told[0] == "warming up"
-    order = [line.partition(":")[2].partition(",")[0] for line in told[1:9]]
+    assert lines[0] == "warming up"
+    order = [line.partition(":")[2].partition(",")[0] for line in lines[1:9]]
     assert order == [f" num_workers={number}" for number in (0, 1, 2, 3)] * 2
-    assert found.task.steps == 100
+    assert found.setup.steps == 100
 
     names = {}
     exec("import wds_tools\n" + found.call(), names)
@@ -39,50 +39,50 @@ def test_every_number_of_workers_is_measured_in_turn_and_the_call_runs(packed, t
         assert found.slots == loader._feeding.slots
 
 
-def test_on_many_cores_a_ladder_is_measured_and_then_what_is_between_its_rungs(packed, monkeypatch):
+def test_on_many_cores_some_numbers_are_measured_and_then_those_just_below_the_chosen_one(packed, monkeypatch):
     measured = []
 
-    def measure(start, workers, seconds):  # a clock that starts no workers: this machine has fewer cores
+    def measure(start, workers, seconds):  # starts no workers: this machine has fewer cores
         measured.append(start.args[1])
         return {"images": 4, "seconds": 1.0, "cpu_seconds": 1.0, "memory_bytes": 1, "first_batch_seconds": 0.1}
 
     monkeypatch.setattr(module, "available_cores", lambda: 12)
-    monkeypatch.setattr(module, "smallest", lambda rounds: 12 if len(rounds) > 3 else 1)
+    monkeypatch.setattr(module, "smallest_sufficient", lambda rounds: 12 if len(rounds) > 3 else 1)
     monkeypatch.setattr(module, "time_batches", measure)
     found = tune(packed, view="small", **QUICK)
-    ladder, refined = [0, 1, 2, 3, 4, 6, 8, 12], [0, 1, 2, 3, 4, 6, 8, 9, 10, 11, 12]
-    assert measured == [12, *ladder, *refined, 12, 12, 12]
+    first, refined = [0, 1, 2, 3, 4, 6, 8, 12], [0, 1, 2, 3, 4, 6, 8, 9, 10, 11, 12]
+    assert measured == [12, *first, *refined, 12, 12, 12]
     assert list(found.workers) == refined
 
 
-def test_pictures_of_one_size_are_taken_as_they_are_and_need_no_labels(photos, three_cores, tmp_path, no_leftovers):
+def test_the_raw_view_takes_images_of_one_size_and_needs_no_labels(photos, three_cores, tmp_path, no_leftovers):
     wt.pack(photos / "cat", tmp_path / "cats", workers=1, images="raw", resize="32x24")
     found = tune(tmp_path / "cats", view="raw", **QUICK)
-    assert found.task.view == wt.Resize((24, 32))
-    assert found.task.fields == ("image",)
-    assert found.task.image_bytes == 3 * 24 * 32
+    assert found.setup.view == wt.Resize((24, 32))
+    assert found.setup.fields == ("image",)
+    assert found.setup.image_bytes == 3 * 24 * 32
     assert "fields='image'" in found.call()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"view": "odd"}, "view='odd'; allowed are train, eval, small, raw"),
-        ({"view": "raw"}, "pictures of one size"),
+        ({"view": "raw"}, r"requires a dataset with images of one size, but its images have \d+x\d+ to"),
         ({"rounds": 0}, "rounds=0"),
         ({"seconds": 0}, "seconds=0"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 500}, "500 samples a step, the dataset has 400"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_starts(packed, options, said):
-    told = []
-    with pytest.raises(OptionError, match=said):
-        tune(packed, **options, progress=told.append)
-    assert told == []
+def test_an_invalid_argument_is_an_error_before_anything_starts(packed, options, message):
+    lines = []
+    with pytest.raises(OptionError, match=message):
+        tune(packed, **options, progress=lines.append)
+    assert lines == []
 
 
-def test_what_is_no_dataset_or_no_device_is_refused_before_anything_starts(packed, tmp_path):
+def test_a_missing_dataset_or_device_is_an_error_before_anything_starts(packed, tmp_path):
     with pytest.raises(NotADatasetError):
         tune(tmp_path)
     if not torch.cuda.is_available():
@@ -92,5 +92,5 @@ def test_what_is_no_dataset_or_no_device_is_refused_before_anything_starts(packe
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_batches_can_go_to_a_device(packed, three_cores):
+def test_batches_can_be_copied_to_a_device(packed, three_cores):
     assert 'device="cuda"' in tune(packed, device="cuda", **QUICK).call().replace("'", '"')

@@ -1,4 +1,4 @@
-"""`wds-tools bench`: a dataset through our loader and through what its user would pick instead, on the same pixels."""
+"""`wds-tools bench`: our loader and the alternatives measured on the same images of one dataset."""
 
 from wds_tools.bench.run import bench
 from wds_tools.bench.scaling import BenchReports

@@ -1,7 +1,6 @@
-"""What the process of one contender does; `start` starts it.
+"""What runs in the process of a loader, started by `start`: commands come in over a pipe, replies go back.
 
-Commands come over a pipe as JSON, replies go back the same way: only plain values travel, so that a contender can
-run in an environment of its own, which has numpy and what that contender needs.
+Both are JSON, so that a loader can run in another environment, which has only numpy and the loader's own packages.
 """
 
 from __future__ import annotations
@@ -21,54 +20,54 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.bench.registry import CONTENDERS
+from wds_tools.bench.registry import LOADERS
 from wds_tools.bench.timing import time_batches, wait_for_workers
-from wds_tools.bench.workloads import Runner, Setup
+from wds_tools.bench.workloads import LoaderModule, Setup
 
 
-class _Child:
-    """Does what is asked of one contender."""
+class _Commands:
+    """The commands of a loader process; arguments and results are plain values."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._runner: Runner
+        self._module: LoaderModule
 
     def load(self) -> dict[str, str]:
-        """Import the contender; return the versions of what it needs, where they are known."""
-        contender = CONTENDERS[self._name]
-        self._runner = importlib.import_module(f"wds_tools.bench.{contender.module}")
+        """Import the loader; return the versions of its packages that are installed under the registered names."""
+        entry = LOADERS[self._name]
+        self._module = importlib.import_module(f"wds_tools.bench.{entry.module}")
         versions = {}
-        for package in contender.needs:
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # another build of the same
+        for package in entry.packages:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # installed under another name
                 versions[package] = importlib.metadata.version(package)
         return versions
 
     def prepare(self, setup: dict[str, Any]) -> dict[str, float] | None:
-        """Have the contender write the material in its own format; return how long that took and what it takes."""
-        if not hasattr(self._runner, "prepare"):
+        """Write the dataset in the loader's own format; return seconds and bytes, or None without such a format."""
+        if not hasattr(self._module, "prepare"):
             return None
-        made, started = Setup.from_json(setup), time.perf_counter()
-        self._runner.prepare(made)
+        parsed, started = Setup.from_json(setup), time.perf_counter()
+        self._module.prepare(parsed)
         seconds = time.perf_counter() - started
-        return {"seconds": seconds, "bytes": _size_of(made.own)}
+        return {"seconds": seconds, "bytes": _size_of(parsed.own_folder)}
 
-    def pictures(self, setup: dict[str, Any], file: str) -> bool:
-        """Write the probes to a file: uint8 [n, 3, height, width]; return whether there is such a thing."""
-        pictures = self._runner.pictures(Setup.from_json(setup))
-        if pictures is not None:
-            np.save(file, np.stack([np.asarray(picture) for picture in pictures]), allow_pickle=False)
-        return pictures is not None
+    def probe_pixels(self, setup: dict[str, Any], file: str) -> bool:
+        """Write the probes to a file, uint8 [n, 3, height, width]; return whether the loader supports that."""
+        pixels = self._module.probe_pixels(Setup.from_json(setup))
+        if pixels is not None:
+            np.save(file, np.stack([np.asarray(image) for image in pixels]), allow_pickle=False)
+        return pixels is not None
 
-    def round(self, setup: dict[str, Any], seed: int, seconds: float) -> dict[str, float]:
-        """Measure the contender once."""
-        made = Setup.from_json(setup)
-        return time_batches(lambda: self._runner.batches(made, seed), workers=made.workers, seconds=seconds)
+    def measure_round(self, setup: dict[str, Any], seed: int, seconds: float) -> dict[str, float]:
+        """Measure the loader once."""
+        parsed = Setup.from_json(setup)
+        start = partial(self._module.batch_sizes, parsed, seed)
+        return time_batches(start, workers=parsed.workers, seconds=seconds)
 
-    def stages(self, setup: dict[str, Any], seconds: float) -> dict[str, float]:
-        """Measure the stages of our own path, in microseconds per sample."""
-        measured: dict[str, float] = importlib.import_module("wds_tools.bench.stages").measure(
-            Setup.from_json(setup), seconds
-        )
+    def measure_stages(self, setup: dict[str, Any], seconds: float) -> dict[str, float]:
+        """Measure the stages of our loader, in microseconds per sample."""
+        stages = importlib.import_module("wds_tools.bench.stages")  # imports torch
+        measured: dict[str, float] = stages.measure_stages(Setup.from_json(setup), seconds)
         wait_for_workers()
         return measured
 
@@ -77,28 +76,28 @@ def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _attempt(job: Callable[[], Any]) -> dict[str, Any]:
-    """Return what a job returns, or what went wrong."""
+def _answer(command: Callable[[], Any]) -> dict[str, Any]:
+    """Run a command; return its result or its error."""
     try:
-        return {"reply": job()}
+        return {"reply": command()}
     except ModuleNotFoundError as error:
         return {"missing": error.name}
-    except Exception as error:  # whatever a peer raises is for the report
+    except Exception as error:  # any error of a peer goes into the report
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def serve(pipe: Connection, name: str, folder: str) -> None:
-    """Load a contender and do what is asked of it until the pipe is closed.
+    """Import a loader and run commands until the pipe is closed.
 
-    Then the temporary folder is removed from here too, in case the main process was killed.
+    Then the temporary folder is removed here too, in case the main process was killed.
     """
-    child = _Child(name)
+    commands = _Commands(name)
     try:
-        pipe.send_bytes(json.dumps(_attempt(child.load)).encode())
+        pipe.send_bytes(json.dumps(_answer(commands.load)).encode())
         while True:
-            command = json.loads(pipe.recv_bytes())
-            job = partial(getattr(child, command.pop("do")), **command)
-            pipe.send_bytes(json.dumps(_attempt(job)).encode())
+            request = json.loads(pipe.recv_bytes())
+            command = partial(getattr(commands, request.pop("command")), **request)
+            pipe.send_bytes(json.dumps(_answer(command)).encode())
     except (EOFError, OSError):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`make_loader` over crop-ready shards, packed from the same files: the same pictures, without loss."""
+"""`make_loader` on crop-ready shards, packed from the same files: the same pixels."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from wds_tools.packing.packer import pack
 
 
 def prepare(setup: Setup) -> None:
-    """Pack the files once more; in the same order, so that the probes come first here too."""
+    """Pack the files again, in the same order, so that the probes come first here too."""
     size = sum(path.stat().st_size for path, _ in setup.files())
-    pack(
-        setup.tree, setup.own, shard_bytes=max(10_240, size // (4 * setup.workers)), images="crop-ready", progress=False
-    )
+    limit = max(10_240, size // (4 * setup.workers))
+    pack(setup.tree, setup.own_folder, shard_bytes=limit, images="crop-ready", progress=False)
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    return ours.batches(_own(setup), seed)
+    return ours.batch_sizes(_with_own_shards(setup), seed)
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
-    """Return the probes."""
-    return ours.pictures(_own(setup))
+def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
+    """Return the pixels of the probes."""
+    return ours.probe_pixels(_with_own_shards(setup))
 
 
-def _own(setup: Setup) -> Setup:
-    return replace(setup, shards=str(setup.own))
+def _with_own_shards(setup: Setup) -> Setup:
+    return replace(setup, shards=str(setup.own_folder))

@@ -1,7 +1,7 @@
-"""What the contenders read: a dataset's pictures, unpacked into a temporary tree and packed again from it.
+"""The dataset that all loaders read: the user's images, unpacked into a temporary folder and packed again from there.
 
-All of them get the same pictures the same number of times. A small dataset is repeated, because loaders pause
-between epochs and an epoch of a second would measure the pause; of a large one the first part is taken.
+All loaders get the same images the same number of times. A small dataset is repeated: loaders pause between epochs, and
+with epochs of a second the pause would be measured. Of a large dataset the first part is taken.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from wds_tools.bench.registry import CONTENDERS
-from wds_tools.bench.workloads import RAW_BYTES, RAW_SIDE, SMALL_SIDE, WORKS
+from wds_tools.bench.registry import LOADERS
+from wds_tools.bench.workloads import RAW_BYTES, RAW_SIDE, SMALL_SIDE, WORKLOADS
 from wds_tools.errors import DestinationError
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.jpeg import baseline_frame
@@ -28,84 +28,86 @@ from wds_tools.reading.reader import Reader
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.upkeep.indexer import index_shards
 
-EPOCH_IMAGES = 3_000  # about two seconds of work for the fastest contender on two cores
-MOST_PICTURES = 10_000
+EPOCH_IMAGES = 3_000  # the fastest loader takes about two seconds for them on two cores
+MAX_IMAGES = 10_000
 _PROBES = 16
 _CHUNK = 64
-_LEAST_SHARD_BYTES = 10_240
-_SMALL_QUALITY = 90  # photographs of SMALL_SIDE pixels then take some 20 kB
-_SMALL_BYTES = 30_000  # at most, to reserve room
-_SHARDS_PER_WORKER = 4  # webdataset deals whole shards to its workers
-_FIELDS = {"raw": "npy", "bytes": "bin"}  # of the works whose samples are not packed as pictures
+_MIN_SHARD_BYTES = 10_240
+_SMALL_QUALITY = 90  # images of SMALL_SIDE pixels then take about 20 kB
+_SMALL_BYTES = 30_000  # upper bound, to check the free space
+_SHARDS_PER_WORKER = 4  # webdataset gives whole shards to its workers
+_FIELDS = {"raw": "npy", "bytes": "bin"}  # workloads whose samples are not packed as images
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """The pictures in a temporary folder.
+class BenchDataset:
+    """The dataset in a temporary folder.
 
     Attributes:
-        tree: As files, ``<class>/<name>``.
-        shards: Packed.
-        pictures: How many different ones.
-        copies: How often each one is there.
-        bytes: All copies together, as files.
-        probes: The first ones in the shards, as paths in ``tree``.
-        crop_ready: Whether the first one has the restart markers of crop-ready JPEGs.
+        tree: The images as files, ``<class>/<name>``.
+        shards: The same, packed.
+        images: Number of different images.
+        copies: How often each image is in the dataset.
+        bytes: Size of all files.
+        probes: The first images in the shards, as paths in ``tree``.
+        crop_ready: Whether the first image has the restart markers of crop-ready JPEGs.
     """
 
     tree: Path
     shards: Path
-    pictures: int
+    images: int
     copies: int
     bytes: int
     probes: tuple[str, ...]
     crop_ready: bool
 
 
-def prepare(
-    source: ShardSet, folder: Path, *, work: str, workers: int, batch_size: int, names: Iterable[str] = ()
-) -> Material:
+def prepare_dataset(
+    source: ShardSet, folder: Path, *, workload: str, workers: int, batch_size: int, names: Iterable[str] = ()
+) -> BenchDataset:
     """Unpack a dataset, repeat it if it is small, and pack the result.
 
     Args:
-        source: The dataset.
-        folder: Where to.
-        work: The kind of work decides what a picture becomes: itself, a small JPEG, or an array.
-        workers: The most that a contender will have.
+        source: The user's dataset.
+        folder: The temporary folder.
+        workload: Decides what is stored of an image: its file, a small JPEG, or an array.
+        workers: The largest number of workers that will be measured.
         batch_size: Samples per batch.
-        names: Contenders that will want room for a format of their own.
+        names: Loaders that may write a format of their own, for which disk space is needed.
 
     Raises:
         MissingFieldError: The dataset has no images.
-        DestinationError: There is too little room in the temporary folder.
+        DestinationError: The temporary folder has too little free space.
     """
-    pictures = min(source.manifest.samples, MOST_PICTURES)
-    copies = -(-max(EPOCH_IMAGES, 4 * workers * batch_size) // pictures)
-    _check_room(source, folder, work, pictures, copies, names)
+    images = min(source.manifest.samples, MAX_IMAGES)
+    copies = -(-max(EPOCH_IMAGES, 4 * workers * batch_size) // images)
+    _check_free_space(source, folder, workload, images, copies, names)
     tree, shards = folder / "tree", folder / "shards"
-    sizes = [_write(tree, copies, number, label, *made) for number, label, made in _made(source, pictures, work)]
-    skipped = _pack(tree, shards, work, sum(sizes), _SHARDS_PER_WORKER * workers)
-    probes = _probes(shards) if WORKS[work].view else ()
-    return Material(
+    sizes = [
+        _write_copies(tree, copies, number, label, *file) for number, label, file in _files(source, images, workload)
+    ]
+    skipped = _pack(tree, shards, workload, sum(sizes), _SHARDS_PER_WORKER * workers)
+    probes = _probes(shards) if WORKLOADS[workload].view else ()
+    return BenchDataset(
         tree, shards, len(sizes) - skipped // copies, copies, sum(sizes), probes, _is_crop_ready(tree, probes)
     )
 
 
-def _made(source: ShardSet, count: int, work: str) -> Iterator[tuple[int, int, tuple[str, bytes | memoryview]]]:
-    """Yield number, label, and the type and bytes of the file that each of the first pictures becomes."""
+def _files(source: ShardSet, count: int, workload: str) -> Iterator[tuple[int, int, tuple[str, bytes | memoryview]]]:
+    """Yield the number and label of each of the first images, with the type and bytes of the file to write for it."""
     reader = Reader(source, block=default_block(source.manifest.samples, source.manifest.bytes))
     for start in range(0, count, _CHUNK):
         rows = reader.rows(np.arange(start, min(start + _CHUNK, count), dtype=np.int64))
         columns = zip(rows.gather("label").tolist(), rows.kinds(), rows.images(), strict=True)
         for number, (label, kind, data) in enumerate(columns, start):
-            if work not in ("small", "raw"):
+            if workload not in ("small", "raw"):
                 yield number, label, (kind, data)
-            elif (picture := _square(data, SMALL_SIDE if work == "small" else RAW_SIDE)) is not None:
-                yield number, label, _as_jpeg(picture) if work == "small" else _as_npy(picture)
+            elif (image := _square(data, SMALL_SIDE if workload == "small" else RAW_SIDE)) is not None:
+                yield number, label, _as_jpeg(image) if workload == "small" else _as_npy(image)
 
 
 def _square(data: memoryview, side: int) -> Image.Image | None:
-    """Return the middle of a picture as a square; None if it is broken, as no contender gets those."""
+    """Return the centre of an image as a square; None for a damaged image, which no loader gets."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             return ImageOps.fit(ImageOps.exif_transpose(image).convert("RGB"), (side, side))
@@ -113,20 +115,20 @@ def _square(data: memoryview, side: int) -> Image.Image | None:
         return None
 
 
-def _as_jpeg(picture: Image.Image) -> tuple[str, bytes]:
+def _as_jpeg(image: Image.Image) -> tuple[str, bytes]:
     out = io.BytesIO()
-    picture.save(out, "JPEG", quality=_SMALL_QUALITY)
+    image.save(out, "JPEG", quality=_SMALL_QUALITY)
     return "jpg", out.getvalue()
 
 
-def _as_npy(picture: Image.Image) -> tuple[str, bytes]:
+def _as_npy(image: Image.Image) -> tuple[str, bytes]:
     out = io.BytesIO()
-    np.save(out, np.asarray(picture), allow_pickle=False)
+    np.save(out, np.asarray(image), allow_pickle=False)
     return "npy", out.getvalue()
 
 
-def _write(tree: Path, copies: int, number: int, label: int, kind: str, data: bytes | memoryview) -> int:
-    """Write every copy of a picture: real copies, as links would share their page cache. Return the bytes written."""
+def _write_copies(tree: Path, copies: int, number: int, label: int, kind: str, data: bytes | memoryview) -> int:
+    """Write all copies of a file and return their size; links would share their page cache."""
     folder = tree / ("unlabelled" if label == NO_LABEL else f"class-{label:05d}")
     folder.mkdir(parents=True, exist_ok=True)
     for copy in range(copies):
@@ -134,44 +136,47 @@ def _write(tree: Path, copies: int, number: int, label: int, kind: str, data: by
     return copies * len(data)
 
 
-def _pack(tree: Path, shards: Path, work: str, total: int, count: int) -> int:
-    """Pack the tree into some shards; return how many files were refused and removed."""
-    if work in _FIELDS:
-        _pack_as(_FIELDS[work], sorted(path for path in tree.rglob("*") if path.is_file()), shards, count)
+def _pack(tree: Path, shards: Path, workload: str, total: int, count: int) -> int:
+    """Pack the files into about ``count`` shards; return how many files the packer skipped, which are removed."""
+    if workload in _FIELDS:
+        _pack_as_field(_FIELDS[workload], sorted(path for path in tree.rglob("*") if path.is_file()), shards, count)
         return 0
-    limit = max(_LEAST_SHARD_BYTES, total // count)
+    limit = max(_MIN_SHARD_BYTES, total // count)
     report = pack(tree, shards, shard_bytes=limit, workers=1, images="keep", progress=False)
-    for skip in report.skipped:  # no contender gets what the packer refuses
+    for skip in report.skipped:  # no loader gets what the packer skips
         (tree / skip.path).unlink()
     return len(report.skipped)
 
 
-def _pack_as(field: str, files: Sequence[Path], shards: Path, count: int) -> None:
-    """Pack files as a field that is no picture, in random order as the packer would."""
+def _pack_as_field(field: str, files: Sequence[Path], shards: Path, count: int) -> None:
+    """Pack files as a field that is not an image, in random order as the packer does."""
     shards.mkdir()
     order = np.random.default_rng(0).permutation(len(files))
     for number, part in enumerate(np.array_split(order, min(count, len(files)))):
         with tarfile.open(shards / f"samples-{number:06d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-            for place in part.tolist():
-                member = tarfile.TarInfo(f"{files[place].stem}.{field}")
-                member.size = files[place].stat().st_size
-                with files[place].open("rb") as file:
+            for position in part.tolist():
+                member = tarfile.TarInfo(f"{files[position].stem}.{field}")
+                member.size = files[position].stat().st_size
+                with files[position].open("rb") as file:
                     tar.addfile(member, file)
     index_shards(str(shards / "samples-*.tar"), progress=False)
 
 
-def _check_room(source: ShardSet, folder: Path, work: str, pictures: int, copies: int, names: Iterable[str]) -> None:
-    samples = copies * pictures
-    each = {"small": _SMALL_BYTES, "raw": RAW_BYTES}.get(work, source.manifest.bytes / source.manifest.samples)
+def _check_free_space(
+    source: ShardSet, folder: Path, workload: str, images: int, copies: int, names: Iterable[str]
+) -> None:
+    samples = copies * images
+    each = {"small": _SMALL_BYTES, "raw": RAW_BYTES}.get(workload, source.manifest.bytes / source.manifest.samples)
     size = round(samples * each)
     pixels = RAW_SIDE * RAW_SIDE
-    own = [CONTENDERS[name].room_bytes(work, samples=samples, size=size, pixels=pixels) for name in names]
+    own = [LOADERS[name].disk_bytes(workload, samples=samples, size=size, pixels=pixels) for name in names]
     needed = round(2.2 * size) + sum(own)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DestinationError(
-            f"the contenders' copies of the dataset take {needed / 1e9:.1f} GB; {folder} has {free / 1e9:.1f} GB left: "
-            "make room, set TMPDIR to a larger folder, or compare with fewer peers"
+            f"the benchmark needs {needed / 1e9:.1f} GB for its copies of the dataset, but {folder} has only "
+            f"{free / 1e9:.1f} GB free: free some space, set TMPDIR to a folder on a larger disk, or compare with "
+            "fewer peers"
         )
 
 
@@ -182,7 +187,7 @@ def _is_crop_ready(tree: Path, probes: Sequence[str]) -> bool:
 
 
 def _probes(shards: Path) -> tuple[str, ...]:
-    """Return where the first pictures in the shards came from."""
+    """Return the original paths of the first images in the shards."""
     packed = open_shards(shards)
     reader = Reader(packed, block=default_block(packed.manifest.samples, packed.manifest.bytes))
     rows = reader.rows(np.arange(min(_PROBES, packed.manifest.samples), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""What no loader can pass: decoding the pictures and nothing else; of decoded ones copying, of bytes reading."""
+"""The speed limit of every loader: only decoding the images; for decoded ones only copying, for bytes only reading."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from wds_tools.bench.workloads import RAW_BYTES, Setup
 
-_MOST_BYTES = 1 << 29  # of files held in memory; workers share them
+_MAX_BYTES = 1 << 29  # of files held in memory, which the workers share
 _READ_BYTES = 1 << 20
 
 
-class _Decoded(Dataset[int]):
-    """Files in memory; asked for a batch of them, it decodes each and drops the pixels."""
+class _DecodedFiles(Dataset[int]):
+    """Files in memory; a batch of them is decoded, and the pixels are dropped."""
 
     def __init__(self, files: Sequence[bytes]) -> None:
         self.files = files
@@ -30,22 +30,22 @@ class _Decoded(Dataset[int]):
         return len(numbers)
 
 
-class _Copied(_Decoded):
-    """Arrays in memory; asked for a batch of them, it copies each to its place in the same one."""
+class _CopiedArrays(_DecodedFiles):
+    """Arrays in memory; a batch of them is copied into one buffer."""
 
     def __getitems__(self, numbers: Sequence[int]) -> int:
         batch = bytearray(len(numbers) * RAW_BYTES)
-        for place, number in enumerate(numbers):
-            batch[place * RAW_BYTES : (place + 1) * RAW_BYTES] = memoryview(self.files[number])[-RAW_BYTES:]
+        for row, number in enumerate(numbers):
+            batch[row * RAW_BYTES : (row + 1) * RAW_BYTES] = memoryview(self.files[number])[-RAW_BYTES:]
         return len(numbers)
 
 
-class _Read(Dataset[int]):
-    """Shards; asked for one, it reads it whole and tells how many samples that was."""
+class _ReadShards(Dataset[int]):
+    """Shards; each is read completely, and its number of samples is estimated from its size."""
 
     def __init__(self, setup: Setup) -> None:
         self._shards = sorted(Path(setup.shards).glob("*.tar"))
-        self._mean = sum(path.stat().st_size for path in self._shards) / len(setup.files())
+        self._sample_bytes = sum(path.stat().st_size for path in self._shards) / len(setup.files())
         self._buffer = bytearray(_READ_BYTES)
 
     def __len__(self) -> int:
@@ -57,36 +57,36 @@ class _Read(Dataset[int]):
             with self._shards[number].open("rb", buffering=0) as file:
                 while read := file.readinto(self._buffer):
                     size += read
-        return round(size / self._mean)
+        return round(size / self._sample_bytes)
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
-    """Yield the number of samples of each batch, or of each shard where there is nothing to do but read."""
-    if setup.work == "bytes":
-        shards = _Read(setup)
-        return _counts(shards, len(shards), 1, setup.workers)
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
+    """Yield the number of samples of each batch, or of each shard for the *bytes* workload."""
+    if setup.workload == "bytes":
+        shards = _ReadShards(setup)
+        return _run(shards, len(shards), 1, setup.workers)
     rng = np.random.default_rng(seed)
     paths = sorted(path for path in Path(setup.tree).rglob("*") if path.is_file())
-    files = _read([paths[number] for number in rng.permutation(len(paths))])
-    dataset = _Copied(files) if setup.work == "raw" else _Decoded(files)
-    return _counts(dataset, len(files), setup.batch_size, setup.workers)
+    files = _read_files([paths[number] for number in rng.permutation(len(paths))])
+    dataset = _CopiedArrays(files) if setup.workload == "raw" else _DecodedFiles(files)
+    return _run(dataset, len(files), setup.batch_size, setup.workers)
 
 
-def _counts(dataset: Dataset[int], size: int, batch_size: int, workers: int) -> Generator[int]:
-    numbers = _Endless(size, batch_size)
-    yield from DataLoader(dataset, batch_sampler=numbers, num_workers=workers, collate_fn=_same)
+def _run(dataset: Dataset[int], size: int, batch_size: int, workers: int) -> Generator[int]:
+    sampler = _EndlessBatchSampler(size, batch_size)
+    yield from DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=_as_int)
 
 
-def pictures(_setup: Setup) -> None:
-    """Return nothing: no picture is resized here."""
+def probe_pixels(_setup: Setup) -> None:
+    """Return None: no image is resized here."""
 
 
-def _same(count: Any) -> int:
+def _as_int(count: Any) -> int:
     return int(count)
 
 
-class _Endless:
-    """Numbers of files, a batch at a time, around and around."""
+class _EndlessBatchSampler:
+    """Yields the file numbers of batches, starting over after the last file."""
 
     def __init__(self, files: int, batch_size: int) -> None:
         self._files = files
@@ -99,13 +99,14 @@ class _Endless:
             start += self._batch_size
 
 
-def _read(paths: Sequence[Path]) -> list[bytes]:
+def _read_files(paths: Sequence[Path]) -> list[bytes]:
+    """Read files until they exceed the memory limit."""
     files: list[bytes] = []
-    room = _MOST_BYTES
+    left = _MAX_BYTES
     for path in paths:
         files.append(path.read_bytes())
-        room -= len(files[-1])
-        if room < 0:
+        left -= len(files[-1])
+        if left < 0:
             break
     return files
 
@@ -114,7 +115,7 @@ def _decode(data: bytes) -> None:
     if data[:2] == b"\xff\xd8":
         try:
             simplejpeg.decode_jpeg(data, "RGB")
-        except ValueError:  # CMYK, or stray bytes: Pillow takes it
+        except ValueError:  # CMYK, or extra bytes: Pillow decodes it
             pass
         else:
             return

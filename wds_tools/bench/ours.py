@@ -1,4 +1,4 @@
-"""`make_loader`, as a user calls it."""
+"""`make_loader`, called as a user calls it."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from wds_tools.loading.dataset import StreamingDataset
 from wds_tools.loading.loader import Loader, make_loader
 
 _FIELDS = {"raw": ("image",), "bytes": ("bin",)}
-_RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # as they are stored; a view says that all have one size
+_RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # the stored size: tells the loader that all images have it
 
 
-def loader_of(setup: Setup, seed: int, *, num_workers: int) -> Loader:
-    """Return our loader for a work; of *bytes*, the field has a type that is not decoded."""
+def open_loader(setup: Setup, seed: int, *, num_workers: int) -> Loader:
+    """Return our loader for a workload; the field of *bytes* has a type that is not decoded."""
     return make_loader(
         setup.shards,
         batch_size=setup.batch_size,
-        view=_RAW_VIEW if setup.work == "raw" else setup.view,
-        fields=_FIELDS.get(setup.work, ("image", "label")),
+        view=_RAW_VIEW if setup.workload == "raw" else setup.view,
+        fields=_FIELDS.get(setup.workload, ("image", "label")),
         shuffle=True,
         seed=seed,
         num_workers=num_workers,
     )
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    if setup.work == "bytes":
-        yield from _stored(setup, seed)
-    with loader_of(setup, seed, num_workers=setup.workers) as loader:
+    if setup.workload == "bytes":
+        yield from _undecoded_batch_sizes(setup, seed)
+    with open_loader(setup, seed, num_workers=setup.workers) as loader:
         while True:
             for samples, *_labels in loader:
                 yield len(samples)
 
 
-def _stored(setup: Setup, seed: int) -> Generator[int]:
-    """Take bytes as they are stored, in this process: to hand them over from a worker costs more than to read them."""
+def _undecoded_batch_sizes(setup: Setup, seed: int) -> Generator[int]:
+    """Read stored bytes in this process: sending them from a worker would cost more than reading them."""
     dataset = StreamingDataset(setup.shards, batch_size=setup.batch_size, decode=False, shuffle=True, seed=seed)
     samples = chain.from_iterable(iter(lambda: iter(dataset), None))  # epoch after epoch
     while True:
         yield sum(1 for _ in islice(samples, setup.batch_size))
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
-    """Return the probes, which come first in the shards."""
+def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
+    """Return the pixels of the probes, which are the first images in the shards."""
     if setup.fixed_view is None:
         return None
     with make_loader(

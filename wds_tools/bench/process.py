@@ -1,4 +1,4 @@
-"""The processes of all contenders, and how to talk to them."""
+"""The processes in which loaders run, seen from the benchmark; `child` is the other end of the pipe."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wds_tools.bench.registry import CONTENDERS
+from wds_tools.bench.registry import LOADERS
 from wds_tools.errors import WorkerError
 
 _START = Path(__file__).with_name("start.py")
-_PATIENCE_SECONDS = 120.0
-_GOODBYE_SECONDS = 1.0
-_TRACKER_SECONDS = 0.5
-_OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-_LONGEST_TMPDIR = 70  # bytes; multiprocessing makes sockets below it, whose names end at 107
+_REPLY_SECONDS = 120.0
+_EXIT_SECONDS = 1.0
+_TERMINATE_SECONDS = 0.5
+_PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+_MAX_TMPDIR_BYTES = 70  # multiprocessing creates sockets below it, whose paths may have 107
 
 
-class Contestant:
-    """One contender in a process of its own, which starts with it and is idle until it is asked.
+class LoaderProcess:
+    """A loader in its own process, which imports it and then waits for commands.
 
     Args:
-        name: In `CONTENDERS`.
-        folder: The temporary folder, where what the process prints is kept too.
-        python: Interpreter of the environment that it lives in, if that is not ours.
+        name: Name in `LOADERS`.
+        folder: The temporary folder; the output of the process is kept there.
+        python: Interpreter of the environment of the loader; None is this one.
     """
 
     def __init__(self, name: str, folder: Path, python: str | None = None) -> None:
@@ -40,12 +40,12 @@ class Contestant:
         self.python = python
         self.versions: dict[str, str] = {}
         self._log = folder / f"{name}.log"
-        self._pipe, theirs = multiprocessing.Pipe()
-        # Its own session: Ctrl-C reaches this process alone, and one signal ends it with all its workers.
-        with self._log.open("wb") as log, theirs:
+        self._pipe, child_pipe = multiprocessing.Pipe()
+        # In a session of its own: Ctrl-C does not reach it, and one signal ends it with all its workers.
+        with self._log.open("wb") as log, child_pipe:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [python or sys.executable, str(_START), str(theirs.fileno()), name, str(folder)],
-                pass_fds=[theirs.fileno()],
+                [python or sys.executable, str(_START), str(child_pipe.fileno()), name, str(folder)],
+                pass_fds=[child_pipe.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -54,99 +54,116 @@ class Contestant:
             )
 
     def wait_until_loaded(self) -> None:
-        """Wait for the imports to be done.
+        """Wait until the loader is imported, and take the versions of its packages.
 
         Raises:
             WorkerError: It is not installed.
         """
-        self.versions = self._reply(_PATIENCE_SECONDS)
+        self.versions = self._reply(_REPLY_SECONDS)
 
-    def ask(self, command: str, values: dict[str, Any], *, patience: float = _PATIENCE_SECONDS) -> Any:
-        """Have a command done, and return the reply.
+    def call(self, command: str, values: dict[str, Any], *, timeout: float = _REPLY_SECONDS) -> Any:
+        """Run a command in the process.
+
+        Args:
+            command: Name of a method of `child`.
+            values: Its arguments, as plain values.
+            timeout: Seconds to wait for the reply.
+
+        Returns:
+            The reply, as plain values.
 
         Raises:
-            WorkerError: It failed, died or does not answer.
+            WorkerError: The command failed, or the process died or did not reply in time.
         """
-        self._pipe.send_bytes(json.dumps({"do": command, **values}).encode())
-        return self._reply(patience)
+        self._pipe.send_bytes(json.dumps({"command": command, **values}).encode())
+        return self._reply(timeout)
 
-    def leave(self) -> None:
-        """Tell the process to end."""
+    def close(self) -> None:
+        """Close the pipe, which ends the process."""
         self._pipe.close()
 
-    def end(self, patience: float) -> None:
-        """Wait for that, and end it with all that it has started."""
+    def wait_or_kill(self, deadline: float) -> None:
+        """Wait for the process to end, and then end every process that it has left.
+
+        Args:
+            deadline: When waiting ends, on the clock of ``time.monotonic()``.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(0.0, patience - time.monotonic()))
+            self._process.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(ProcessLookupError):
-            # First the polite signal, which multiprocessing's resource tracker outlives, to remove what others leave.
+            # SIGTERM first: multiprocessing's resource tracker survives it and removes what the others leave.
             os.killpg(self._process.pid, signal.SIGTERM)
-            self._wait_for_group(time.monotonic() + _TRACKER_SECONDS)
+            self._wait_for_group(time.monotonic() + _TERMINATE_SECONDS)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def _wait_for_group(self, patience: float) -> None:
-        """Return when no process of the group is left, with ProcessLookupError, or out of patience."""
-        while time.monotonic() < patience:
-            self._process.poll()  # or its zombie would count
+    def _wait_for_group(self, deadline: float) -> None:
+        """Wait for the process group to end, at most until a deadline.
+
+        Raises:
+            ProcessLookupError: All of its processes have ended.
+        """
+        while time.monotonic() < deadline:
+            self._process.poll()  # a zombie would count as a member
             os.killpg(self._process.pid, 0)
             time.sleep(0.01)
 
-    def _reply(self, seconds: float) -> Any:
-        patience = time.monotonic() + seconds
+    def _reply(self, timeout: float) -> Any:
+        deadline = time.monotonic() + timeout
         while not self._pipe.poll(0.5):
             if self._process.poll() is not None:
-                raise WorkerError(f"its process ended with exit code {self._process.returncode}{self._last_words()}")
-            if time.monotonic() > patience:
-                raise WorkerError(f"no answer within {seconds:.0f} s{self._last_words()}")
+                raise WorkerError(f"its process ended with exit code {self._process.returncode}{self._last_output()}")
+            if time.monotonic() > deadline:
+                raise WorkerError(f"no reply within {timeout:.0f} s{self._last_output()}")
         try:
             answer = json.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            raise WorkerError(f"its process ended{self._last_words()}") from None
+            raise WorkerError(f"its process ended{self._last_output()}") from None
         if "missing" in answer:
-            raise WorkerError(self._missing(answer["missing"]))
+            raise WorkerError(self._not_installed(answer["missing"]))
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer["reply"]
 
-    def _missing(self, module: str) -> str:
-        where = f"in {self.python} " if self.python else ""
-        advice = f"pip install {' '.join(CONTENDERS[self.name].needs)}"
-        elsewhere = "" if self.python else f", or name another environment that has it: --python {self.name}=PATH"
-        return f"not installed: {where}there is no module {module}; {advice}{elsewhere}"
+    def _not_installed(self, module: str) -> str:
+        where = f" in {self.python}" if self.python else ""
+        install = f"pip install {' '.join(LOADERS[self.name].packages)}"
+        other = "" if self.python else f", or name the Python of an environment that has it: --python {self.name}=PATH"
+        return f"not installed: no module {module}{where}; {install}{other}"
 
-    def _last_words(self) -> str:
-        words = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
-        return f": {words}" if words else ""
+    def _last_output(self) -> str:
+        line = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
+        return f": {line}" if line else ""
 
 
 @contextmanager
-def contestants(names: Iterable[str], folder: Path, pythons: Mapping[str, str]) -> Iterator[list[Contestant]]:
-    """Start a process per contender; whatever happens, they and their workers are gone at the end."""
-    started: list[Contestant] = []
+def loader_processes(names: Iterable[str], folder: Path, pythons: Mapping[str, str]) -> Iterator[list[LoaderProcess]]:
+    """Start one process per loader; on exit they and their workers have ended, also after an exception."""
+    started: list[LoaderProcess] = []
     try:
         for name in names:
-            started.append(Contestant(name, folder, pythons.get(name)))  # noqa: PERF401 - one that has started must be in the list
+            started.append(LoaderProcess(name, folder, pythons.get(name)))  # noqa: PERF401 - each must be ended
         yield started
     finally:
-        for contestant in started:
-            contestant.leave()
-        patience = time.monotonic() + _GOODBYE_SECONDS
-        for contestant in started:
-            contestant.end(patience)
+        for process in started:
+            process.close()
+        deadline = time.monotonic() + _EXIT_SECONDS
+        for process in started:
+            process.wait_or_kill(deadline)
 
 
 def _environment(folder: Path, *, foreign: bool) -> dict[str, str]:
-    """Return the environment of this process; another Python must not find packages of this one.
+    """Return the variables for a loader process.
 
-    What peers leave in the folder for temporary files goes with ours.
+    Its temporary files go into our temporary folder, which is removed. The Python of another environment must not find
+    packages of this one.
     """
-    found = dict(os.environ)
-    own = folder / "tmp"
-    if len(os.fsencode(own)) <= _LONGEST_TMPDIR:
-        own.mkdir(exist_ok=True)
-        found["TMPDIR"] = str(own)
+    variables = dict(os.environ)
+    temporary = folder / "tmp"
+    if len(os.fsencode(temporary)) <= _MAX_TMPDIR_BYTES:
+        temporary.mkdir(exist_ok=True)
+        variables["TMPDIR"] = str(temporary)
     if foreign:
-        return {name: value for name, value in found.items() if name not in _OF_THIS_PYTHON}
+        return {name: value for name, value in variables.items() if name not in _PYTHON_VARIABLES}
     root = str(_START.parents[2])
-    return {**found, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

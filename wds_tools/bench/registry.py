@@ -1,191 +1,214 @@
-"""Who is measured: a table. A peer to come is a line here and a module in `peers`."""
+"""The loaders that can be measured. A new peer needs an entry here and a module in `peers`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-PICTURES = ("train", "eval", "small")
-ALL = (*PICTURES, "raw", "bytes")
+DECODING = ("train", "eval", "small")
+ALL = (*DECODING, "raw", "bytes")
+NOT_IN_WHEEL = (
+    "not part of this installation: the modules that measure peers are in the source repository only; install "
+    "wds_tools from a clone with `pip install -e .`"
+)
+_PACKAGE = Path(__file__).parent
 _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """One way to do the work.
+class Entry:
+    """How one loader is run.
 
     Attributes:
-        module: Where it is, in this package; imported only in the process that it runs in.
-        needs: What has to be installed, by the names that pip knows; its version is reported.
-        note: How it is set up.
-        works: The works it can do.
-        notes: What is different in a work, above all what is less.
-        stores: How large its own format is, in sizes of the material; 0 if it reads what is there.
-        floats: Works of which it stores float32 pixels.
+        module: Its module in this package, imported only in the loader's own process.
+        packages: Names for ``pip install``; their versions are reported.
+        note: How the loader is set up.
+        workloads: The workloads that it supports.
+        workload_notes: Additions to ``note`` for a workload, above all work that the loader does not do.
+        size_ratio: Size of the dataset in the loader's own format, divided by its size as files; 0 without one.
+        stores_floats: Workloads for which it stores float32 pixels.
     """
 
     module: str
-    needs: tuple[str, ...]
+    packages: tuple[str, ...]
     note: str
-    works: tuple[str, ...] = ALL
-    notes: Mapping[str, str] = field(default_factory=dict)
-    stores: float = 0.0
-    floats: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ALL
+    workload_notes: Mapping[str, str] = field(default_factory=dict)
+    size_ratio: float = 0.0
+    stores_floats: tuple[str, ...] = ()
 
-    def says(self, work: str) -> str:
-        """Return how it is set up for a work."""
-        return "; ".join(filter(None, (self.note, self.notes.get(work, ""))))
+    def note_for(self, workload: str) -> str:
+        """Return how the loader is set up for a workload."""
+        return "; ".join(filter(None, (self.note, self.workload_notes.get(workload, ""))))
 
-    def room_bytes(self, work: str, *, samples: int, size: int, pixels: int) -> int:
-        """Return how much disk its own format takes: ``samples`` of ``size`` bytes in all and ``pixels`` each."""
-        return _FLOAT_BYTES * 3 * pixels * samples if work in self.floats else round(self.stores * size)
+    def why_unavailable(self, workload: str) -> str:
+        """Return why the loader cannot be measured, or "" if it can."""
+        if workload not in self.workloads:
+            return f"workload {workload!r} is not supported, only {', '.join(self.workloads)}"
+        if not _PACKAGE.joinpath(*self.module.split(".")).with_suffix(".py").is_file():
+            return NOT_IN_WHEEL
+        return ""
+
+    def disk_bytes(self, workload: str, *, samples: int, size: int, pixels: int) -> int:
+        """Return the size of the dataset in the loader's own format.
+
+        Args:
+            workload: Name of the workload.
+            samples: Number of samples.
+            size: Bytes of all of them as files.
+            pixels: Pixels of one image, where pixels are stored.
+        """
+        if workload in self.stores_floats:
+            return _FLOAT_BYTES * 3 * pixels * samples
+        return round(self.size_ratio * size)
 
 
 LIMIT, OURS = "limit", "ours"
 _DATALOADER = "DataLoader with persistent workers"
 _IO = "decoded by torchvision.io, v2 transforms on uint8 tensors with antialias"
-_PLAIN_BYTES = {"bytes": "bytes are not verified", "raw": "arrays are not verified"}
-CONTENDERS = {
-    LIMIT: Contender(
+_NOT_VERIFIED = {"bytes": "bytes are not verified", "raw": "arrays are not verified"}
+LOADERS = {
+    LIMIT: Entry(
         "limit",
         ("simplejpeg",),
         "",
-        notes={
-            **dict.fromkeys(PICTURES, "simplejpeg decodes the same files whole; no reading, no resize"),
-            "raw": "copies the same bytes within memory, and nothing else",
+        workload_notes={
+            **dict.fromkeys(DECODING, "simplejpeg decodes the same files completely; no reading, no resizing"),
+            "raw": "copies the same bytes in memory, and nothing else",
             "bytes": "reads the same shards from start to end, and nothing else",
         },
     ),
-    OURS: Contender(
+    OURS: Entry(
         "ours",
         ("torch",),
         "shuffle=True, every byte verified",
-        notes={
-            **dict.fromkeys((*PICTURES, "raw"), "wds_tools.make_loader"),
+        workload_notes={
+            **dict.fromkeys((*DECODING, "raw"), "wds_tools.make_loader"),
             "bytes": "wds_tools.StreamingDataset(decode=False), without workers",
         },
     ),
-    "crop-ready": Contender(
+    "crop-ready": Entry(
         "crop_ready",
         ("torch",),
-        'ours, the same pictures packed with images="crop-ready": no pixel changes',
-        works=PICTURES,
-        stores=1.2,
+        'ours, the same images packed with images="crop-ready": identical pixels',
+        workloads=DECODING,
+        size_ratio=1.2,
     ),
-    "imagefolder": Contender(
+    "imagefolder": Entry(
         "peers.imagefolder",
         ("torch", "torchvision"),
         f"torchvision's ImageFolder, {_DATALOADER}",
-        notes={
-            **dict.fromkeys(PICTURES, "its own loader (Pillow), v2 transforms on uint8 tensors with antialias"),
-            "raw": f"loader=numpy.load; {_PLAIN_BYTES['raw']}",
-            "bytes": f"loader reads the file; {_PLAIN_BYTES['bytes']}",
+        workload_notes={
+            **dict.fromkeys(DECODING, "its own loader (Pillow), v2 transforms on uint8 tensors with antialias"),
+            "raw": f"loader=numpy.load; {_NOT_VERIFIED['raw']}",
+            "bytes": f"loader reads the file; {_NOT_VERIFIED['bytes']}",
         },
     ),
-    "imagefolder-io": Contender(
+    "imagefolder-io": Entry(
         "peers.imagefolder_io",
         ("torch", "torchvision"),
         "as imagefolder, with loader=torchvision.io.decode_image instead of Pillow",
-        works=PICTURES,
+        workloads=DECODING,
     ),
-    "webdataset": Contender(
+    "webdataset": Entry(
         "peers.webdataset",
         ("torch", "torchvision", "webdataset"),
-        "WebDataset().shuffle(1000) in a WebLoader, batched before it hands over; it does not pause between epochs",
-        notes={
-            **dict.fromkeys(PICTURES, "decode('pil'), the transforms of imagefolder"),
-            **_PLAIN_BYTES,
-            "bytes": f"without workers, which is faster; {_PLAIN_BYTES['bytes']}",
+        "WebDataset().shuffle(1000) in a WebLoader, batched in the workers; no pause between epochs",
+        workload_notes={
+            **dict.fromkeys(DECODING, "decode('pil'), the transforms of imagefolder"),
+            **_NOT_VERIFIED,
+            "bytes": f"without workers, which is faster; {_NOT_VERIFIED['bytes']}",
         },
     ),
-    "hdf5": Contender(
+    "hdf5": Entry(
         "peers.hdf5",
         ("h5py", "torch", "torchvision"),
-        f"one HDF5 file behind a {_DATALOADER}",
-        notes={
-            **dict.fromkeys(("train", "eval"), f"encoded pictures of variable length, {_IO}"),
-            "small": "ready float32 tensors [3, 128, 128]: four times the bytes of uint8, nothing to decode or resize",
-            "raw": "ready float32 tensors: four times the bytes",
-            "bytes": f"byte strings of variable length; {_PLAIN_BYTES['bytes']}",
+        f"one HDF5 file, {_DATALOADER}",
+        workload_notes={
+            **dict.fromkeys(("train", "eval"), f"encoded images of variable length, {_IO}"),
+            "small": "stored float32 tensors [3, 128, 128]: four times the bytes of uint8, no decoding or resizing",
+            "raw": "stored float32 tensors: four times the bytes of uint8",
+            "bytes": f"byte strings of variable length; {_NOT_VERIFIED['bytes']}",
         },
-        stores=1.1,
-        floats=("small", "raw"),
+        size_ratio=1.1,
+        stores_floats=("small", "raw"),
     ),
-    "hdf5-uint8": Contender(
+    "hdf5-uint8": Entry(
         "peers.hdf5_uint8",
         ("h5py", "torch"),
-        f"one HDF5 file of ready uint8 pixels behind a {_DATALOADER}; nothing to decode or resize",
-        works=("small", "raw"),
-        notes={"raw": _PLAIN_BYTES["raw"]},
-        floats=("small", "raw"),  # a fourth of it
+        f"one HDF5 file of stored uint8 pixels, {_DATALOADER}; no decoding or resizing",
+        workloads=("small", "raw"),
+        workload_notes={"raw": _NOT_VERIFIED["raw"]},
+        stores_floats=("small", "raw"),  # an upper bound: uint8 needs a quarter
     ),
-    "lmdb": Contender(
+    "lmdb": Entry(
         "peers.lmdb",
         ("lmdb", "torch", "torchvision"),
-        f"one LMDB environment (readahead=False, lock=False, buffers=True) behind a {_DATALOADER}",
-        notes={**dict.fromkeys(PICTURES, _IO), **_PLAIN_BYTES},
-        stores=1.3,
+        f"one LMDB environment (readahead=False, lock=False, buffers=True), {_DATALOADER}",
+        workload_notes={**dict.fromkeys(DECODING, _IO), **_NOT_VERIFIED},
+        size_ratio=1.3,
     ),
-    "dali": Contender(
+    "dali": Entry(
         "peers.dali",
         ("nvidia-dali-cuda120",),
         "on the CPU (device_id=None), threads instead of worker processes, readers.file(random_shuffle=True)",
-        notes={
-            "train": "decoders.image_random_crop decodes the crop alone; resize with antialias",
+        workload_notes={
+            "train": "decoders.image_random_crop decodes only the crop; resize with antialias",
             "eval": "decoders.image, resize with antialias, crop",
             "small": "decoders.image, resize with antialias",
-            "raw": f"readers.numpy; {_PLAIN_BYTES['raw']}",
-            "bytes": _PLAIN_BYTES["bytes"],
+            "raw": f"readers.numpy; {_NOT_VERIFIED['raw']}",
+            "bytes": _NOT_VERIFIED["bytes"],
         },
     ),
-    "ffcv": Contender(
+    "ffcv": Entry(
         "peers.ffcv",
         ("ffcv", "torch"),
         "threads instead of worker processes, QUASI_RANDOM order, os_cache=True; compiles before its first batch",
-        works=(*PICTURES, "raw"),
-        notes={
+        workloads=(*DECODING, "raw"),
+        workload_notes={
             **dict.fromkeys(
                 ("train", "eval"),
-                "the pictures encoded again with quality 90 and at most 512 pixels, as in its own benchmark: fewer "
-                "bytes and pixels to decode; cv2's area resize",
+                "images encoded again with quality 90 and at most 512 pixels, as in its own benchmark: fewer bytes "
+                "and pixels to decode; cv2's area resize",
             ),
-            "small": "the pictures encoded again with quality 90; cv2's area resize",
-            "raw": _PLAIN_BYTES["raw"],
+            "small": "images encoded again with quality 90; cv2's area resize",
+            "raw": _NOT_VERIFIED["raw"],
         },
-        stores=1.5,
+        size_ratio=1.5,
     ),
-    "tfdata": Contender(
+    "tfdata": Entry(
         "peers.tfdata",
         ("tensorflow-cpu",),
-        "TFRecord files, shuffle(1000), map and a private pool of as many threads, batch, prefetch",
-        notes={
-            "train": "decode_and_crop_jpeg decodes the crop alone; resize with antialias",
+        "TFRecord files, shuffle(1000), map and a private pool with one thread per worker, batch, prefetch",
+        workload_notes={
+            "train": "decode_and_crop_jpeg decodes only the crop; resize with antialias",
             **dict.fromkeys(("eval", "small"), "decode_jpeg, resize with antialias"),
             **dict.fromkeys(("raw", "bytes"), "TFRecord verifies its checksums"),
         },
-        stores=1.1,
+        size_ratio=1.1,
     ),
-    "tfdata-plain": Contender(
+    "tfdata-plain": Entry(
         "peers.tfdata_plain",
         ("tensorflow-cpu",),
-        "as tfdata, resize without antialias: less work, and other pixels",
-        works=PICTURES,
-        stores=1.1,
+        "as tfdata, resize without antialias: less work, and different pixels",
+        workloads=DECODING,
+        size_ratio=1.1,
     ),
-    "litdata": Contender(
+    "litdata": Entry(
         "peers.litdata",
         ("litdata", "torch", "torchvision"),
-        "optimize()d into chunks of 64 MB, StreamingDataset(shuffle=True) behind a StreamingDataLoader",
-        notes={**dict.fromkeys(PICTURES, f"stored as bytes, {_IO}"), **_PLAIN_BYTES},
-        stores=1.1,
+        "chunks of 64 MB written by optimize(), StreamingDataset(shuffle=True) with a StreamingDataLoader",
+        workload_notes={**dict.fromkeys(DECODING, f"stored as bytes, {_IO}"), **_NOT_VERIFIED},
+        size_ratio=1.1,
     ),
-    "mosaic": Contender(
+    "mosaic": Entry(
         "peers.mosaic",
         ("mosaicml-streaming", "torch", "torchvision"),
-        f"MDS shards of 64 MB, StreamingDataset(shuffle=True) behind a {_DATALOADER}",
-        notes={**dict.fromkeys(PICTURES, f"stored as bytes, {_IO}"), **_PLAIN_BYTES},
-        stores=1.1,
+        f"MDS shards of 64 MB, StreamingDataset(shuffle=True), {_DATALOADER}",
+        workload_notes={**dict.fromkeys(DECODING, f"stored as bytes, {_IO}"), **_NOT_VERIFIED},
+        size_ratio=1.1,
     ),
 }
-"""Contenders by name."""
-PEERS = tuple(name for name in CONTENDERS if name not in (LIMIT, OURS))
+"""All loaders by name: the limit, ours and the peers."""
+PEERS = tuple(name for name in LOADERS if name not in (LIMIT, OURS))

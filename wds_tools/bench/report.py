@@ -1,4 +1,4 @@
-"""What was measured: rounds in, a table or plain values out."""
+"""Measurements of several rounds as a table and as plain values."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wds_tools.bench.registry import CONTENDERS, LIMIT, OURS
-from wds_tools.bench.workloads import IN_A_WORKER, IN_THE_MAIN_PROCESS, WORKS
+from wds_tools.bench.registry import LIMIT, LOADERS, OURS
+from wds_tools.bench.workloads import MAIN_PROCESS_STAGES, WORKER_STAGES, WORKLOADS
+from wds_tools.wording import counted
 
-_SAME_LEVELS = 2.0  # of 255, on average: beyond, pixels count as different
+_SAME_LEVELS = 2.0  # of 255, mean difference: above, pixels count as different
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of one contender.
+    """One measurement of one loader.
 
     Attributes:
-        images: Made between the first and the last batch that count.
-        seconds: Between them, by the clock.
-        cpu_seconds: Of the process and its workers in that time.
-        memory_bytes: Of all of them at the end, without the page cache.
-        first_batch_seconds: From the making of the loader to its first batch.
+        images: Number of images.
+        seconds: Elapsed time.
+        cpu_seconds: CPU time of the process and its workers.
+        memory_bytes: Memory of all of them at the end, without the page cache.
+        first_batch_seconds: From the creation of the loader to its first batch, before the measurement.
     """
 
     images: int
@@ -38,13 +39,13 @@ class Round:
 
     @property
     def cpu_per_1000(self) -> float:
-        """CPU-seconds per 1,000 images."""
+        """CPU seconds per 1,000 images."""
         return 1000 * self.cpu_seconds / self.images
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, lowest and highest of some rounds."""
+    """Median, lowest and highest value of several rounds."""
 
     median: float
     lowest: float
@@ -52,11 +53,11 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Sum up values, at least one."""
+        """Return the spread of at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
     def show(self, pattern: str) -> str:
-        """Return ``median [lowest-highest]``, each by a format such as ``,.0f``."""
+        """Return ``median [lowest-highest]``, each with a format such as ``,.0f``."""
         if self.lowest == self.highest:
             return format(self.median, pattern)
         return f"{self.median:{pattern}} [{self.lowest:{pattern}}-{self.highest:{pattern}}]"
@@ -64,11 +65,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a contender did before the rounds, which counts in none of them.
+    """The dataset in a loader's own format, written before the rounds.
 
     Attributes:
-        seconds: To write the material in its own format.
-        bytes: Of that.
+        seconds: Time to write it.
+        bytes: Its size.
     """
 
     seconds: float
@@ -77,23 +78,23 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """What `bench` found with one number of workers.
+    """Results of `bench` with one number of workers.
 
     Attributes:
-        work: Name of the work.
-        pictures: Different pictures.
-        copies: How often each one is in an epoch.
-        mean_bytes: Of a file that the work reads.
-        workers: Processes that decode, of each contender.
+        work: Name of the workload.
+        pictures: Number of different images.
+        copies: How often each image is in an epoch.
+        mean_bytes: Mean size of a file that the workload reads.
+        workers: Processes or threads that decode, for each loader.
         batch_size: Images per batch.
-        rounds: Of each contender, in order; round i of all of them took place one after another.
-        missing: Contenders that did not take part or did not finish, with the reason.
-        pixels: Difference to our pixels of a fixed part of the first pictures, in levels of 255: the mean over a
-            picture, the median over pictures.
-        prepared: Of each contender with a format of its own.
-        crop_ready: Whether the dataset's pictures are, so that all contenders decode files with restart markers.
-        stages: Microseconds per picture of each stage of our path; empty if that was not asked for.
-        load: What the machine had to do before the start, as ``os.getloadavg`` has it.
+        rounds: Measurements by loader; round i of all loaders took place one after another.
+        missing: Loaders that were not measured, or failed, with the reason.
+        pixels: Difference from our pixels in a fixed crop of the first images, of 255 levels: mean over an image,
+            median over the images.
+        prepared: By loader, for those that have a format of their own.
+        crop_ready: Whether the dataset is crop-ready, so that all loaders decode files with restart markers.
+        stages: Microseconds per image of each stage of our loader; empty unless measured.
+        load: Load average of the machine before the start, as in ``os.getloadavg``.
         machine: Processor, cores and versions.
     """
 
@@ -112,48 +113,72 @@ class BenchReport:
     load: float
     machine: dict[str, str]
 
-    def spread(self, name: str, figure: Callable[[Round], float]) -> Spread:
-        """Return a figure of a contender over its rounds."""
-        return Spread.of([figure(measured) for measured in self.rounds[name]])
+    def spread(self, name: str, value: Callable[[Round], float]) -> Spread:
+        """Return the spread of a value over the rounds of a loader."""
+        return Spread.of([value(measured) for measured in self.rounds[name]])
 
-    def ratio(self, name: str, other: str, figure: Callable[[Round], float]) -> Spread:
-        """Return a figure of a contender divided by that of another, round by round."""
-        pairs = zip(self.rounds[name], self.rounds[other], strict=False)  # one that failed has fewer
-        return Spread.of([figure(one) / figure(two) for one, two in pairs])
+    def ratio(self, name: str, other: str, value: Callable[[Round], float]) -> Spread:
+        """Return the spread of a loader's value divided by another loader's, round by round."""
+        pairs = zip(self.rounds[name], self.rounds[other], strict=False)  # a loader that failed has fewer rounds
+        return Spread.of([value(one) / value(two) for one, two in pairs])
 
     def of_limit(self, name: str) -> Spread:
-        """Return the speed of a contender divided by that of the limit."""
+        """Return the speed of a loader divided by that of the limit."""
         return self.ratio(name, LIMIT, _speed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
+        """Return all results as plain values, for JSON."""
         return {**asdict(self), "summary": {name: self._summary(name) for name in self.rounds}}
 
-    def render(self) -> str:
-        """Return the table."""
-        return "\n".join([*self._title(), "", *table([_HEAD, *(self._row(name) for name in self.rounds)])])
+    def to_text(self) -> str:
+        """Return the results as a table."""
+        return "\n".join([*self._title(), "", *table([_HEADINGS, *(self._row(name) for name in self.rounds)])])
 
-    def render_stages(self) -> str:
-        """Return the table of our own path."""
-        worker = sum(self.stages[stage] for stage in IN_A_WORKER)
-        main = sum(self.stages[stage] for stage in IN_THE_MAIN_PROCESS)
-        rows = [("our own path", "us per image", "share")]
-        rows += [(stage, f"{self.stages[stage]:,.1f}", f"{self.stages[stage] / worker:.0%}") for stage in IN_A_WORKER]
+    def stages_to_text(self) -> str:
+        """Return the stages of our loader as a table."""
+        worker = sum(self.stages[stage] for stage in WORKER_STAGES)
+        main = sum(self.stages[stage] for stage in MAIN_PROCESS_STAGES)
+        rows = [("stages of our loader", "us per image", "share")]
+        rows += [(stage, f"{self.stages[stage]:,.1f}", f"{self.stages[stage] / worker:.0%}") for stage in WORKER_STAGES]
         rows.append(("one process, no workers", f"{worker:,.1f}", f"{1e6 / worker:,.0f} images/s"))
-        for stage in IN_THE_MAIN_PROCESS:
+        for stage in MAIN_PROCESS_STAGES:
             rows.append((stage, f"{self.stages[stage]:,.1f}", f"{self.stages[stage] / main:.0%}"))
-        rows.append((f"main process, {_workers(self.workers)}", f"{main:,.1f}", f"{1e6 / main:,.0f} images/s"))
+        rows.append((f"main process, {counted(self.workers, 'worker')}", f"{main:,.1f}", f"{1e6 / main:,.0f} images/s"))
         return "\n".join(table(rows))
 
+    def notes(self) -> list[str]:
+        """Return the remarks that belong to the table."""
+        notes = [f"{', '.join(names)}: {reason}" for reason, names in self._names_by_reason().items()]
+        notes += [f"{name}: {LOADERS[name].note_for(self.work)}{self._own_format(name)}" for name in self.rounds]
+        notes += [
+            f"{name}: its pixels differ from ours by {levels:.1f} of 255 on average, so the work is not the same"
+            for name, levels in self.pixels.items()
+            if levels > _SAME_LEVELS
+        ]
+        if self.crop_ready:
+            notes.append(
+                "the dataset is crop-ready: all loaders, 'ours' included, decode files with restart markers; pack with "
+                "--images keep to compare on the original files"
+            )
+        if self.load > 1:
+            notes.append(f"the machine was busy before the start: load {self.load:.1f}")
+        notes.append(_COLUMNS_NOTE)
+        if self.stages:
+            notes.append(_STAGES_NOTE)
+        return [*notes, ", ".join(f"{name} {value}" for name, value in self.machine.items())]
+
+    def _names_by_reason(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {}
+        for name, reason in self.missing.items():
+            names.setdefault(reason, []).append(name)
+        return names
+
     def _summary(self, name: str) -> dict[str, Any]:
-        figures: dict[str, Any] = {
+        return {
             "images_per_second": asdict(self.spread(name, _speed)),
             "cpu_seconds_per_1000": asdict(self.spread(name, _cpu)),
             "memory_bytes": asdict(self.spread(name, lambda r: r.memory_bytes)),
             "first_batch_seconds": asdict(self.spread(name, lambda r: r.first_batch_seconds)),
-        }
-        return {
-            **figures,
             "of_limit": asdict(self.of_limit(name)),
             "ours_is": asdict(self.ratio(OURS, name, _speed)),
             "ours_is_by_cpu": asdict(self.ratio(name, OURS, _cpu)),
@@ -177,38 +202,15 @@ class BenchReport:
         return spread.show(".2f" if spread.median >= 0.1 else ".4f")
 
     def _title(self) -> list[str]:
-        rounds = max((len(found) for found in self.rounds.values()), default=0)
+        rounds = max((len(measured) for measured in self.rounds.values()), default=0)
         times = f" x {self.copies}" if self.copies > 1 else ""
-        pictures = f"{self.pictures:,} pictures{times}, {self.mean_bytes / 1000:,.0f} kB each"
-        turns = "1 round" if rounds == 1 else f"{rounds} rounds, alternating; median [lowest-highest]"
+        images = f"{self.pictures:,} images{times}, {self.mean_bytes / 1000:,.0f} kB each"
+        how = "1 round" if rounds == 1 else f"{rounds} alternating rounds; median [lowest-highest]"
+        workers = counted(self.workers, "worker")
         return [
-            f"{self.work}: {WORKS[self.work].says}; batches of {self.batch_size}, {_workers(self.workers)}",
-            f"{pictures}; {turns}",
+            f"{self.work}: {WORKLOADS[self.work].title}; batches of {self.batch_size}, {workers}",
+            f"{images}; {how}",
         ]
-
-    def notes(self) -> list[str]:
-        """Return what has to be known beside the table."""
-        notes = [f"{name}: {reason}" for name, reason in self.missing.items()]
-        notes += [f"{name}: {CONTENDERS[name].says(self.work)}{self._own_format(name)}" for name in self.rounds]
-        notes += [
-            f"{name}: its pixels differ from ours by {levels:.1f} of 255 on average, so it does other work"
-            for name, levels in self.pixels.items()
-            if levels > _SAME_LEVELS
-        ]
-        if self.crop_ready:
-            notes.append(
-                "the dataset is crop-ready, so 'ours' is too, and all decode files with restart markers; pack with "
-                "--images keep to compare on the files as they were"
-            )
-        if self.load > 1:
-            notes.append(f"the machine was busy before the start: load {self.load:.1f}")
-        notes.append(
-            "by CPU: as 'ours is', from CPU time, which other work on the machine disturbs less; memory: of all "
-            "processes, without the page cache; pixels: mean difference to ours, of 255"
-        )
-        if self.stages:
-            notes.append(_STAGES_NOTE)
-        return [*notes, ", ".join(f"{name} {value}" for name, value in self.machine.items())]
 
     def _own_format(self, name: str) -> str:
         prepared = self.prepared.get(name)
@@ -226,19 +228,30 @@ def _cpu(measured: Round) -> float:
     return measured.cpu_per_1000
 
 
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
-
-
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, the first row of which is its head."""
+    """Return rows, headings first, as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return [line.rstrip() for line in lines]
 
 
-_STAGES_NOTE = (
-    "stages: read is finding the bytes; of a local shard they come from the disk when verify touches them first. "
-    "other: index, crops and the Python around; hand-over: sending tasks, taking results, making tensors"
+_HEADINGS = (
+    "",
+    "images/s",
+    "of limit",
+    "our speedup",
+    "CPU-s/1,000",
+    "by CPU time",
+    "memory",
+    "first batch",
+    "pixels",
 )
-_HEAD = ("", "images/s", "of limit", "ours is", "CPU-s/1,000", "by CPU", "memory", "first batch", "pixels")
+_COLUMNS_NOTE = (
+    "our speedup: images/s of 'ours' divided by those of the loader in this row, round by round; by CPU time: the same "
+    "from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page cache; "
+    "pixels: mean difference from ours, of 255"
+)
+_STAGES_NOTE = (
+    "stages: read looks up the bytes; those of a local shard are loaded from the disk when verify first touches them. "
+    "other: index, crops and remaining Python code; hand-over: sending tasks, receiving results, making tensors"
+)

@@ -1,4 +1,4 @@
-"""`bench`: who is measured, on what, in which order."""
+"""`bench()`: which loaders are measured, on which dataset, in which order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import wds_tools
 from wds_tools.bench import procfs
-from wds_tools.bench.dataset import Material, prepare
-from wds_tools.bench.process import contestants
-from wds_tools.bench.registry import CONTENDERS, LIMIT, OURS, PEERS
+from wds_tools.bench.dataset import BenchDataset, prepare_dataset
+from wds_tools.bench.process import loader_processes
+from wds_tools.bench.registry import LIMIT, LOADERS, OURS, PEERS
 from wds_tools.bench.scaling import BenchReports
-from wds_tools.bench.session import Contest, Progress
-from wds_tools.bench.workloads import WORKS, Setup
+from wds_tools.bench.session import Progress, Session
+from wds_tools.bench.workloads import WORKLOADS, Setup
 from wds_tools.errors import OptionError
 from wds_tools.images import native
 from wds_tools.options import check_counts, check_seconds
@@ -38,75 +38,76 @@ def bench(
     stages: bool = False,
     progress: Progress | None = None,
 ) -> BenchReports:
-    """Measure the loader on a dataset, beside its peers and the speed of decoding alone.
+    """Measure our loader on a dataset, beside other loaders and the speed of decoding alone.
 
-    Every contender has a process of its own and gets the same pictures, which are unpacked and packed again in a
-    temporary folder. Rounds alternate (A B C D A B C D ...); start and warm-up do not count, nor does the time in
-    which a peer writes the pictures in its own format.
+    Each loader runs in its own process. All get the same images, which are unpacked and packed again in a temporary
+    folder. Rounds alternate (A B C D A B C D ...). Start and warm-up are not measured, nor is the time in which a peer
+    writes the images in its own format.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
-        view: The work, a name in `WORKS`: ``train``, ``eval``, ``small``, ``raw`` or ``bytes``.
-        against: Peers to compare with, of `PEERS`; those that are not installed are left out and reported.
-        workers: Processes or threads that decode, of each contender; of several numbers, each is measured.
-        rounds: How often each contender is measured.
-        seconds: Least duration of a round.
-        batch_size: Samples per batch; by default what the work says.
-        pythons: Interpreters of the peers that live in other environments, by name.
-        stages: Measure the stages of our own path too.
+        view: The workload, a name in `WORKLOADS`: ``train``, ``eval``, ``small``, ``raw`` or ``bytes``.
+        against: Peers to compare with, names in `PEERS`. Those that are not installed are skipped and reported.
+        workers: Processes or threads that decode, for each loader; several numbers are measured one after another.
+        rounds: How often each loader is measured.
+        seconds: Minimum duration of a round.
+        batch_size: Samples per batch; by default that of the workload.
+        pythons: Interpreters for peers that are installed in other environments, by name of the peer.
+        stages: Measure the stages of our loader too.
         progress: Called with a line of text before and after each step.
 
     Returns:
-        The figures; ``render()`` makes tables of them, ``picture()`` a chart.
+        The measurements: ``to_text()`` returns them as tables, ``to_dict()`` as JSON values, ``to_svg()`` as a chart.
 
     Raises:
-        OptionError: An argument that cannot be, or no Linux.
-        NotADatasetError: There is no dataset.
-        DestinationError: The temporary folder has too little room.
-        WorkerError: Our own loader failed, or simplejpeg did.
+        OptionError: An invalid argument, or the system is not Linux.
+        NotADatasetError: ``dataset`` is not a dataset.
+        DestinationError: The temporary folder has too little free space.
+        WorkerError: Our own loader or simplejpeg failed.
 
     Example::
 
-        print(bench("shards/photos", rounds=3).render())
+        print(bench("shards/photos", rounds=3).to_text())
     """
     counts = sorted({workers} if isinstance(workers, int) else set(workers))
     pythons = pythons or {}
     _check(view, against, counts, rounds, seconds, batch_size, pythons)
     source = open_shards(dataset)
-    tell = progress or (lambda _line: None)
-    able = [name for name in dict.fromkeys(against) if view in CONTENDERS[name].works]
+    progress = progress or (lambda _line: None)
+    reasons = {name: LOADERS[name].why_unavailable(view) for name in against}
+    peers = [name for name, reason in reasons.items() if not reason]
     load = os.getloadavg()[0]
     with (
-        _signals_unwind(),
+        _exit_on_signals(),
         tempfile.TemporaryDirectory(prefix="wds-tools-bench-", ignore_cleanup_errors=True) as temporary,
-        contestants([LIMIT, OURS, *able], Path(temporary), pythons) as field,
+        loader_processes([LIMIT, OURS, *peers], Path(temporary), pythons) as processes,
     ):
-        tell("unpacking and packing the pictures")
-        size, most = batch_size or WORKS[view].batch_size, counts[-1]
-        material = prepare(source, Path(temporary), work=view, workers=most, batch_size=size, names=able)
-        contest = Contest(field, _setup(Path(temporary), material, view, most, size), tell)
-        contest.refuse([name for name in against if name not in able])
-        contest.load()
-        contest.prepare()
-        contest.compare_pixels()
+        progress("unpacking and packing the images")
+        size, most = batch_size or WORKLOADS[view].batch_size, counts[-1]
+        copy = prepare_dataset(source, Path(temporary), workload=view, workers=most, batch_size=size, names=peers)
+        session = Session(processes, _setup(Path(temporary), copy, view, most, size), progress)
+        session.exclude({name: reason for name, reason in reasons.items() if reason})
+        session.load()
+        session.prepare()
+        session.compare_pixels()
         for number in range(rounds):
             for count in counts:
-                contest.round(count, number, rounds, seconds)
+                session.measure_round(count, number, rounds, seconds)
         if stages:
-            contest.stages(counts, seconds)
-        return contest.reports(material, load, machine())
+            session.measure_stages(counts, seconds)
+        return session.reports(copy, load, machine())
 
 
-def _setup(folder: Path, material: Material, work: str, workers: int, batch_size: int) -> Setup:
+def _setup(folder: Path, dataset: BenchDataset, workload: str, workers: int, batch_size: int) -> Setup:
     return Setup(
         name=OURS,
         folder=str(folder),
-        tree=str(material.tree),
-        shards=str(material.shards),
-        work=work,
+        tree=str(dataset.tree),
+        shards=str(dataset.shards),
+        workload=workload,
         workers=workers,
         batch_size=batch_size,
-        probes=material.probes,
+        probes=dataset.probes,
     )
 
 
@@ -119,13 +120,13 @@ def _check(
     batch_size: int | None,
     pythons: Mapping[str, str],
 ) -> None:
-    if view not in WORKS:
-        raise OptionError(f"view={view!r}; allowed are {', '.join(WORKS)}")
+    if view not in WORKLOADS:
+        raise OptionError(f"view={view!r}; allowed are {', '.join(WORKLOADS)}")
     unknown = [name for name in against if name not in PEERS]
     if unknown:
-        raise OptionError(f"against={tuple(against)!r} names {unknown[0]!r}; allowed are {', '.join(PEERS)}")
+        raise OptionError(f"against={tuple(against)!r}: unknown peer {unknown[0]!r}; allowed are {', '.join(PEERS)}")
     if not counts:
-        raise OptionError("workers= names no number; allowed are whole numbers of 1 and more, such as 2 or [1, 2, 4]")
+        raise OptionError("workers= is empty; allowed are whole numbers of 1 and more, such as 2 or [1, 2, 4]")
     check_counts({"workers": counts[0], "rounds": rounds, "batch_size": batch_size})
     check_seconds("seconds", seconds)
     _check_pythons(pythons, against)
@@ -135,16 +136,18 @@ def _check(
 def _check_pythons(pythons: Mapping[str, str], against: Sequence[str]) -> None:
     for name, path in pythons.items():
         if name not in against:
-            raise OptionError(f"python {name}={path}: {name!r} is not compared with; allowed are {', '.join(against)}")
+            raise OptionError(
+                f"python {name}={path}: {name!r} is not one of the peers of this run; these are {', '.join(against)}"
+            )
         if not (Path(path).is_file() and os.access(path, os.X_OK)):
             raise OptionError(
-                f"python {name}={path}: there is no program of this name; give the interpreter of the environment "
-                f"that has {name}, such as /opt/{name}/bin/python"
+                f"python {name}={path}: no such program; give the interpreter of the environment in which {name} is "
+                f"installed, such as /opt/{name}/bin/python"
             )
 
 
 def machine() -> dict[str, str]:
-    """Return what figures depend on beside the data."""
+    """Return what the measurements depend on besides the data: processor, cores and versions."""
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "processor": names[0].partition(":")[2].strip() if names else platform.machine(),
@@ -155,13 +158,12 @@ def machine() -> dict[str, str]:
 
 
 @contextmanager
-def _signals_unwind() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, so that nothing is left behind."""
+def _exit_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exception, as Ctrl-C is, so that processes and files are removed."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what a signal does
+        yield  # only the main thread can set signal handlers
         return
-    wanted = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, _unwind) for number in wanted}
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -169,5 +171,5 @@ def _signals_unwind() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _unwind(number: int, _frame: object) -> None:
+def _exit(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)

@@ -1,35 +1,41 @@
-"""One contest: what all contenders are asked, in turn, and what is kept of their answers."""
+"""One benchmark session: every loader is asked the same in turn, and the answers become reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wds_tools.bench.dataset import Material
-from wds_tools.bench.process import Contestant
-from wds_tools.bench.registry import CONTENDERS, LIMIT, OURS
+from wds_tools.bench.dataset import BenchDataset
+from wds_tools.bench.process import LoaderProcess
+from wds_tools.bench.registry import LIMIT, OURS
 from wds_tools.bench.report import BenchReport, Prepared, Round
 from wds_tools.bench.scaling import BenchReports
 from wds_tools.bench.workloads import Setup
 from wds_tools.errors import WorkerError
 
-_START_SECONDS = 120.0  # for the first batch of a slow contender
-_PREPARE_SECONDS = 1800.0  # for a slow writer, of the largest material
+_FIRST_BATCH_SECONDS = 120.0  # allowed to a slow loader
+_PREPARE_SECONDS = 1800.0  # allowed to a slow writer of the largest dataset
 
 Progress = Callable[[str], None]
 
 
-class Contest:
-    """The contenders that are still in it, and what has been found."""
+class Session:
+    """Measures loaders in turn. A peer that fails is excluded from the rest; the limit and ours must not fail.
 
-    def __init__(self, field: Sequence[Contestant], setup: Setup, tell: Progress) -> None:
-        self._field = list(field)
+    Args:
+        processes: One process per loader, started.
+        setup: What all loaders get; name and number of workers are replaced for each.
+        progress: Called with a line of text after each step.
+    """
+
+    def __init__(self, processes: Sequence[LoaderProcess], setup: Setup, progress: Progress) -> None:
+        self._processes = list(processes)
         self._setup = setup
-        self._tell = tell
+        self._progress = progress
         self._rounds: dict[int, dict[str, list[Round]]] = {}
         self._missing: dict[str, str] = {}
         self._pixels: dict[str, float] = {}
@@ -37,74 +43,82 @@ class Contest:
         self._stages: dict[int, dict[str, float]] = {}
         self._versions: dict[str, str] = {}
 
-    def refuse(self, names: Sequence[str]) -> None:
-        """Leave out peers that do not do this work."""
-        for name in names:
-            self._leave_out(name, f"does not do {self._setup.work!r}; it does {', '.join(CONTENDERS[name].works)}")
+    def exclude(self, reasons: Mapping[str, str]) -> None:
+        """Report peers that are not measured, with the reasons."""
+        for name, reason in reasons.items():
+            self._exclude(name, reason)
 
     def load(self) -> None:
-        """Wait until every contender is imported."""
-        for contestant, _ in self._each(lambda c: c.wait_until_loaded()):
-            place = f"{contestant.name}: " if contestant.python else ""
-            self._versions.update({place + package: version for package, version in contestant.versions.items()})
+        """Wait until every loader is imported."""
+        for process, _ in self._each(lambda p: p.wait_until_loaded()):
+            prefix = f"{process.name}: " if process.python else ""
+            self._versions.update({prefix + package: version for package, version in process.versions.items()})
 
     def prepare(self) -> None:
-        """Have those with a format of their own write it."""
-        for contestant, made in self._each(lambda c: c.ask("prepare", self._said(c), patience=_PREPARE_SECONDS)):
-            if made is not None:
-                self._prepared[contestant.name] = prepared = Prepared(**made)
-                self._tell(f"{contestant.name}: its own format written in {prepared.seconds:.1f} s")
+        """Let the loaders that have a format of their own write it."""
+        for process, result in self._each(lambda p: p.call("prepare", self._values(p), timeout=_PREPARE_SECONDS)):
+            if result is not None:
+                self._prepared[process.name] = prepared = Prepared(**result)
+                self._progress(f"{process.name}: its own format written in {prepared.seconds:.1f} s")
 
     def compare_pixels(self) -> None:
-        """Have each contender make the same pictures, and compare them with ours."""
-        shown: dict[str, Any] = {}
-        for contestant, there in self._each(lambda c: c.ask("pictures", {**self._said(c), "file": self._file(c)})):
-            if there:
-                shown[contestant.name] = np.load(self._file(contestant), allow_pickle=False).astype(np.int64)
-        for name in [name for name in shown if name != OURS]:
-            apart = np.abs(shown[name] - shown[OURS]).mean(axis=(1, 2, 3))  # [pictures]
-            # The median, because peers do not turn pictures as their EXIF orientation says.
-            self._pixels[name] = float(np.median(apart))
-            self._tell(f"{name}: pixels differ from ours by {self._pixels[name]:.2f} of 255")
-
-    def round(self, workers: int, number: int, rounds: int, seconds: float) -> None:
-        """Measure each contender once."""
-        found = self._rounds.setdefault(workers, {})
-        rest = {"seed": number, "seconds": seconds}
-        patience = _START_SECONDS + 3 * seconds
-        for contestant, answer in self._each(
-            lambda c: c.ask("round", {**self._said(c, workers), **rest}, patience=patience)
+        """Compare what each loader makes of the probes with what ours makes of them."""
+        pixels: dict[str, Any] = {}
+        for process, supported in self._each(
+            lambda p: p.call("probe_pixels", {**self._values(p), "file": self._pixel_file(p)})
         ):
-            measured = Round(**answer)
-            found.setdefault(contestant.name, []).append(measured)
+            if supported:
+                pixels[process.name] = np.load(self._pixel_file(process), allow_pickle=False).astype(np.int64)
+        for name in [name for name in pixels if name != OURS]:
+            differences = np.abs(pixels[name] - pixels[OURS]).mean(axis=(1, 2, 3))  # [probes]
+            # The median, because peers do not apply the EXIF orientation.
+            self._pixels[name] = float(np.median(differences))
+            self._progress(f"{name}: pixels differ from ours by {self._pixels[name]:.2f} of 255")
+
+    def measure_round(self, workers: int, number: int, rounds: int, seconds: float) -> None:
+        """Measure each loader once."""
+        results = self._rounds.setdefault(workers, {})
+        values = {"seed": number, "seconds": seconds}
+        timeout = _FIRST_BATCH_SECONDS + 3 * seconds
+        for process, result in self._each(
+            lambda p: p.call("measure_round", {**self._values(p, workers), **values}, timeout=timeout)
+        ):
+            measured = Round(**result)
+            results.setdefault(process.name, []).append(measured)
             with_workers = f" with {workers}" if workers != self._setup.workers or len(self._rounds) > 1 else ""
-            self._tell(
-                f"round {number + 1} of {rounds}: {contestant.name}{with_workers} {measured.speed:,.0f} images/s"
+            self._progress(
+                f"round {number + 1} of {rounds}: {process.name}{with_workers} {measured.speed:,.0f} images/s"
             )
 
-    def stages(self, counts: Sequence[int], seconds: float) -> None:
-        """Measure the stages of our own path."""
-        ours = next(contestant for contestant in self._field if contestant.name == OURS)
+    def measure_stages(self, counts: Sequence[int], seconds: float) -> None:
+        """Measure the stages of our loader with each number of workers."""
+        ours = next(process for process in self._processes if process.name == OURS)
         for workers in counts:
-            values = {**self._said(ours, workers), "seconds": seconds}
-            self._stages[workers] = ours.ask("stages", values, patience=_START_SECONDS + 6 * seconds)
-            self._tell(f"stages of our own path measured, workers: {workers}")
+            values = {**self._values(ours, workers), "seconds": seconds}
+            self._stages[workers] = ours.call("measure_stages", values, timeout=_FIRST_BATCH_SECONDS + 6 * seconds)
+            self._progress(f"stages of our loader measured, workers: {workers}")
 
-    def reports(self, material: Material, load: float, machine: dict[str, str]) -> BenchReports:
-        """Return what has been found."""
+    def reports(self, dataset: BenchDataset, load: float, machine: dict[str, str]) -> BenchReports:
+        """Return the results.
+
+        Args:
+            dataset: The dataset that was read.
+            load: Load average of the machine before the start.
+            machine: Processor, cores and versions.
+        """
         reports = [
             BenchReport(
-                work=self._setup.work,
-                pictures=material.pictures,
-                copies=material.copies,
-                mean_bytes=material.bytes // (material.pictures * material.copies),
+                work=self._setup.workload,
+                pictures=dataset.images,
+                copies=dataset.copies,
+                mean_bytes=dataset.bytes // (dataset.images * dataset.copies),
                 workers=workers,
                 batch_size=self._setup.batch_size,
                 rounds=rounds,
                 missing=self._missing,
                 pixels=self._pixels,
                 prepared=self._prepared,
-                crop_ready=material.crop_ready,
+                crop_ready=dataset.crop_ready,
                 stages=self._stages.get(workers, {}),
                 load=load,
                 machine={**machine, **self._versions},
@@ -113,25 +127,25 @@ class Contest:
         ]
         return BenchReports(tuple(reports))
 
-    def _each(self, job: Callable[[Contestant], Any]) -> Iterator[tuple[Contestant, Any]]:
-        """Do something with each contender; one that fails is out."""
-        for contestant in list(self._field):
+    def _each(self, call: Callable[[LoaderProcess], Any]) -> Iterator[tuple[LoaderProcess, Any]]:
+        """Call a function for each loader, and exclude a peer for which it fails."""
+        for process in list(self._processes):
             try:
-                yield contestant, job(contestant)
+                yield process, call(process)
             except WorkerError as error:
-                if contestant.name in (LIMIT, OURS):
+                if process.name in (LIMIT, OURS):
                     raise
-                self._field.remove(contestant)
-                self._leave_out(contestant.name, str(error))
+                self._processes.remove(process)
+                self._exclude(process.name, str(error))
 
-    def _leave_out(self, name: str, reason: str) -> None:
+    def _exclude(self, name: str, reason: str) -> None:
         self._missing[name] = reason
-        self._tell(f"{name}: {reason}")
+        self._progress(f"{name}: {reason}")
 
-    def _said(self, contestant: Contestant, workers: int | None = None) -> dict[str, Any]:
-        """Return the setup as a contender is told it."""
-        own = replace(self._setup, name=contestant.name, workers=workers or self._setup.workers)
+    def _values(self, process: LoaderProcess, workers: int | None = None) -> dict[str, Any]:
+        """Return the setup as one loader gets it."""
+        own = replace(self._setup, name=process.name, workers=workers or self._setup.workers)
         return {"setup": own.to_json()}
 
-    def _file(self, contestant: Contestant) -> str:
-        return str(Path(self._setup.folder) / f"{contestant.name}.npy")
+    def _pixel_file(self, process: LoaderProcess) -> str:
+        return str(Path(self._setup.folder) / f"{process.name}.npy")

@@ -1,7 +1,7 @@
-"""Where our own path spends its time: the loader's functions, wrapped for this process alone.
+"""How our loader spends its time: its functions are wrapped with timers, in the process of the benchmark only.
 
-The clock of a stage stops while a stage inside it runs, so that their sum is the whole. The normal path knows nothing
-of this: the wrappers are put in here and taken out again.
+The timer of a stage stops while a stage inside it runs, so the times add up to the total. The loader itself has no code
+for this: the wrappers are put in here and removed afterwards.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wds_tools.bench.ours import loader_of
-from wds_tools.bench.workloads import IN_A_WORKER, IN_THE_MAIN_PROCESS, Setup
+from wds_tools.bench.ours import open_loader
+from wds_tools.bench.workloads import MAIN_PROCESS_STAGES, WORKER_STAGES, Setup
 from wds_tools.format import jpeg
 from wds_tools.images import decode, native, resize
 from wds_tools.loading import assemble, workers
@@ -27,33 +27,33 @@ from wds_tools.reading import reader, shardset
 
 
 @dataclass(frozen=True, slots=True)
-class _Wrap:
-    """A function to be timed: ``owner.name``; ``inside`` says in which library that the owner uses, if so."""
+class _TimedFunction:
+    """A function to time: ``owner.name``, or ``owner.library.name`` if it belongs to a library that the owner uses."""
 
     stage: str
     owner: Any
     name: str
-    inside: str = ""
+    library: str = ""
 
 
-_WRAPS = (
-    _Wrap("read", shardset.ShardSet, "fetch"),
-    _Wrap("verify", reader, "xxh3_64_intdigest", inside="xxhash"),
-    _Wrap("slice", jpeg, "baseline_frame"),
-    _Wrap("slice", decode, "decode_slice"),
-    _Wrap("slice", decode, "decode_top"),
-    _Wrap("decode", decode, "decode_jpeg", inside="simplejpeg"),
-    _Wrap("decode", assemble, "decode_rgb"),
-    _Wrap("decode", assemble, "decode_field"),
-    _Wrap("resize", resize, "_resize"),
-    _Wrap("write", assemble, "render"),
-    _Wrap("write", native, "copy_pixels"),
-    _Wrap("wait", workers, "wait"),
+_TIMED_FUNCTIONS = (
+    _TimedFunction("read", shardset.ShardSet, "fetch"),
+    _TimedFunction("verify", reader, "xxh3_64_intdigest", library="xxhash"),
+    _TimedFunction("slice", jpeg, "baseline_frame"),
+    _TimedFunction("slice", decode, "decode_slice"),
+    _TimedFunction("slice", decode, "decode_top"),
+    _TimedFunction("decode", decode, "decode_jpeg", library="simplejpeg"),
+    _TimedFunction("decode", assemble, "decode_rgb"),
+    _TimedFunction("decode", assemble, "decode_field"),
+    _TimedFunction("resize", resize, "_resize"),
+    _TimedFunction("write", assemble, "render"),
+    _TimedFunction("write", native, "copy_pixels"),
+    _TimedFunction("wait", workers, "wait"),
 )
 
 
-class _Clock:
-    """Time by stage, that of stages inside left out."""
+class _Timer:
+    """Seconds by stage, without those of the stages inside."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -61,73 +61,73 @@ class _Clock:
         self._since = 0.0
 
     def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with its time counted."""
+        """Return the function with its time added to a stage."""
 
         def timed(*arguments: Any, **options: Any) -> Any:
-            self._switch()
+            self._add_elapsed()
             self._running.append(stage)
             try:
                 return function(*arguments, **options)
             finally:
-                self._switch()
+                self._add_elapsed()
                 self._running.pop()
 
         return timed
 
-    def _switch(self) -> None:
+    def _add_elapsed(self) -> None:
         now = time.perf_counter()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since
         self._since = now
 
 
-def measure(setup: Setup, seconds: float) -> dict[str, float]:
-    """Return the microseconds per sample of each stage.
+def measure_stages(setup: Setup, seconds: float) -> dict[str, float]:
+    """Return the microseconds per sample of each stage; 0 for a stage that the workload does not have.
 
-    What workers do is measured in this process, without workers; handing over and waiting in the main process of a
-    loader with workers. A stage that this path does not have is 0.
+    The stages of a worker are measured in this process, without workers; those of the main process with workers.
     """
     torch.set_num_threads(1)  # as in a worker
     alone, samples, elapsed = _run(setup, seconds, num_workers=0)
-    alone["other"] = elapsed - sum(alone[stage] for stage in IN_A_WORKER[:-1])
-    found = {stage: 1e6 * alone[stage] / samples for stage in IN_A_WORKER}
+    alone["other"] = elapsed - sum(alone[stage] for stage in WORKER_STAGES[:-1])
+    result = {stage: 1e6 * alone[stage] / samples for stage in WORKER_STAGES}
     main, samples, elapsed = _run(setup, seconds, num_workers=setup.workers)
     main["hand-over"] = elapsed - main["wait"]
-    return {**found, **{stage: 1e6 * main[stage] / samples for stage in IN_THE_MAIN_PROCESS}}
+    return {**result, **{stage: 1e6 * main[stage] / samples for stage in MAIN_PROCESS_STAGES}}
 
 
 def _run(setup: Setup, seconds: float, *, num_workers: int) -> tuple[dict[str, float], int, float]:
-    """Return seconds by stage, the number of samples, and how long they took."""
-    clock = _Clock()
-    with loader_of(setup, 0, num_workers=num_workers) as running:
-        batches = (batch for _ in iter(int, 1) for batch in running)  # epoch after epoch
+    """Run the loader; return seconds by stage, the number of samples, and the elapsed seconds."""
+    timer = _Timer()
+    with open_loader(setup, 0, num_workers=num_workers) as loader:
+        batches = (batch for _ in iter(int, 1) for batch in loader)  # epoch after epoch
         for _ in range(2 * num_workers + 1):
             next(batches)
-        with _wrapped(clock):  # only now, so that workers are what they always are
+        with _wrapped(timer):  # after the workers have started, which therefore run unchanged code
             begun, samples = time.perf_counter(), 0
             while (elapsed := time.perf_counter() - begun) < seconds:
                 samples += len(next(batches)[0])
-    return clock.seconds, samples, elapsed
+    return timer.seconds, samples, elapsed
 
 
 @contextmanager
-def _wrapped(clock: _Clock) -> Iterator[None]:
+def _wrapped(timer: _Timer) -> Iterator[None]:
+    """Time the functions of the loader."""
     with ExitStack() as undo:
-        for wrap in _WRAPS:
-            name = wrap.inside or wrap.name
-            before = getattr(wrap.owner, name)
-            undo.callback(setattr, wrap.owner, name, before)
-            setattr(wrap.owner, name, _timed(clock, wrap, before))
+        for timed in _TIMED_FUNCTIONS:
+            attribute = timed.library or timed.name
+            original = getattr(timed.owner, attribute)
+            undo.callback(setattr, timed.owner, attribute, original)
+            setattr(timed.owner, attribute, _replacement(timer, timed, original))
         undo.callback(setattr, native, "render_jpegs", native.render_jpegs)
-        compiled = np.zeros(len(native.STEPS))  # compiled code tells its own times
+        compiled = np.zeros(len(native.STEPS))  # compiled code measures its own steps
         native.render_jpegs = partial(native.render_jpegs, timings=compiled)
         yield
     for stage, seconds in zip(native.STEPS, compiled.tolist(), strict=True):
-        clock.seconds[stage] += seconds
+        timer.seconds[stage] += seconds
 
 
-def _timed(clock: _Clock, wrap: _Wrap, before: Any) -> Any:
-    if not wrap.inside:
-        return clock.timed(wrap.stage, before)
-    assert isinstance(before, ModuleType)  # not to be changed itself: others use it too
-    return SimpleNamespace(**{**vars(before), wrap.name: clock.timed(wrap.stage, getattr(before, wrap.name))})
+def _replacement(timer: _Timer, timed: _TimedFunction, original: Any) -> Any:
+    if not timed.library:
+        return timer.timed(timed.stage, original)
+    assert isinstance(original, ModuleType)  # others use the library too, so the owner gets a copy of it
+    return SimpleNamespace(**{**vars(original), timed.name: timer.timed(timed.stage, getattr(original, timed.name))})

@@ -1,6 +1,6 @@
-"""How a loader is timed: started, warmed up, measured between two batches, and gone before the next one starts.
+"""How a loader is timed: started, warmed up, measured between two batches, and ended before the next one starts.
 
-This module is imported in environments that may have nothing but numpy.
+This module is also imported in environments that have only numpy.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from contextlib import closing
 
 from wds_tools.bench import procfs
 
-_ENDING_SECONDS = 10.0
+_WORKER_EXIT_SECONDS = 10.0
 
 
 def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: float) -> dict[str, float]:
-    """Start a loader, warm it up, and measure it between two batches at least ``seconds`` apart.
+    """Start a loader, warm it up, and measure it between two batches that are at least ``seconds`` apart.
 
     Args:
-        start: Returns what yields the number of samples of each batch; closing it ends all workers.
-        workers: Processes or threads that decode, 1 if there are none beside this process.
-        seconds: Least duration.
+        start: Returns a generator of the number of samples of each batch; closing it ends all workers.
+        workers: Processes or threads that decode; 1 if only this process does.
+        seconds: Minimum duration.
 
     Returns:
         The fields of a `report.Round`.
+
+    Raises:
+        RuntimeError: Workers did not end.
     """
     started = time.perf_counter()
     with closing(start()) as batches:
@@ -39,9 +42,9 @@ def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: 
 
 
 def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str, float]:
-    """Count images, time, CPU time and memory.
+    """Measure images, time, CPU time and memory.
 
-    Workers in step deliver in bursts of one batch each; so the count ends at a whole number of bursts.
+    Workers that run in step deliver one batch each at about the same time, so a multiple of their number is measured.
     """
     images = count = 0
     cpu = procfs.cpu_seconds(os.getpid())
@@ -53,16 +56,20 @@ def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str,
     return {
         "images": images,
         "seconds": elapsed,
-        "cpu_seconds": max(used, procfs.TICK_SECONDS),  # ratios need more than nothing
+        "cpu_seconds": max(used, procfs.TICK_SECONDS),  # ratios need more than 0
         "memory_bytes": procfs.memory_bytes(os.getpid()),
     }
 
 
 def wait_for_workers() -> None:
-    """Return when all workers have ended, so that they take nothing from the next contender."""
-    gc.collect()  # a DataLoader ends its workers when its iterator goes
-    patience = time.monotonic() + _ENDING_SECONDS
+    """Wait until all workers have ended, so that they do not disturb the next loader.
+
+    Raises:
+        RuntimeError: Workers did not end in time.
+    """
+    gc.collect()  # a DataLoader ends its workers when its iterator is deleted
+    deadline = time.monotonic() + _WORKER_EXIT_SECONDS
     while procfs.workers(os.getpid()):
-        if time.monotonic() > patience:
-            raise RuntimeError(f"worker processes were still there {_ENDING_SECONDS:.0f} s after the round")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"worker processes were still running {_WORKER_EXIT_SECONDS:.0f} s after the round")
         time.sleep(0.02)

@@ -1,9 +1,9 @@
-"""`tune`: measures how a dataset is best loaded on this machine.
+"""`tune()`: measures a dataset with different numbers of workers and different ``prefetch_factor``.
 
-Each measurement has a loader of its own, in this one process, and is over when its last worker has ended. A process
-each would spend two seconds importing torch, and what could be carried over from one loader to the next, the page
-cache, processes share anyhow. Against that each measurement has an order of its own, so that none finds in memory what
-the one before has read; against everything else, the numbers are measured in turn.
+All loaders are measured in this process, one after another: a process for each would import torch for two seconds every
+time, and the page cache is shared between processes anyway. Each measurement has its own order of samples, so that it
+does not profit from what the one before has read into the page cache. Rounds alternate, so that other work on the
+machine disturbs all settings alike.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from wds_tools.bench.report import Round
 from wds_tools.bench.run import machine
 from wds_tools.bench.session import Progress
 from wds_tools.bench.timing import time_batches
-from wds_tools.bench.tune_report import Proposal, Task, between, ladder, smallest
-from wds_tools.bench.workloads import WORKS
+from wds_tools.bench.tune_report import TuneReport, TuneSetup, counts_below, smallest_sufficient, worker_counts
+from wds_tools.bench.workloads import WORKLOADS
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import Manifest
 from wds_tools.images.views import Resize, View
@@ -29,8 +29,8 @@ from wds_tools.options import available_cores, check_counts, check_seconds
 from wds_tools.reading.shardset import open_shards
 
 VIEWS = ("train", "eval", "small", "raw")
-_PREFETCH = (1, 2, 4)
-_USUAL_PREFETCH = 2
+_PREFETCH_FACTORS = (1, 2, 4)
+_DEFAULT_PREFETCH = 2
 
 
 def tune(
@@ -42,131 +42,142 @@ def tune(
     rounds: int = 3,
     seconds: float = 3.0,
     progress: Progress | None = None,
-) -> Proposal:
-    """Measure the loader on a dataset with different numbers of workers, then with different ``prefetch_factor``.
+) -> TuneReport:
+    """Measure our loader with different numbers of workers, then with different ``prefetch_factor``.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
-        view: ``train``, ``eval`` or ``small``, as in `bench`, or ``raw``: pictures that have one size, as they are.
-        batch_size: Samples per batch; by default what the work says.
-        device: Where batches go, such as ``cuda``; None is memory.
-        rounds: How often each number is measured.
-        seconds: Least duration of a measurement.
+        view: ``train``, ``eval`` or ``small``, as in `bench`, or ``raw``: stored images, all of one size.
+        batch_size: Samples per batch; by default that of the workload.
+        device: Device that batches are copied to, such as ``cuda``; None leaves them in memory.
+        rounds: How often each setting is measured.
+        seconds: Minimum duration of a measurement.
         progress: Called with a line of text after each step.
 
     Returns:
-        The figures, and what to do with them: ``render()``.
+        The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``to_svg()``, ``call()``.
 
     Raises:
-        OptionError: An argument that cannot be, or no Linux.
-        NotADatasetError: There is no dataset.
-        DeviceError: The device is not there.
+        OptionError: An invalid argument, or the system is not Linux.
+        NotADatasetError: ``dataset`` is not a dataset.
+        DeviceError: The device is not available.
 
     Example::
 
         print(tune("shards/photos", seconds=5).call())
     """
     _check(view, batch_size, rounds, seconds)
-    task, load = _task(os.fspath(dataset), view, batch_size, device), os.getloadavg()[0]
-    gauge = _Gauge(task, seconds, progress or (lambda _line: None))
-    gauge.warm_up()
-    counts = ladder(task.cores)
-    if len(counts) <= task.cores:  # not each number is on it
-        counts = sorted({*counts, *between(counts, smallest(gauge.in_turn(1, _with_workers(counts))))})
-    workers = gauge.in_turn(rounds, _with_workers(counts))
-    chosen = smallest(workers)
-    prefetch = gauge.in_turn(rounds, {factor: (chosen, factor) for factor in _PREFETCH})
-    return Proposal(task, workers, prefetch, load, machine())
+    setup, load = _setup(os.fspath(dataset), view, batch_size, device), os.getloadavg()[0]
+    meter = _Meter(setup, seconds, progress or (lambda _line: None))
+    meter.warm_up()
+    counts = worker_counts(setup.cores)
+    if len(counts) <= setup.cores:  # some numbers are left out
+        first = meter.measure(1, _with_workers(counts))
+        counts = sorted({*counts, *counts_below(counts, smallest_sufficient(first))})
+    workers = meter.measure(rounds, _with_workers(counts))
+    chosen = smallest_sufficient(workers)
+    prefetch = meter.measure(rounds, {factor: (chosen, factor) for factor in _PREFETCH_FACTORS})
+    return TuneReport(setup, workers, prefetch, load, machine())
 
 
-class _Gauge:
-    """Measures loaders one after another, each with an order of its own."""
+class _Meter:
+    """Measures loaders one after another, each with its own order of samples."""
 
-    def __init__(self, task: Task, seconds: float, tell: Progress) -> None:
-        self._task = task
+    def __init__(self, setup: TuneSetup, seconds: float, progress: Progress) -> None:
+        self._setup = setup
         self._seconds = seconds
-        self._tell = tell
+        self._progress = progress
         self._measured = 0
 
     def warm_up(self) -> None:
-        """Measure once for nothing: files, libraries and the device are then no longer new."""
-        self._tell("warming up")
-        self._measure(self._task.cores, _USUAL_PREFETCH)
+        """Measure once and drop the result: the first use of files, libraries and device takes longer."""
+        self._progress("warming up")
+        self._measure_once(self._setup.cores, _DEFAULT_PREFETCH)
 
-    def in_turn(self, rounds: int, settings: Mapping[int, tuple[int, int]]) -> dict[int, list[Round]]:
-        """Measure settings in turn, round by round; they are workers and prefetch_factor, by a number to call them."""
-        found: dict[int, list[Round]] = {number: [] for number in settings}
-        for turn in range(rounds):
-            for number, (workers, prefetch) in settings.items():
-                found[number].append(self._measure(workers, prefetch))
-                self._tell(
-                    f"round {turn + 1} of {rounds}: num_workers={workers}, prefetch_factor={prefetch}: "
-                    f"{found[number][-1].speed:,.0f} images/s"
+    def measure(self, rounds: int, settings: Mapping[int, tuple[int, int]]) -> dict[int, list[Round]]:
+        """Measure settings in alternating rounds.
+
+        Args:
+            rounds: Number of rounds.
+            settings: ``num_workers`` and ``prefetch_factor``, by the one of both that varies.
+
+        Returns:
+            The rounds of each setting.
+        """
+        results: dict[int, list[Round]] = {key: [] for key in settings}
+        for number in range(rounds):
+            for key, (workers, prefetch) in settings.items():
+                results[key].append(self._measure_once(workers, prefetch))
+                self._progress(
+                    f"round {number + 1} of {rounds}: num_workers={workers}, prefetch_factor={prefetch}: "
+                    f"{results[key][-1].speed:,.0f} images/s"
                 )
-        return found
+        return results
 
-    def _measure(self, workers: int, prefetch: int) -> Round:
+    def _measure_once(self, workers: int, prefetch: int) -> Round:
         self._measured += 1
-        start = partial(_batches, self._task, workers, prefetch, self._measured)
+        start = partial(_batch_sizes, self._setup, workers, prefetch, self._measured)
         return Round(**time_batches(start, workers=max(1, workers), seconds=self._seconds))  # type: ignore[arg-type]
 
 
 def _with_workers(counts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    return {count: (count, _USUAL_PREFETCH) for count in counts}
+    return {count: (count, _DEFAULT_PREFETCH) for count in counts}
 
 
-def _batches(task: Task, workers: int, prefetch: int, seed: int) -> Generator[int]:
+def _batch_sizes(setup: TuneSetup, workers: int, prefetch: int, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch, epoch after epoch."""
-    with _loader(task, workers, prefetch, seed) as loader:
+    with _open_loader(setup, workers, prefetch, seed) as loader:
         while True:
             for batch in loader:
                 yield len(batch[0])
 
 
-def _loader(task: Task, workers: int, prefetch: int, seed: int) -> Loader:
+def _open_loader(setup: TuneSetup, workers: int, prefetch: int, seed: int) -> Loader:
     return make_loader(
-        task.dataset,
-        batch_size=task.batch_size,
-        view=task.view,
-        fields=task.fields,
+        setup.dataset,
+        batch_size=setup.batch_size,
+        view=setup.view,
+        fields=setup.fields,
         shuffle=True,
         seed=seed,
         num_workers=workers,
         prefetch_factor=prefetch,
-        device=task.device,
+        device=setup.device,
     )
 
 
-def _task(dataset: str, work: str, batch_size: int | None, device: str | None) -> Task:
-    """Find the dataset and the device, and say what is measured; a loader that is never run checks all of it."""
+def _setup(dataset: str, workload: str, batch_size: int | None, device: str | None) -> TuneSetup:
+    """Return what is measured; a loader that does not run checks dataset, device and batch size."""
     manifest = open_shards(dataset).manifest
-    view = _view(work, manifest)
-    task = Task(
+    view = _view(workload, manifest)
+    setup = TuneSetup(
         dataset=dataset,
-        work=work,
+        work=workload,
         view=view,
         fields=("image", "label") if "cls" in manifest.fields else ("image",),
-        batch_size=WORKS[work].batch_size if batch_size is None else batch_size,
+        batch_size=WORKLOADS[workload].batch_size if batch_size is None else batch_size,
         device=None if device in (None, "cpu") else device,
         image_bytes=3 * math.prod(view.shape or (0, 0)),
         steps=0,
         cores=available_cores(),
     )
-    return replace(task, steps=len(_loader(task, 0, 1, 0)))
+    return replace(setup, steps=len(_open_loader(setup, 0, 1, 0)))
 
 
-def _view(work: str, manifest: Manifest) -> View:
-    view = WORKS[work].view
+def _view(workload: str, manifest: Manifest) -> View:
+    view = WORKLOADS[workload].view
     if view is not None:
         return view
     images = manifest.images
     if images is None or (images.min_width, images.min_height) != (images.max_width, images.max_height):
         sizes = (
-            f"{images.min_width}x{images.min_height} to {images.max_width}x{images.max_height}" if images else "none"
+            f"its images have {images.min_width}x{images.min_height} to {images.max_width}x{images.max_height} pixels"
+            if images
+            else "it has no images"
         )
         raise OptionError(
-            f"view={work!r} is for pictures of one size, taken as they are; here they are {sizes} pixels: take another "
-            "view, or pack with --images raw --resize WIDTHxHEIGHT"
+            f"view={workload!r} requires a dataset with images of one size, but {sizes}: choose another view, or pack "
+            "with --images raw --resize WIDTHxHEIGHT"
         )
     return Resize((images.max_height, images.max_width))
 

@@ -1,6 +1,6 @@
-"""What the contenders are measured at, and what a contender is told; `contenders` says who they are.
+"""The workloads that loaders are measured on, and the setup that a loader process gets; `registry` lists the loaders.
 
-This module is imported in environments that may have nothing but numpy.
+This module is also imported in environments that have only numpy.
 """
 
 from __future__ import annotations
@@ -18,90 +18,89 @@ from wds_tools.images.views import CenterCrop, RandomResizedCrop, Regions, Resiz
 RAW_SIDE = 128
 RAW_SHAPE = (RAW_SIDE, RAW_SIDE, 3)
 RAW_BYTES = 3 * RAW_SIDE * RAW_SIDE
-SMALL_SIDE = 224  # pixels of the pictures of the *small* work before it resizes them
+SMALL_SIDE = 224  # pixels of the images of the *small* workload before they are resized
 
-IN_A_WORKER = ("read", "verify", "slice", "decode", "resize", "write", "other")
-IN_THE_MAIN_PROCESS = ("hand-over", "wait")
-"""The stages of our own path."""
+WORKER_STAGES = ("read", "verify", "slice", "decode", "resize", "write", "other")
+MAIN_PROCESS_STAGES = ("hand-over", "wait")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One kind of work.
+class Workload:
+    """What a loader has to do for each image.
 
     Attributes:
-        says: What it is, for the title of a table.
-        view: The part of each picture that all contenders make; None where there are no pictures to decode.
-        batch_size: Unless the user says another.
+        title: Description for the title of a table.
+        view: The crop and size that all loaders produce; None if no image is decoded.
+        batch_size: Default number of samples per batch.
     """
 
-    says: str
+    title: str
     view: View | None
     batch_size: int
 
 
-WORKS = {
-    "train": Work("the pictures as they are, RandomResizedCrop(224) and flip", RandomResizedCrop(224, flip=True), 128),
-    "eval": Work("the pictures as they are, resized to 256, CenterCrop(224)", CenterCrop(224, resize=256), 128),
-    "small": Work(
-        f"JPEGs of {SMALL_SIDE} x {SMALL_SIDE} pixels made of the pictures, resized to 128 x 128",
+WORKLOADS = {
+    "train": Workload("images as stored, RandomResizedCrop(224) and flip", RandomResizedCrop(224, flip=True), 128),
+    "eval": Workload("images as stored, resized to 256, CenterCrop(224)", CenterCrop(224, resize=256), 128),
+    "small": Workload(
+        f"JPEGs of {SMALL_SIDE} x {SMALL_SIDE} pixels made from the images, resized to 128 x 128",
         Resize((128, 128)),
         256,
     ),
-    "raw": Work(f"arrays of {RAW_SIDE} x {RAW_SIDE} x 3 bytes made of the pictures, stored decoded", None, 256),
-    "bytes": Work("the pictures as stored bytes, not decoded", None, 256),
+    "raw": Workload(f"arrays of {RAW_SIDE} x {RAW_SIDE} x 3 bytes made from the images, stored decoded", None, 256),
+    "bytes": Workload("stored bytes of the images, not decoded", None, 256),
 }
-"""Kinds of work by name."""
+"""Workloads by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a contender needs to know; it travels to its process as JSON.
+    """What a loader process has to know; sent to it as JSON.
 
     Attributes:
-        name: Of the contender.
-        folder: The temporary folder; removed by whoever lives longest.
-        tree: The material as files, ``<class>/<name>``.
-        shards: The same, packed.
-        work: Name in `WORKS`.
-        workers: Processes that decode, or threads.
+        name: Name of the loader.
+        folder: The temporary folder; removed by the process that ends last.
+        tree: The dataset as files, ``<class>/<name>``.
+        shards: The dataset as shards.
+        workload: Name in `WORKLOADS`.
+        workers: Processes or threads that decode.
         batch_size: Samples per batch.
-        probes: The first pictures in the shards, as paths in ``tree``.
+        probes: The first images in the shards, as paths in ``tree``; their pixels are compared between loaders.
     """
 
     name: str
     folder: str
     tree: str
     shards: str
-    work: str
+    workload: str
     workers: int
     batch_size: int
     probes: tuple[str, ...]
 
     @property
     def view(self) -> View | None:
-        """The view of every contender."""
-        return WORKS[self.work].view
+        """The view of the workload."""
+        return WORKLOADS[self.workload].view
 
     @property
     def fixed_view(self) -> View | None:
-        """The same without chance, to compare pixels by."""
+        """The same without randomness, to compare pixels."""
         return FixedCrop(224) if self.view and self.view.draws else self.view
 
     @property
-    def own(self) -> Path:
-        """The folder in which a contender keeps the material in its own format; it makes the folder."""
+    def own_folder(self) -> Path:
+        """Folder for the dataset in the loader's own format; the loader creates it."""
         return Path(self.folder) / f"as-{self.name}"
 
     def files(self) -> list[tuple[Path, int]]:
-        """Return the files of the material with their class numbers, in an order without meaning."""
+        """Return the files of the dataset with their class numbers, in a random but fixed order."""
         folders = sorted(path for path in Path(self.tree).iterdir() if path.is_dir())
         found = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
         return [found[number] for number in np.random.default_rng(0).permutation(len(found))]
 
     def payload(self, path: Path) -> bytes:
-        """Return what a format stores of a file: its bytes, or the pixels of the *raw* work alone."""
-        return np.load(path, allow_pickle=False).tobytes() if self.work == "raw" else path.read_bytes()
+        """Return what a format stores for a file: its bytes or, for the *raw* workload, its pixels."""
+        return np.load(path, allow_pickle=False).tobytes() if self.workload == "raw" else path.read_bytes()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -109,29 +108,29 @@ class Setup:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Setup:
-        """Return what `to_json` was called on."""
+        """Return the setup that `to_json` was called on."""
         return cls(**{**values, "probes": tuple(values["probes"])})
 
 
-class Runner(Protocol):
-    """What the module of a contender has; `prepare` only if it has a format of its own."""
+class LoaderModule(Protocol):
+    """Functions of a module that runs a loader; `prepare` is optional."""
 
     def prepare(self, setup: Setup) -> None:
-        """Write the material in the contender's own format to the folder ``setup.own``."""
+        """Write the dataset in the loader's own format to ``setup.own_folder``."""
 
-    def batches(self, setup: Setup, seed: int) -> Any:
+    def batch_sizes(self, setup: Setup, seed: int) -> Any:
         """Yield the number of samples of each batch, epoch after epoch; closing the generator ends all workers."""
 
-    def pictures(self, setup: Setup) -> Sequence[Any] | None:
-        """Return ``setup.fixed_view`` of the probes, each uint8 [3, height, width], or None if it makes none."""
+    def probe_pixels(self, setup: Setup) -> Sequence[Any] | None:
+        """Return ``setup.fixed_view`` of the probes, each uint8 [3, height, width]; None if not supported."""
 
 
 @dataclass(frozen=True)
 class FixedCrop:
-    """A part of the picture that depends on its size alone, resized: a random crop without the chance.
+    """A resized crop that depends on the image size alone, in place of a random one.
 
     Attributes:
-        size: Height and width of the result.
+        size: Height and width of the result in pixels.
     """
 
     size: int
@@ -143,25 +142,25 @@ class FixedCrop:
 
     @property
     def draws(self) -> int:
-        """Nothing is random."""
+        """Number of random numbers per image: none."""
         return 0
 
     @property
     def least(self) -> tuple[int, int]:
-        """Small enough that every photograph will do."""
+        """Smallest image that has such a crop: height and width."""
         return (8, 8)
 
     def box(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Return left, top, width and height."""
+        """Return left, top, width and height of the crop."""
         return width // 7, height // 5, width * 4 // 7, height * 3 // 5
 
     def regions(
         self,
         width: NDArray[np.int64],
         height: NDArray[np.int64],
-        u: NDArray[np.float64],  # noqa: ARG002 - the protocol's
+        u: NDArray[np.float64],  # noqa: ARG002 - part of the protocol
     ) -> Regions:
-        """Return the part of each picture."""
+        """Return the crop of each image."""
         n = len(width)
         size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         boxes = [self.box(w, h) for w, h in zip(width.tolist(), height.tolist(), strict=True)]

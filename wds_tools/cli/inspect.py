@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from wds_tools.cli.words import FILE, PLACE, Run, amount, example, named, one_line
 from wds_tools.errors import OptionError
+from wds_tools.terminal import shows_progress
 
 if TYPE_CHECKING:
     from wds_tools.inspection.doctor import Finding
@@ -227,11 +227,11 @@ def tune(
         seconds=seconds,
         progress=lambda line: click.echo(line, err=True),
     )
-    click.echo(found.render())  # first: a file that cannot be written takes no figures with it
+    click.echo(found.to_text())  # first: a file that cannot be written takes no figures with it
     if json_file:
         json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
     if plot:
-        write_svg(plot, found.picture())
+        write_svg(plot, found.to_svg())
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
@@ -312,11 +312,11 @@ def bench(
         stages=stages,
         progress=lambda line: click.echo(line, err=True),
     )
-    click.echo(found.render())  # first: a file that cannot be written takes no figures with it
+    click.echo(found.to_text())  # first: a file that cannot be written takes no figures with it
     if json_file:
         json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
     if plot:
-        write_svg(plot, found.picture())
+        write_svg(plot, found.to_svg())
 
 
 @click.command(epilog=example("wds-tools doctor", "wds-tools doctor shards/photos"))
@@ -332,7 +332,7 @@ def doctor(dataset: str | None, as_json: bool) -> int:
     from wds_tools.inspection.doctor import examine, render
     from wds_tools.inspection.machine import look
 
-    if sys.stderr.isatty():
+    if shows_progress():
         click.echo("importing the packages ...", err=True)
     machine = look()
     findings = examine(machine)

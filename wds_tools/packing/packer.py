@@ -16,10 +16,11 @@ from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import open_destination, place_of
-from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped, shows, strict_error
+from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped, strict_error
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
+from wds_tools.terminal import shows_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,9 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
     started = time.monotonic()
     refuse_skipped([(source, listing)], options)
     plan = plan_listing(source, listing, options)
-    destination = open_destination(dst, spool=options.spool, progress=shows(options.progress), task=options.task)
+    destination = open_destination(
+        dst, spool=options.spool, progress=shows_progress(options.progress), task=options.task
+    )
     if not options.fresh and (done := _finished(destination, plan, strict=options.strict)) is not None:
         skipped = destination.skipped()
         return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)

@@ -27,6 +27,7 @@ from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.sources.base import Listing, Skip, Source
+from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
 _NAMED_FILES = 10
@@ -146,7 +147,9 @@ class Bar:
     """Images, images/s, MB/s and time left, on stderr."""
 
     def __init__(self, total: int, show: bool | None) -> None:
-        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not shows(show), file=sys.stderr)
+        self._bar = tqdm(
+            total=total, unit=" images", unit_scale=False, disable=not shows_progress(show), file=sys.stderr
+        )
         self._bytes = 0
         self._started = time.monotonic()
 
@@ -182,11 +185,6 @@ def _say_once(notice: str) -> None:
     _log.warning(notice)
 
 
-def shows(progress: bool | None) -> bool:
-    """Tell whether a bar is shown: as asked, else on a terminal."""
-    return sys.stderr.isatty() if progress is None else progress
-
-
 def _warn_of_sixteen_bits(images: int) -> None:
     if images:
         _log.warning(
@@ -212,7 +210,9 @@ def _joined(onto: Manifest, new: Manifest) -> Manifest:
 
 def list_inputs(source: Source, progress: bool | None) -> Listing:
     """Return what a source holds; on a terminal, a line says that this is being found out."""
-    with tqdm(desc="listing what there is to pack ...", bar_format="{desc}", leave=False, disable=not shows(progress)):
+    with tqdm(
+        desc="listing what there is to pack ...", bar_format="{desc}", leave=False, disable=not shows_progress(progress)
+    ):
         return source.scan()
 
 

@@ -41,6 +41,7 @@ from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import open_shards
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
+from wds_tools.terminal import shows_progress
 
 SOURCE_KIND = "shards"
 """``source.kind`` of the manifest. `pack` did not write such shards, so it never removes them."""
@@ -364,6 +365,5 @@ def _log_warnings(result: ScanResult) -> None:
 
 
 def _progress_bar(paths: Sequence[Path], progress: bool | None) -> Any:
-    show = sys.stderr.isatty() if progress is None else progress
     total = sum(path.stat().st_size for path in paths)
-    return tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr)
+    return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)

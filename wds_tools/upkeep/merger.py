@@ -33,6 +33,7 @@ from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 from wds_tools.storage import is_url
 from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
+from wds_tools.terminal import shows_progress
 
 _log = logging.getLogger("wds_tools")
 SOURCE_KIND = "merge"
@@ -162,7 +163,7 @@ class _MergeRun:
         """Add the shards that are missing, then write the manifest."""
         finished = self.destination.finished_shards()
         self.kept = len(finished)
-        show = sys.stderr.isatty() if progress is None else progress
+        show = shows_progress(progress)
         total = self.shards.manifest.bytes
         with tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
             reports = []

@@ -20,6 +20,7 @@ from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage import is_url
 from wds_tools.storage.local import LocalStore
+from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.restore import RestoreFolder, check_path
 
 UnpackLayout = Literal["paths", "keys", "shards"]
@@ -103,7 +104,7 @@ def unpack(
     wanted = _wanted(shards, fields)
     _check_not_dataset(shards, Path(dst))
     report = UnpackReport(Path(dst))
-    show = sys.stderr.isatty() if progress is None else progress
+    show = shows_progress(progress)
     total = shards.manifest.samples
     try:
         with RestoreFolder(report.dst, overwrite=overwrite) as folder:

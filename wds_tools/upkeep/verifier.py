@@ -28,6 +28,7 @@ from wds_tools.options import CacheOptions
 from wds_tools.packing.card import CARD_NAME
 from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.terminal import shows_progress
 
 MAX_DAMAGES = 1000
 """Limit for the damages that a report lists. All damages are counted."""
@@ -134,7 +135,7 @@ def verify(
     except ManifestError as error:
         report.add([Damage(error.shard or MANIFEST_NAME, error.key, None, None, str(error.args[0]))])
         return report
-    show = sys.stderr.isatty() if progress is None else progress
+    show = shows_progress(progress)
     totals = Totals()
     with tqdm(total=shards.manifest.bytes, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
         for number, entry in enumerate(shards.manifest.shards):

@@ -1,4 +1,5 @@
-"""One module per peer, imported only in the process that it runs in, which may be that of another environment.
+"""One module per peer, imported only in the peer's own process, which may run in another environment.
 
-So of this package they import only `works`, `transforms` and `samples`: numpy, and torch where the peer needs it too.
+Of wds_tools, a module imports only `workloads`, `views`, `transforms` and `samples`, which need numpy, and torch where
+the peer needs torch. This package is part of the source repository, not of a wheel.
 """

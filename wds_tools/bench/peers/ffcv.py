@@ -20,16 +20,16 @@ from PIL import Image
 from wds_tools.bench.workloads import RAW_SHAPE, Setup
 from wds_tools.images.views import CenterCrop, RandomResizedCrop
 
-_QUALITY, _MOST_PIXELS = 90, 512  # those of its own benchmark
-_MOST_WRITERS = 4
+_QUALITY, _MAX_PIXELS = 90, 512  # as in its own benchmark
+_MAX_WRITERS = 4
 
 
 class _Files:
-    """The material by number, as its writer wants it."""
+    """The files by number, as FFCV's writer requires them."""
 
     def __init__(self, setup: Setup) -> None:
         self._files = setup.files()
-        self._raw = setup.work == "raw"
+        self._raw = setup.workload == "raw"
 
     def __len__(self) -> int:
         return len(self._files)
@@ -44,23 +44,23 @@ class _Files:
 
 def prepare(setup: Setup) -> None:
     """Write one file."""
-    setup.own.mkdir()
+    setup.own_folder.mkdir()
     field = (
         NDArrayField(np.dtype(np.uint8), RAW_SHAPE)
-        if setup.work == "raw"
-        else RGBImageField(write_mode="jpg", max_resolution=_MOST_PIXELS, jpeg_quality=_QUALITY)
+        if setup.workload == "raw"
+        else RGBImageField(write_mode="jpg", max_resolution=_MAX_PIXELS, jpeg_quality=_QUALITY)
     )
-    writer = DatasetWriter(_place(setup), {"sample": field}, num_workers=min(_MOST_WRITERS, setup.workers))
+    writer = DatasetWriter(_file(setup), {"sample": field}, num_workers=min(_MAX_WRITERS, setup.workers))
     writer.from_indexed_dataset(_Files(setup))
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
     loader = Loader(
-        _place(setup),
+        _file(setup),
         batch_size=setup.batch_size,
         num_workers=setup.workers,
-        order=OrderOption.QUASI_RANDOM if setup.work != "raw" else OrderOption.RANDOM,
+        order=OrderOption.QUASI_RANDOM if setup.workload != "raw" else OrderOption.RANDOM,
         os_cache=True,
         drop_last=True,
         seed=seed,
@@ -71,8 +71,8 @@ def batches(setup: Setup, seed: int) -> Generator[int]:
             yield len(samples)
 
 
-def pictures(_setup: Setup) -> None:
-    """Return nothing: its pictures are encoded again, and its crops cannot be fixed."""
+def probe_pixels(_setup: Setup) -> None:
+    """Return None: the images are encoded again, and the crops cannot be fixed."""
 
 
 def _steps(setup: Setup) -> list[Any]:
@@ -86,5 +86,5 @@ def _steps(setup: Setup) -> list[Any]:
     return [CenterCropRGBImageDecoder(view.shape or RAW_SHAPE[:2], ratio), ToTensor(), ToTorchImage()]
 
 
-def _place(setup: Setup) -> str:
-    return str(setup.own / "samples.beton")
+def _file(setup: Setup) -> str:
+    return str(setup.own_folder / "samples.beton")

@@ -1,4 +1,4 @@
-"""One HDF5 file behind a DataLoader: encoded pictures, or ready float32 pixels where they are small."""
+"""One HDF5 file with a DataLoader: encoded images, or float32 pixels for small images."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from wds_tools.bench.peers import samples
 from wds_tools.bench.peers.transforms import transform_of
 from wds_tools.bench.workloads import Setup
 
-_READY = ("small", "raw")  # works of which pixels are stored, as users do
+_STORED_PIXELS = ("small", "raw")  # workloads for which pixels are stored, as users do
 
 
 def prepare(setup: Setup, dtype: DTypeLike = np.float32) -> None:
-    """Write one file; pixels in one piece without chunks or compression, which read fastest by the sample."""
+    """Write one file; pixels without chunks or compression, the fastest layout for reading single samples."""
     files = setup.files()
-    setup.own.mkdir()
-    with h5py.File(_place(setup), "w") as file:
-        if setup.work in _READY:
+    setup.own_folder.mkdir()
+    with h5py.File(_file(setup), "w") as file:
+        if setup.workload in _STORED_PIXELS:
             shape = _pixels(setup, files[0][0]).shape
             stored = file.create_dataset("samples", (len(files), *shape), dtype)
             for number, (path, _) in enumerate(files):
@@ -36,14 +36,14 @@ def prepare(setup: Setup, dtype: DTypeLike = np.float32) -> None:
                 stored[number] = np.frombuffer(setup.payload(path), np.uint8)
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    return samples.shuffled(_Samples(setup), setup, seed)
+    return samples.shuffled_batch_sizes(_Samples(setup), setup, seed)
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
-    """Return the probes, as they are stored."""
-    return samples.pictures(setup)
+def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
+    """Return the pixels of the probes."""
+    return samples.probe_pixels(setup)
 
 
 class _Samples(Dataset[Any]):
@@ -52,7 +52,7 @@ class _Samples(Dataset[Any]):
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._count = len(setup.files())
-        self._open = torch.from_numpy if setup.work in _READY else samples.opener(setup)
+        self._decode = torch.from_numpy if setup.workload in _STORED_PIXELS else samples.sample_decoder(setup)
         self._stored: Any = None
 
     def __len__(self) -> int:
@@ -60,17 +60,17 @@ class _Samples(Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         if self._stored is None:
-            self._stored = h5py.File(_place(self._setup), "r")["samples"]
-        return self._open(self._stored[number])
+            self._stored = h5py.File(_file(self._setup), "r")["samples"]
+        return self._decode(self._stored[number])
 
 
-def _place(setup: Setup) -> Path:
-    return setup.own / "samples.h5"
+def _file(setup: Setup) -> Path:
+    return setup.own_folder / "samples.h5"
 
 
 def _pixels(setup: Setup, path: Path) -> NDArray[np.uint8]:
-    if setup.work == "raw":
+    if setup.workload == "raw":
         array: NDArray[np.uint8] = np.load(path)
         return array
-    image: torch.Tensor = transform_of(setup.view)(samples.decoded(path.read_bytes()))
+    image: torch.Tensor = transform_of(setup.view)(samples.decode_rgb(path.read_bytes()))
     return image.numpy()

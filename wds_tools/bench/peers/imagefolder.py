@@ -1,4 +1,4 @@
-"""torchvision's ImageFolder behind a DataLoader."""
+"""torchvision's ImageFolder with a DataLoader."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import torch
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
-from wds_tools.bench.peers.samples import shuffled
+from wds_tools.bench.peers.samples import shuffled_batch_sizes
 from wds_tools.bench.peers.transforms import transform_of
 from wds_tools.bench.workloads import Setup
 
 
 class _Samples(ImageFolder):  # type: ignore[misc]
-    """ImageFolder; labels cost no contender anything, so they are left out."""
+    """ImageFolder without labels, which take no measurable time in any loader."""
 
     def __getitem__(self, number: int) -> Any:
         return super().__getitem__(number)[0]
 
 
-def batches(setup: Setup, seed: int, load: Callable[[str], Any] = default_loader) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int, load: Callable[[str], Any] = default_loader) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    if setup.work in _LOADERS:
-        load = _LOADERS[setup.work]
+    if setup.workload in _LOADERS:
+        load = _LOADERS[setup.workload]
     transform = transform_of(setup.view) if setup.view else None
-    return shuffled(_Samples(setup.tree, transform, loader=load, is_valid_file=_any), setup, seed)
+    return shuffled_batch_sizes(_Samples(setup.tree, transform, loader=load, is_valid_file=_accept), setup, seed)
 
 
-def pictures(setup: Setup, load: Callable[[str], Any] = default_loader) -> Sequence[torch.Tensor] | None:
-    """Return the probes."""
+def probe_pixels(setup: Setup, load: Callable[[str], Any] = default_loader) -> Sequence[torch.Tensor] | None:
+    """Return the pixels of the probes."""
     if setup.fixed_view is None:
         return None
     transform = transform_of(setup.fixed_view)
@@ -43,7 +43,7 @@ def _read(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def _any(_path: str) -> bool:
+def _accept(_path: str) -> bool:
     return True
 
 

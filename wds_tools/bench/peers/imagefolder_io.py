@@ -1,4 +1,4 @@
-"""ImageFolder with torchvision's own decoder in place of Pillow."""
+"""ImageFolder with torchvision's own decoder instead of Pillow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from wds_tools.bench.peers import imagefolder
 from wds_tools.bench.workloads import Setup
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    return imagefolder.batches(setup, seed, _load)
+    return imagefolder.batch_sizes(setup, seed, _load)
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
-    """Return the probes."""
-    return imagefolder.pictures(setup, _load)
+def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
+    """Return the pixels of the probes."""
+    return imagefolder.probe_pixels(setup, _load)
 
 
 def _load(path: str) -> torch.Tensor:

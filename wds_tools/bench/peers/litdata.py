@@ -1,4 +1,4 @@
-"""Lightning's litdata: chunks made by its writer, its own dataset and loader."""
+"""Lightning's LitData: chunks written by its writer, its own dataset and loader."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import litdata
 
-from wds_tools.bench.peers.samples import collate, counted, opener, pictures
+from wds_tools.bench.peers.samples import collate_fn, endless_batch_sizes, probe_pixels, sample_decoder
 from wds_tools.bench.workloads import Setup
 
-__all__ = ["batches", "pictures", "prepare"]
+__all__ = ["batch_sizes", "prepare", "probe_pixels"]
 
 
 def prepare(setup: Setup) -> None:
-    """Write chunks of 64 MB, its default, or at least four for each worker."""
+    """Write chunks of 64 MB, its default, or smaller ones so that each worker gets at least four."""
     files = setup.files()
     total = sum(path.stat().st_size for path, _ in files)
     litdata.optimize(
-        fn=partial(_stored, setup),
+        fn=partial(_payload, setup),
         inputs=[str(path) for path, _ in files],
-        output_dir=str(setup.own),
+        output_dir=str(setup.own_folder),
         chunk_bytes=min(64_000_000, total // (4 * setup.workers)),
         num_workers=1,
         reorder_files=False,
@@ -30,26 +30,26 @@ def prepare(setup: Setup) -> None:
     )
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    dataset = _Samples(str(setup.own), shuffle=True, drop_last=True, seed=seed)
-    dataset.open = opener(setup)
+    dataset = _Samples(str(setup.own_folder), shuffle=True, drop_last=True, seed=seed)
+    dataset.to_sample = sample_decoder(setup)
     loader = litdata.StreamingDataLoader(
         dataset,
         batch_size=setup.batch_size,
         num_workers=setup.workers,
         persistent_workers=True,
-        collate_fn=collate(setup),
+        collate_fn=collate_fn(setup),
     )
-    return counted(loader)
+    return endless_batch_sizes(loader)
 
 
 class _Samples(litdata.StreamingDataset):  # type: ignore[misc]
-    open: Any
+    to_sample: Any
 
     def __getitem__(self, index: Any) -> Any:
-        return self.open(super().__getitem__(index))
+        return self.to_sample(super().__getitem__(index))
 
 
-def _stored(setup: Setup, path: str) -> bytes:
+def _payload(setup: Setup, path: str) -> bytes:
     return setup.payload(Path(path))

@@ -1,4 +1,4 @@
-"""An LMDB environment behind a DataLoader, a key per sample."""
+"""An LMDB environment with a DataLoader, one key per sample."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Any
 import lmdb
 from torch.utils.data import Dataset
 
-from wds_tools.bench.peers.samples import opener, pictures, shuffled
+from wds_tools.bench.peers.samples import probe_pixels, sample_decoder, shuffled_batch_sizes
 from wds_tools.bench.workloads import Setup
 
-__all__ = ["batches", "pictures", "prepare"]
+__all__ = ["batch_sizes", "prepare", "probe_pixels"]
 
 _PER_COMMIT = 256
 
 
 def prepare(setup: Setup) -> None:
-    """Write one database, its keys the numbers of the samples."""
+    """Write one database; its keys are the numbers of the samples."""
     files = setup.files()
-    most = 2 * sum(path.stat().st_size for path, _ in files) + 16_384 * len(files)  # overflow pages, and room to grow
-    with lmdb.open(str(setup.own), map_size=most + (1 << 24)) as database:
+    limit = 2 * sum(path.stat().st_size for path, _ in files) + 16_384 * len(files)  # with overflow pages
+    with lmdb.open(str(setup.own_folder), map_size=limit + (1 << 24)) as database:
         for start in range(0, len(files), _PER_COMMIT):
             with database.begin(write=True) as transaction:
                 for number, (path, _) in enumerate(files[start : start + _PER_COMMIT], start):
                     transaction.put(_key(number), setup.payload(path))
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    return shuffled(_Samples(setup), setup, seed)
+    return shuffled_batch_sizes(_Samples(setup), setup, seed)
 
 
 class _Samples(Dataset[Any]):
-    """Samples by number; each worker opens the database itself, as LMDB asks."""
+    """Samples by number; each worker opens the database itself, as LMDB requires."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._count = len(setup.files())
-        self._open = opener(setup)
+        self._decode = sample_decoder(setup)
         self._transaction: Any = None
 
     def __len__(self) -> int:
@@ -46,9 +46,9 @@ class _Samples(Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         if self._transaction is None:
-            place = str(self._setup.own)
-            self._transaction = lmdb.open(place, readonly=True, lock=False, readahead=False).begin(buffers=True)
-        return self._open(self._transaction.get(_key(number)))
+            folder = str(self._setup.own_folder)
+            self._transaction = lmdb.open(folder, readonly=True, lock=False, readahead=False).begin(buffers=True)
+        return self._decode(self._transaction.get(_key(number)))
 
 
 def _key(number: int) -> bytes:

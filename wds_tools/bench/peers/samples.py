@@ -1,4 +1,4 @@
-"""What the peers on torch's DataLoader share: bytes to samples to batches without end."""
+"""Shared by the peers that use torch's DataLoader: stored bytes to samples, and samples to endless batches."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from wds_tools.bench.peers.transforms import transform_of
 from wds_tools.bench.workloads import RAW_SHAPE, Setup
 
 
-def opener(setup: Setup) -> Callable[[Any], Any]:
-    """Return the function that makes a sample of what a format has stored, bytes or an array of them."""
-    if setup.work == "bytes":
+def sample_decoder(setup: Setup) -> Callable[[Any], Any]:
+    """Return the function from stored bytes, or an array of them, to a sample of the workload."""
+    if setup.workload == "bytes":
         return bytes
-    if setup.work == "raw":
-        return _raw
-    return partial(_shown, transform_of(setup.view))  # to be pickled, as litdata wants
+    if setup.workload == "raw":
+        return _raw_pixels
+    return partial(_decode_and_transform, transform_of(setup.view))  # picklable, as LitData requires
 
 
-def decoded(data: Any) -> torch.Tensor:
-    """Decode a picture: uint8 [3, height, width]."""
+def decode_rgb(data: Any) -> torch.Tensor:
+    """Decode an image: uint8 [3, height, width]."""
     encoded = _tensor(data)
     try:
         image: torch.Tensor = decode_image(encoded, ImageReadMode.RGB)
-    except RuntimeError:  # CMYK, or stray bytes: Pillow takes it
+    except RuntimeError:  # CMYK, or extra bytes: Pillow decodes it
         with Image.open(io.BytesIO(encoded.numpy().tobytes())) as opened:
             image = functional.pil_to_tensor(opened.convert("RGB"))
     return image
 
 
-def pictures(setup: Setup) -> Sequence[torch.Tensor] | None:
-    """Return the probes, from their files."""
+def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
+    """Return the pixels of the probes, decoded from their files."""
     if setup.fixed_view is None:
         return None
     transform = transform_of(setup.fixed_view)
-    return [transform(decoded((Path(setup.tree) / probe).read_bytes())) for probe in setup.probes]
+    return [transform(decode_rgb((Path(setup.tree) / probe).read_bytes())) for probe in setup.probes]
 
 
-def collate(setup: Setup) -> Callable[[list[Any]], Any]:
-    """Return what makes a batch of samples: bytes of different lengths stay a list."""
-    return _as_is if setup.work == "bytes" else default_collate
+def collate_fn(setup: Setup) -> Callable[[list[Any]], Any]:
+    """Return the function from samples to a batch; bytes of different lengths stay a list."""
+    return _as_is if setup.workload == "bytes" else default_collate
 
 
-def shuffled(dataset: Dataset[Any], setup: Setup, seed: int) -> Generator[int]:
-    """Yield the number of samples of each batch of a dataset with random access."""
+def shuffled_batch_sizes(dataset: Dataset[Any], setup: Setup, seed: int) -> Generator[int]:
+    """Yield the number of samples of each batch of a shuffled dataset with random access."""
     loader = DataLoader(
         dataset,
         batch_size=setup.batch_size,
@@ -61,13 +61,13 @@ def shuffled(dataset: Dataset[Any], setup: Setup, seed: int) -> Generator[int]:
         num_workers=setup.workers,
         persistent_workers=True,
         drop_last=True,
-        collate_fn=collate(setup),
+        collate_fn=collate_fn(setup),
         generator=torch.Generator().manual_seed(seed),
     )
-    return counted(loader)
+    return endless_batch_sizes(loader)
 
 
-def counted(loader: Any) -> Generator[int]:
+def endless_batch_sizes(loader: Any) -> Generator[int]:
     """Yield the number of samples of each batch, epoch after epoch."""
     while True:
         for batch in loader:
@@ -78,16 +78,16 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-def _shown(transform: Callable[[torch.Tensor], Any], data: Any) -> Any:
-    return transform(decoded(data))
+def _decode_and_transform(transform: Callable[[torch.Tensor], Any], data: Any) -> Any:
+    return transform(decode_rgb(data))
 
 
-def _raw(data: Any) -> torch.Tensor:
+def _raw_pixels(data: Any) -> torch.Tensor:
     return _tensor(data).view(RAW_SHAPE)
 
 
 def _tensor(data: Any) -> torch.Tensor:
-    """Return bytes as a tensor; torch wants memory that may be written."""
+    """Return bytes as a tensor; torch requires writable memory."""
     if isinstance(data, np.ndarray) and data.flags.writeable:
         return torch.from_numpy(data)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)

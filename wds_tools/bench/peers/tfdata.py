@@ -11,13 +11,13 @@ import tensorflow as tf
 from wds_tools.bench.workloads import RAW_SHAPE, FixedCrop, Setup
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 
-_SHUFFLE = 1000  # samples in the buffer, as webdataset has it
+_SHUFFLE = 1000  # samples in the buffer, as for webdataset
 _FILES_PER_WORKER = 4
 
 
 def prepare(setup: Setup) -> None:
-    """Write a few files for each worker."""
-    own = setup.own
+    """Write several files per worker."""
+    own = setup.own_folder
     own.mkdir()
     count = _FILES_PER_WORKER * setup.workers
     writers = [tf.io.TFRecordWriter(str(own / f"{number:05d}.tfrecord")) for number in range(count)]
@@ -27,47 +27,47 @@ def prepare(setup: Setup) -> None:
         writer.close()
 
 
-def batches(setup: Setup, seed: int, *, antialias: bool = True) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int, *, antialias: bool = True) -> Generator[int]:
     """Yield the number of samples of each batch."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = setup.workers
     options.deterministic = False
-    files = sorted(str(path) for path in setup.own.iterdir())
+    files = sorted(str(path) for path in setup.own_folder.iterdir())
     records = (
         tf.data.Dataset.from_tensor_slices(files)
         .shuffle(len(files), seed)
         .interleave(tf.data.TFRecordDataset, cycle_length=len(files), num_parallel_calls=tf.data.AUTOTUNE)
     )
     samples = records.repeat().shuffle(_SHUFFLE, seed)
-    if setup.work != "bytes":
+    if setup.workload != "bytes":
         samples = samples.map(lambda data: _sample(data, setup, antialias), num_parallel_calls=setup.workers)
     for batch in samples.batch(setup.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE).with_options(options):
         yield len(batch)
 
 
-def pictures(setup: Setup, *, antialias: bool = True) -> Sequence[Any] | None:
-    """Return the probes."""
+def probe_pixels(setup: Setup, *, antialias: bool = True) -> Sequence[Any] | None:
+    """Return the pixels of the probes."""
     view = setup.fixed_view
     if view is None:
         return None
     files = [(Path(setup.tree) / probe).read_bytes() for probe in setup.probes]
-    return [_picture(data, view, antialias).numpy().transpose(2, 0, 1) for data in files]
+    return [_decode_view(data, view, antialias).numpy().transpose(2, 0, 1) for data in files]
 
 
 def _sample(data: Any, setup: Setup, antialias: bool) -> Any:
-    if setup.work == "raw":
+    if setup.workload == "raw":
         return tf.reshape(tf.io.decode_raw(data, tf.uint8), RAW_SHAPE)
     assert setup.view is not None
-    image = _picture(data, setup.view, antialias)
+    image = _decode_view(data, setup.view, antialias)
     return tf.image.random_flip_left_right(image) if isinstance(setup.view, RandomResizedCrop) else image
 
 
-def _picture(data: Any, view: View, antialias: bool) -> Any:
-    """Decode, cut and resize: uint8 [height, width, 3]."""
+def _decode_view(data: Any, view: View, antialias: bool) -> Any:
+    """Decode, crop and resize: uint8 [height, width, 3]."""
     if isinstance(view, CenterCrop):
-        return _centre(_decoded(data), view, antialias)
+        return _center_crop(_decode(data), view, antialias)
     if isinstance(view, Resize):
-        return _resized(_decoded(data), view.shape, antialias)
+        return _resized(_decode(data), view.shape, antialias)
     shape = tf.io.extract_jpeg_shape(data)
     if isinstance(view, FixedCrop):
         height, width = shape[0], shape[1]
@@ -78,12 +78,12 @@ def _picture(data: Any, view: View, antialias: bool) -> Any:
     return _resized(tf.image.decode_and_crop_jpeg(data, window, channels=3), view.shape, antialias)
 
 
-def _decoded(data: Any) -> Any:
+def _decode(data: Any) -> Any:
     return tf.image.decode_image(data, channels=3, expand_animations=False)
 
 
 def _random_window(shape: Any, view: RandomResizedCrop) -> Any:
-    """Return top, left, height and width of a crop, as TensorFlow's own ImageNet pipelines draw it."""
+    """Return top, left, height and width of a random crop, drawn as in TensorFlow's own ImageNet pipelines."""
     begin, size, _ = tf.image.sample_distorted_bounding_box(
         shape,
         tf.zeros([1, 0, 4]),
@@ -96,7 +96,7 @@ def _random_window(shape: Any, view: RandomResizedCrop) -> Any:
     return tf.stack([begin[0], begin[1], size[0], size[1]])
 
 
-def _centre(image: Any, view: CenterCrop, antialias: bool) -> Any:
+def _center_crop(image: Any, view: CenterCrop, antialias: bool) -> Any:
     side = tf.cast(view.resize, tf.int32)
     height, width = tf.shape(image)[0], tf.shape(image)[1]
     short = tf.minimum(height, width)

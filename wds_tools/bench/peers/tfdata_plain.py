@@ -1,4 +1,4 @@
-"""tf.data without antialias, which resizes faster and makes other pixels."""
+"""tf.data without antialias, which resizes faster but gives different pixels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from wds_tools.bench.peers import tfdata
 from wds_tools.bench.peers.tfdata import prepare
 from wds_tools.bench.workloads import Setup
 
-__all__ = ["batches", "pictures", "prepare"]
+__all__ = ["batch_sizes", "prepare", "probe_pixels"]
 
 
-def batches(setup: Setup, seed: int) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
-    return tfdata.batches(setup, seed, antialias=False)
+    return tfdata.batch_sizes(setup, seed, antialias=False)
 
 
-def pictures(setup: Setup) -> Sequence[Any] | None:
-    """Return the probes."""
-    return tfdata.pictures(setup, antialias=False)
+def probe_pixels(setup: Setup) -> Sequence[Any] | None:
+    """Return the pixels of the probes."""
+    return tfdata.probe_pixels(setup, antialias=False)

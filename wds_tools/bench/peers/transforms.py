@@ -1,4 +1,4 @@
-"""Our views as torchvision's transforms, for the peers that use them: uint8 tensors, antialias."""
+"""Our views as torchvision transforms, for the peers that use these: uint8 tensors, antialias."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 def transform_of(view: View | None) -> v2.Transform:
     """Return a transform from a Pillow image or a uint8 tensor to uint8 [3, height, width].
 
-    Pillow images become tensors first, because Pillow's resize takes longer: 2.3 ms of CPU per picture of the
-    *train* work against 1.95.
+    Pillow images become tensors first, because Pillow resizes more slowly: 2.3 ms of CPU time per image of the
+    *train* workload instead of 1.95.
     """
     return v2.Compose([v2.PILToTensor(), *_steps(view)])
 
