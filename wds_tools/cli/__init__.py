@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import click
 
@@ -25,6 +26,14 @@ from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
 COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT, STDERR = 1, 2
+
+
+class _Lines(logging.Formatter):
+    """Begins each line with its level; debug output also names its process, as worker processes write too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        process = f" {record.processName}" if record.levelno == logging.DEBUG else ""
+        return f"{record.levelname.lower()}{process}: {super().format(record)}"
 
 
 class _InOrder(click.Group):
@@ -49,7 +58,7 @@ def _say_version(context: click.Context, _option: click.Parameter, wanted: bool)
     + '\n\nTab completion: eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)" in ~/.bashrc; for zsh: zsh_source, in '
     "~/.zshrc",
 )
-@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show debug messages, and the full traceback of an error.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version."
 )
@@ -57,6 +66,10 @@ def _say_version(context: click.Context, _option: click.Parameter, wanted: bool)
 def cli(run: Run, debug: bool) -> None:
     """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
     run.debug = debug
+    if debug:
+        logger = logging.getLogger("wds_tools")
+        click.get_current_context().call_on_close(partial(logger.setLevel, logger.level))
+        logger.setLevel(logging.DEBUG)
 
 
 for _command in (
@@ -85,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names need not be text, nor terminals know all of it
-    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     run = Run()
     if wanted := os.environ.get(COMPLETE):
         sys.exit(_complete(wanted))

@@ -38,6 +38,13 @@ def is_used() -> bool:
     return is_there() and use_native()
 
 
+def description() -> str:
+    """Return in a few words what decodes JPEGs in this process, for debug output."""
+    if is_used():
+        return f"the compiled module (SIMD: {_native.simd()})"
+    return f"Python ({'WDS_TOOLS_NATIVE=0' if is_there() else 'the compiled module is missing'})"
+
+
 def render_jpegs(
     data: Sequence[memoryview | None],
     regions: Regions,

@@ -6,6 +6,7 @@ waited for each batch, which is what matters: a loop that never waits needs no f
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ PART = 64
 that decoding a photograph takes a worker."""
 LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
 NumWorkers = int | Literal["auto"] | None
+_log = logging.getLogger("wds_tools")
 _MOST_BY_DEFAULT = 16
 _HUNGRY = 0.05  # share of its time that a loop waits, above which it gets more workers
 _WORTH = 0.25  # share of the gain that perfect scaling would bring, below which more workers were of no use
@@ -136,6 +138,10 @@ class Feeding:
             start, most = 1, workers_per_rank()
         else:
             start = most = workers_per_rank() if num_workers is None else num_workers
+        _log.debug(
+            "workers: %d now, at most %d (num_workers=%r, usable cores: %d, LOCAL_WORLD_SIZE: %s)",
+            *(start, most, num_workers, available_cores(), os.environ.get("LOCAL_WORLD_SIZE", "not set")),
+        )
         return cls(start, most=most, batch_size=batch_size, prefetch_factor=prefetch_factor)
 
     @property

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
+from wds_tools.images import native
 from wds_tools.loading.assemble import Layout, Recipe
 from wds_tools.loading.autoscale import LENT_SLOTS, Feeding
 from wds_tools.loading.bad_samples import ErrorLog, fill_in
@@ -99,12 +100,17 @@ class Pipeline:
 
     def _start_pool(self, job: Job) -> WorkerPool | Inline:
         if self._feeding.workers == 0:
+            _log.debug("no workers: this process makes the batches; JPEGs are decoded by %s", native.description())
             return Inline(job)
         if multiprocessing.current_process().daemon:
             raise LoaderError(
                 "this process is itself a worker, which may not start workers of its own: a loader used here, such as "
                 "inside a transform, needs num_workers=0"
             )
+        _log.debug(
+            "starting worker processes: %d, start method %s; JPEGs are decoded by %s",
+            *(self._feeding.most, self._options.start_method, native.description()),
+        )
         context = multiprocessing.get_context(self._options.start_method)
         if self._options.start_method == "forkserver":  # torch is 290 MB that workers then share
             context.set_forkserver_preload(["__main__", Job.__module__])
@@ -121,7 +127,10 @@ class Pipeline:
         with self._lock:
             try:
                 tickets = [ticket for sent in self._sent for ticket in sent.tickets]
-                if self.is_closed or not self.pool.settle(tickets, seconds=_SETTLE_SECONDS):
+                if self.is_closed:
+                    return False
+                if not self.pool.settle(tickets, seconds=_SETTLE_SECONDS):
+                    _log.debug("workers are busy after %.0f s with batches that nobody needs", _SETTLE_SECONDS)
                     return False
             except WorkerError as error:
                 _log.warning("new workers are started: %s", error)
@@ -202,6 +211,7 @@ class Pipeline:
             results = [self.pool.result(ticket) for ticket in sent.tickets]
             if self._feeding.took(asked, time.perf_counter()) and isinstance(self.pool, WorkerPool):
                 self.pool.active = self._feeding.workers
+                _log.debug("the loop waits for batches: %d workers from now on", self._feeding.workers)
             self._sent.popleft()
             replaced = np.zeros(len(sent.step.ids), np.bool_)
             parts = [
@@ -224,7 +234,8 @@ class Pipeline:
         if layout:
             self._ring.open(layout)
         else:
-            self._ring = None  # the transform returns no tensors
+            self._ring = None
+            _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
 
     def _send(self, step: Step, epoch: int) -> None:
         """Give a batch to the workers."""

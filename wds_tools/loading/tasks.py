@@ -102,6 +102,10 @@ class Job:
             [piece if isinstance(piece, WdsToolsError) else [packed(value) for value in piece] for piece in each]
         )
 
+    def close(self) -> None:
+        """Log what is known at the end."""
+        self._recipe.shards.log_cache_use()
+
     def _ready(self) -> Assembler:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
@@ -150,3 +154,4 @@ class Inline:
     def close(self) -> None:
         """Forget what was not asked for."""
         self._tasks.clear()
+        self._job.close()

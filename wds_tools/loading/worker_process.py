@@ -33,6 +33,9 @@ class Job(Protocol):
     def run(self, task: Any) -> Any:
         """Do a task; the result is pickled."""
 
+    def close(self) -> None:
+        """Log what is known at the end; called from another thread than the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -82,7 +85,7 @@ def work(job: Job, pipe: Connection, stack: Connection) -> None:
     faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
     torch.set_num_threads(1)  # one worker, one core; OpenMP's threads do not survive a fork either
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
+    threading.Thread(target=_listen, args=(pipe, tasks, job), daemon=True).start()
     _send(pipe, message(READY, None))
     waiting: deque[tuple[int, Any]] = deque()
     while True:
@@ -95,12 +98,14 @@ def work(job: Job, pipe: Connection, stack: Connection) -> None:
         _send(pipe, _answer(number, _run(job, task)))
 
 
-def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]]) -> None:
+def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]], job: Job) -> None:
     """Take tasks as they come, so that the main process never waits to send one, and end with it."""
     try:
         while True:
             tasks.put(pipe.recv())
     except (EOFError, OSError):
+        with contextlib.suppress(Exception):
+            job.close()
         os._exit(0)  # even if the job hangs
 
 

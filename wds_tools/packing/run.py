@@ -19,6 +19,7 @@ from tqdm import tqdm
 from wds_tools.errors import DestinationError, SourceError, StoreError, WdsToolsError
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import merge_stats
+from wds_tools.images import native
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import APPENDED, Destination, manifest_of
@@ -103,6 +104,10 @@ class PackJob:
         # Images that change take a core each; cores that have no shard of their own help with those there are.
         keep, ray = self.options.images.images == "keep", self.options.engine == "ray"
         threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
+        _log.debug(
+            "packing %d of %d shards (processes: %d, threads in each: %d, usable cores: %d); JPEGs are decoded by %s",
+            *(len(missing), self.plan.shards, processes, threads, available_cores(), native.description()),
+        )
         tasks = (self._task(number, threads) for number in missing)
         run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.is_bounded)
         with closing(run(tasks, advance=self.bar.advance)) as reports:

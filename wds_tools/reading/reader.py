@@ -7,6 +7,7 @@ every field's checksum is compared before anyone sees it.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Range
 
+_log = logging.getLogger("wds_tools")
 _MAX_SHARDS = 1024
 _MAX_EXPECTED = 8192  # a window of this many blocks is 16 GB; older ones may have left the page cache
 
@@ -238,6 +240,7 @@ class Reader:
             piece = self.shards.fetch(number, [span])[0][offset - span[0] : offset - span[0] + size]
             got = xxhash.xxh3_64_intdigest(piece)
             if got == expected:
+                _log.debug("shard %s: the block at byte %d was damaged and was fetched again", shard.name, span[0])
                 return piece
         raise ChecksumError(
             f"field {name!r} ({size:,} bytes) has changed since it was packed: its checksum is not {expected:016x}; "

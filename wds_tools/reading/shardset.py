@@ -110,6 +110,11 @@ class ShardSet:
         """Drop cached copies of damaged ranges; return whether fetching again may help."""
         return self.places[shard].store.forget(self.places[shard].entry.name, ranges)
 
+    def log_cache_use(self) -> None:
+        """Log what came from the cache, at level DEBUG."""
+        for store in {id(place.store): place.store for place in self.places}.values():
+            store.log_cache_use()
+
     def read_shard(self, shard: int) -> memoryview:
         """Return a whole shard."""
         return self.fetch(shard, [(0, self.places[shard].entry.bytes)])[0]

@@ -1,4 +1,4 @@
-"""What every store can do: five stateless verbs on the files of one folder."""
+"""What every store can do: six verbs on the files of one folder."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ class Store(Protocol):
 
     def forget(self, name: str, ranges: Sequence[Range]) -> bool:
         """Drop what is cached of these ranges, because it is damaged; return whether a fresh copy may differ."""
+
+    def log_cache_use(self) -> None:
+        """Log how many blocks of each shard came from the cache since the last call, at level DEBUG."""
 
     def list(self) -> list[str]:
         """Return the names of the files in the folder."""

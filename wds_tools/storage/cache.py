@@ -8,6 +8,7 @@ into place. Correctness needs no lock: a reader either has the whole file or non
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 from pathlib import Path
@@ -16,6 +17,7 @@ import xxhash
 
 from wds_tools.options import CacheOptions
 
+_log = logging.getLogger("wds_tools")
 _CHECKSUM_BYTES = 16
 _STALE_SECONDS = 3600.0
 
@@ -41,6 +43,7 @@ class BlockCache:
             return None
         block = stored[:-_CHECKSUM_BYTES]
         if len(stored) < _CHECKSUM_BYTES or xxhash.xxh3_128_digest(block) != stored[-_CHECKSUM_BYTES:]:
+            _log.debug("%s is damaged: its block is fetched again", path)
             self.drop(name)
             return None
         with contextlib.suppress(OSError):
@@ -59,7 +62,8 @@ class BlockCache:
                 file.write(block)
                 file.write(xxhash.xxh3_128_digest(block))
             temporary.replace(path)
-        except OSError:
+        except OSError as error:
+            _log.debug("%s: a block cannot be cached: %s", self.folder, error)
             with contextlib.suppress(OSError):
                 temporary.unlink()
             return

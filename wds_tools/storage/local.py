@@ -63,6 +63,9 @@ class LocalStore:
         """Do nothing: there is no other copy of a local file."""
         return False
 
+    def log_cache_use(self) -> None:
+        """Do nothing: the kernel caches local files."""
+
     def list(self) -> list[str]:
         """Return the names of the files in the folder."""
         return sorted(path.name for path in Path(self.folder).iterdir() if path.is_file())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from wds_tools.storage.cache import BlockCache
 
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # later versions of fsspec do this themselves
 
+_log = logging.getLogger("wds_tools")
 MAX_REQUEST_BYTES = 16 << 20  # neighbours are joined into requests of at most this; 8 to 16 MiB is AWS's advice
 
 
@@ -26,6 +29,8 @@ class RemoteStore:
         self._cache_options = cache
         self._cache = BlockCache(cache)
         self._versions: dict[str, str] = {}
+        self._read: Counter[str] = Counter()  # blocks that were read, by shard
+        self._fetched: Counter[str] = Counter()  # those of them that were not in the cache
         self._system: Any = None
         self._pid = -1
 
@@ -45,6 +50,8 @@ class RemoteStore:
         version = self._version(name, total_bytes)
         blocks = {part: self._cache.get(self._block_name(name, version, part)) for part in set(ranges)}
         missing = sorted(part for part, block in blocks.items() if block is None)
+        self._read[name] += len(blocks)
+        self._fetched[name] += len(missing)
         for request in _join_neighbours(missing):
             start, stop = request[0][0], request[-1][1]
             data = self._get_range(name, start, stop)
@@ -63,6 +70,15 @@ class RemoteStore:
         for part in ranges:
             self._cache.drop(self._block_name(name, version, part))
         return True
+
+    def log_cache_use(self) -> None:
+        """Log how many blocks of each shard came from the cache since the last call, at level DEBUG."""
+        for name, blocks in sorted(self._read.items()):
+            hits = blocks - self._fetched[name]
+            where = f"{self.folder}/{name}".partition("?")[0]  # what follows may be a signature
+            _log.debug("%s: %d of %d blocks came from the cache", where, hits, blocks)
+        self._read.clear()
+        self._fetched.clear()
 
     def list(self) -> list[str]:
         """Return the names of the files below the URL."""

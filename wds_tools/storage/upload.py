@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import secrets
 import tempfile
@@ -16,6 +17,7 @@ import fsspec
 
 from wds_tools.errors import OptionError, StoreError
 
+_log = logging.getLogger("wds_tools")
 ATTEMPTS = 5
 FIRST_DELAY_SECONDS = 1.0  # doubled each time, with jitter: 15 to 30 s in all
 _PAUSE_SECONDS = 0.2
@@ -173,6 +175,7 @@ class Bucket:
             except Exception as error:  # each of fsspec's many backends has its own errors
                 if attempt == ATTEMPTS or _is_final(error):
                     raise self._explain(name, error, attempt) from error
+                _log.debug("attempt %d of %d failed: %s", attempt, ATTEMPTS, self._explain(name, error, 1))
             pause(FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * (1 + secrets.randbelow(1000) / 1000))
         raise AssertionError("the last attempt returns or raises")
 

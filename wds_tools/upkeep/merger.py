@@ -214,6 +214,7 @@ class _MergeRun:
             os.link(os.path.realpath(Path(place.store.folder) / place.entry.name), path)
         except OSError as error:
             if error.errno in _NO_LINKS:
+                _log.debug("%s: copied, as it cannot be linked: %s", path, error)
                 return False
             raise
         sync_folder(path.parent)

@@ -1,0 +1,90 @@
+"""The documentation site: it builds without network, every link on it leads somewhere, every public name is on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "docs", "examples", "shards", "wds_tools")
+PROXY = "http://127.0.0.1:9"  # nothing listens there
+
+pytestmark = pytest.mark.frameworks  # zensical is in the extra `docs`
+
+
+def link_repository(folder: Path) -> Path:
+    """Make a folder that looks like the repository, for a build of its own."""
+    shutil.copy(ROOT / "zensical.toml", folder)  # of a link, zensical would take the folder that it leads to
+    for name in PAGES:
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def build(root: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": PROXY, "https_proxy": PROXY}
+    words = [sys.executable, str(ROOT / "docs" / "build_site.py"), "--root", str(root)]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def with_page(root: Path, name: str, text: str) -> Path:
+    """Put a page into the copy of the repository in place of its link."""
+    for folder in reversed(Path(name).parents[:-1]):
+        if (root / folder).is_symlink():
+            original = (root / folder).resolve()
+            (root / folder).unlink()
+            (root / folder).mkdir()
+            for path in original.iterdir():
+                (root / folder / path.name).symlink_to(path)
+    (root / name).unlink()
+    (root / name).write_text(text)
+    return root
+
+
+def test_the_site_builds_and_has_every_page(tmp_path: Path) -> None:
+    done = build(link_repository(tmp_path))
+    assert done.returncode == 0, done.stderr
+    site = tmp_path / "build" / "docs"
+    decisions = {path.stem for path in (ROOT / "docs" / "decisions").glob("*.md")}
+    guides = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert {path.stem for path in (site / "docs" / "decisions").glob("*.html")} == decisions | {"index"}
+    assert {path.stem for path in (site / "docs").glob("*.html")} == guides | {"command-line"}
+    assert 'id="wds_tools.make_loader"' in (site / "docs" / "api" / "loading.html").read_text()
+    assert "--shard-bytes" in (site / "docs" / "command-line.html").read_text()
+    assert "02_train.py" in (site / "examples" / "index.html").read_text()
+
+
+BROKEN = """
+[a page](nope.md), [an anchor](packing.md#nope), [a folder](../nope/), [a name][wds_tools.nope]
+"""
+BROKEN_FILES = """
+[a file](../examples/99_nope.py) ![an image](pictures/nope.svg) <script src="https://example.com/script.js"></script>
+"""
+
+
+def test_a_broken_link_or_an_unresolved_reference_fails_the_build(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "format.md").read_text()
+    done = build(with_page(link_repository(tmp_path), "docs/format.md", page + BROKEN))
+    assert done.returncode == 1
+    assert done.stderr.count("Warning: page does not exist") == 2
+    assert done.stderr.count("Warning: anchor does not exist") == 1
+    assert done.stderr.count("Warning: unresolved autoref") == 1
+
+
+def test_missing_files_scripts_of_other_servers_and_missing_public_names_fail_the_build(tmp_path: Path) -> None:
+    root = link_repository(tmp_path)
+    with_page(root, "docs/format.md", (ROOT / "docs" / "format.md").read_text() + BROKEN_FILES)
+    packing = (ROOT / "docs" / "api" / "packing.md").read_text()
+    with_page(root, "docs/api/packing.md", packing.replace("::: wds_tools.pack_splits\n", ""))
+    done = build(root)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [
+        "docs/format.html loads https://example.com/script.js from another server",
+        "docs/format.html links to ../examples/99_nope.py, which does not exist",
+        "docs/format.html links to pictures/nope.svg, which does not exist",
+        "wds_tools.pack_splits is on no page: add it to docs/api/",
+    ]
