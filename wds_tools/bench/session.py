@@ -1,4 +1,4 @@
-"""One benchmark session: every loader is asked the same in turn, and the answers become reports."""
+"""One benchmark: sends each command to all loaders in turn and collects the results in reports."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The command line. A command imports the code it runs only when it runs: ``wds-tools --help`` imports only click.
 
-Exit codes: 0 success; 1 failure (``verify``: damage); 2 invalid arguments or no dataset (``verify``: could not check);
-70 a bug in wds_tools; 130 interrupted; 141 the reader of the output has closed it.
+Exit codes: 0 success; 1 failure (``verify``: damage); 2 invalid arguments or no dataset
+(``verify``: could not check); 70 a bug in wds_tools; 130 interrupted; 141 the reader of the output
+has closed it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if instruction := os.environ.get(COMPLETE):
         sys.exit(_complete(instruction))
     try:
-        # Not cli.main(), which exits with 1, our code for damage, when the reader has closed the output.
+        # Not cli.main(): it exits with 1, our code for damage, if the output is closed.
         args = sys.argv[1:] if arguments is None else list(arguments)
         with cli.make_context("wds-tools", args, obj=run) as context:
             code = cli.invoke(context) or 0
@@ -122,7 +123,7 @@ def _discard_unwritable_output() -> None:
 def _complete(instruction: str) -> int:
     """Print what a shell asks for: its completion script, or the matching words. Return the exit code.
 
-    See https://click.palletsprojects.com/en/stable/shell-completion/; ``cli.main()`` would do the same.
+    ``cli.main()`` would do the same: https://click.palletsprojects.com/en/stable/shell-completion/
     """
     from click.shell_completion import shell_complete
 

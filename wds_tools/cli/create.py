@@ -141,14 +141,17 @@ def pack(
 ) -> None:
     """Pack images into WebDataset shards.
 
-    SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg, .png, .webp). SRC
-    can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy,
-    PyTorch (.pt) or Zarr format, a tar or zip archive, or WebDataset shards; see docs/packing.md.
+    SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
+    .png, .webp). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
+    Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
+    or WebDataset shards; see docs/packing.md.
 
-    DST becomes a dataset: shards, one index per shard, and manifest.json, which is written last. Run the same command
-    again to continue an interrupted pack. The bytes written do not depend on the number of workers.
+    DST becomes a dataset: shards, one index per shard, and manifest.json, which is written last.
+    Run the same command again to continue an interrupted pack. The bytes written do not depend on
+    the number of workers.
 
-    DST can be a URL such as s3://bucket/train: each shard is uploaded when it is finished, and then deleted locally.
+    DST can be a URL such as s3://bucket/train: each shard is uploaded when it is finished, and then
+    deleted locally.
 
     \b
     --images keep        original bytes
@@ -288,9 +291,9 @@ def append(
 ) -> None:
     """Add images to a dataset, in new shards.
 
-    SRC is anything that `wds-tools pack` accepts, DST a dataset that it packed. Classes are matched by name; new
-    classes get the next numbers. The dataset can be read in the meantime. A resumed training run uses the new samples
-    from its next epoch on.
+    SRC is anything that `wds-tools pack` accepts, DST a dataset that it packed. Classes are matched
+    by name; new classes get the next numbers. The dataset can be read in the meantime. A resumed
+    training run uses the new samples from its next epoch on.
     """
     from wds_tools.packing.append import append as append_one
 
@@ -345,7 +348,8 @@ def reshard(
 ) -> None:
     """Rewrite a dataset with other shards, order or images.
 
-    DATASET is a local folder with a dataset, or with tar shards that other tools wrote. It is not changed.
+    DATASET is a local folder with a dataset, or with tar shards that other tools wrote. It is not
+    changed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 
@@ -377,9 +381,9 @@ def reshard(
 def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fields: bool) -> None:
     """Write indexes and a manifest for existing tar shards.
 
-    PATTERN is a shard, or a quoted pattern of several: 'train-{000000..000009}.tar', 'train-*.tar'. Each shard is read
-    once; a damaged one is an error with the byte offset. Shards are not changed; indexes and manifest are written to
-    their folder.
+    PATTERN is a shard, or a quoted pattern of several: 'train-{000000..000009}.tar', 'train-*.tar'.
+    Each shard is read once; a damaged one is an error with the byte offset. Shards are not changed;
+    indexes and manifest are written to their folder.
     """
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.packing.snippet import first_call, usual_side
@@ -402,9 +406,10 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fie
 def reseal(dataset: str) -> None:
     """Update the checksum of an edited manifest.
 
-    DATASET is a folder or URL with a manifest.json, or the manifest. Use this after editing the manifest on purpose,
-    for example to rename a class, and for manifests of version 1, which have no checksum. The manifest must be valid
-    and match all indexes and the sizes of the shards. Nothing else is written.
+    DATASET is a folder or URL with a manifest.json, or the manifest. Use this after editing the
+    manifest on purpose, for example to rename a class, and for manifests of version 1, which have
+    no checksum. The manifest must be valid and match all indexes and the sizes of the shards.
+    Nothing else is written.
     """
     from wds_tools.upkeep.resealer import reseal as reseal_one
     from wds_tools.wording import counted

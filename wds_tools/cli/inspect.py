@@ -30,8 +30,8 @@ _plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also d
 def info(dataset: str, as_json: bool) -> None:
     """Show counts, sizes, fields and classes of a dataset.
 
-    DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of indexed shards. Only the manifest and
-    the indexes are read.
+    DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of indexed shards.
+    Only the manifest and the indexes are read.
     """
     from wds_tools.inspection.stats import describe, render
 
@@ -46,8 +46,9 @@ def info(dataset: str, as_json: bool) -> None:
 def verify(run: Run, dataset: str, as_json: bool) -> int:
     """Check every byte of a dataset against its checksums.
 
-    Checks indexes, shards, tar headers and fields of DATASET, and lists all damage with shard, key, field and byte
-    offset. The exit code is 0 if nothing is damaged, 1 if something is, and 2 if something could not be checked.
+    Checks indexes, shards, tar headers and fields of DATASET, and lists all damage with shard, key,
+    field and byte offset. The exit code is 0 if nothing is damaged, 1 if something is, and 2 if
+    something could not be checked.
     """
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
@@ -102,7 +103,8 @@ def _verify_text(report: VerifyReport) -> str:
 def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int, epoch: int) -> None:
     """Write a contact sheet of the images that the loader yields.
 
-    It shows the first samples of an epoch of DATASET, in the order and with the crops of a training run.
+    It shows the first samples of an epoch of DATASET, in the order and with the crops of a training
+    run.
     """
     from wds_tools.inspection.contact_sheet import contact_sheet
 
@@ -169,8 +171,8 @@ def plan(
 ) -> None:
     """Forecast an epoch before training.
 
-    Prints steps, dropped samples, shuffle quality, bytes read by each machine, and memory. Reads only the manifest, and
-    the labels in the indexes of all but very large datasets.
+    Prints steps, dropped samples, shuffle quality, bytes read by each machine, and memory. Reads
+    only the manifest, and the labels in the indexes of all but very large datasets.
     """
     from wds_tools.inspection.forecast import forecast, parse_shuffle, render
     from wds_tools.inspection.forecast_chart import picture_of
@@ -228,11 +230,12 @@ def tune(
 ) -> None:
     """Find the number of workers to use.
 
-    Measures the loader on DATASET with 0, 1, 2, ... workers, at most one per core. Proposes the smallest number within
-    5 % of the best speed, then the smallest prefetch_factor by the same rule, and prints the make_loader call to paste.
+    Measures the loader on DATASET with 0, 1, 2, ... workers, at most one per core. Proposes the
+    smallest number within 5 % of the best speed, then the smallest prefetch_factor by the same
+    rule, and prints the make_loader call to paste.
 
-    There is no training step in this measurement. With one, fewer workers may be enough; num_workers="auto" finds the
-    number during training.
+    There is no training step in this measurement. With one, fewer workers may be enough;
+    num_workers="auto" finds the number during training.
     """
     from wds_tools.bench.tune import tune as run_tune
     from wds_tools.inspection.svg import check_svg_name, write_svg
@@ -310,9 +313,9 @@ def bench(
 ) -> None:
     """Compare the speed of our loader with other loaders.
 
-    All loaders get the same images of DATASET, each in its own process, and are measured in alternating rounds. Ratios
-    are computed round by round; medians are printed with their range. The limit is one step of the work measured alone,
-    a reference for comparing machines.
+    All loaders get the same images of DATASET, each in its own process, and are measured in
+    alternating rounds. Ratios are computed round by round; medians are printed with their range.
+    The limit is one step of the work measured alone, a reference for comparing machines.
 
     \b
     VIEW   workload                               limit
@@ -322,10 +325,12 @@ def bench(
     raw    128 x 128 x 3 bytes, stored decoded    copying in memory
     bytes  stored bytes, not decoded              reading the shards
 
-    Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset, hdf5, hdf5-uint8,
-    lmdb, dali, ffcv, tfdata, tfdata-plain, litdata, mosaic. All except crop-ready require an installation from a clone
-    of the source repository (`pip install -e .`). Peers that are not installed are skipped, and the command to install
-    them is printed. Some need an environment of their own: create one, install the peer in it, and name its Python.
+    Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset,
+        hdf5, hdf5-uint8,
+    lmdb, dali, ffcv, tfdata, tfdata-plain, litdata, mosaic. All except crop-ready require an
+    installation from a clone of the source repository (`pip install -e .`). Peers that are not
+    installed are skipped, and the command to install them is printed. Some need an environment of
+    their own: create one, install the peer in it, and name its Python.
     """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.bench import bench as run_bench
     from wds_tools.inspection.svg import check_svg_name, write_svg
@@ -359,9 +364,9 @@ def bench(
 def doctor(dataset: str | None, as_json: bool) -> int:
     """Check this machine and suggest fixes.
 
-    Checks versions, known vulnerabilities, the compiled code, cores, memory, limits, the GPU and the cache. With
-    DATASET, also checks its manifest, its indexes and the sizes of its shards. The exit code is 1 if there is a
-    problem; notes do not count.
+    Checks versions, known vulnerabilities, the compiled code, cores, memory, limits, the GPU and
+    the cache. With DATASET, also checks its manifest, its indexes and the sizes of its shards. The
+    exit code is 1 if there is a problem; notes do not count.
     """
     from wds_tools.inspection.doctor import examine, render
     from wds_tools.inspection.machine import look

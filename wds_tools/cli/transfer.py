@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool) -> None:
     """Join datasets into one without rewriting shards.
 
-    Local shards become hard links, which need no disk space; remote shards are copied. All DATASETs must have the same
-    classes, because the shards contain class numbers. Run the same command again to continue an interrupted merge.
+    Local shards become hard links, which need no disk space; remote shards are copied. All DATASETs
+    must have the same classes, because the shards contain class numbers. Run the same command again
+    to continue an interrupted merge.
     """
     from wds_tools.upkeep.merger import merge as merge_datasets
     from wds_tools.wording import counted
@@ -66,8 +67,8 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
 def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: Layout, overwrite: bool) -> None:
     """Write the samples of a dataset to files.
 
-    Every byte is verified. Existing files with the same bytes are kept, so running the same command again continues an
-    interrupted run.
+    Every byte is verified. Existing files with the same bytes are kept, so running the same command
+    again continues an interrupted run.
 
     \b
     --layout paths   images packed from files get their paths back;
