@@ -16,8 +16,9 @@ def shows_progress(progress: bool | None = None) -> bool:
     """Return whether to show a progress bar on stderr.
 
     Args:
-        progress: The user's choice; None shows one only if a person can watch it: stderr is a terminal that can move
-            the cursor (``TERM`` is not ``dumb``), and this is not a CI job (``CI`` is not set).
+        progress: The user's choice; None shows one only if a person can watch it: stderr is a
+            terminal that can move the cursor (``TERM`` is not ``dumb``), and this is not a CI job
+            (``CI`` is not set).
     """
     if progress is not None:
         return progress

@@ -1,4 +1,4 @@
-"""The command line: what each command prints, and one line for everything that can be wrong."""
+"""The command line: the output of each command, and a one-line message for each error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 
 from wds_tools import __version__
 from wds_tools.cli import _explain, cli, main
-from wds_tools.cli.words import Run
+from wds_tools.cli.common import Run
 from wds_tools.format.tar import END
 
 SHARD = "shard-000001.tar"
@@ -39,7 +39,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Return a function that runs the program in this process."""
+    """Return a function that runs the program in this process and returns exit code, stdout and stderr."""
 
     def run(*words: str | Path) -> Result:
         capsys.readouterr()
@@ -51,7 +51,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def process(*words: str | Path, **options: object) -> Result:
-    """Run the program as a process of its own."""
+    """Run the program in a process of its own."""
     command = [sys.executable, "-m", "wds_tools.cli", *map(str, words)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
     return Result(run.returncode, run.stdout, run.stderr)
@@ -68,7 +68,7 @@ def assert_one_line_error(result: Result, code: int, *words: str) -> None:
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    """Return everything below a folder."""
+    """Return the contents of all files below a folder, and None for folders."""
     return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
@@ -80,7 +80,7 @@ def flip(path: Path, offset: int) -> None:
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """Return a shard that somebody else made."""
+    """Return a shard that another tool wrote."""
     path = tmp_path / "foreign" / "train-000000.tar"
     path.parent.mkdir()
     with tarfile.open(path, "w") as tar:
@@ -94,7 +94,7 @@ def foreign(tmp_path: Path) -> Path:
 # --- help ---
 
 
-def test_help_needs_nothing_but_click() -> None:
+def test_help_imports_only_click() -> None:
     code = (
         "import sys\nfrom wds_tools.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
@@ -106,7 +106,7 @@ def test_help_needs_nothing_but_click() -> None:
 
 
 @pytest.mark.parametrize("command", ["info", "verify"])
-def test_looking_at_a_dataset_needs_no_torch(packed: Path, command: str) -> None:
+def test_info_and_verify_do_not_import_torch(packed: Path, command: str) -> None:
     code = (
         "import sys\nfrom wds_tools.cli import main\n"
         f"try: main([{command!r}, {str(packed)!r}])\nexcept SystemExit as end: print(end.code)\n"
@@ -116,7 +116,7 @@ def test_looking_at_a_dataset_needs_no_torch(packed: Path, command: str) -> None
     assert run.stdout.splitlines()[-2:] == ["0", "False"]
 
 
-def test_every_command_has_help_with_an_example_in_a_line(call: Call) -> None:
+def test_the_help_of_every_command_has_an_example_on_its_own_line(call: Call) -> None:
     assert {"pack", "index", "info", "verify", "merge", "unpack"} <= set(cli.commands)
     for name in cli.commands:
         result = call(name, "--help")
@@ -124,7 +124,7 @@ def test_every_command_has_help_with_an_example_in_a_line(call: Call) -> None:
         assert re.search(rf"^  Example:\n    wds-tools {name}\b", result.out, re.MULTILINE), name
 
 
-def test_commands_are_listed_in_the_order_of_the_work_and_not_cut(call: Call) -> None:
+def test_commands_are_listed_in_the_order_of_use_and_not_truncated(call: Call) -> None:
     listed = call("--help").out.partition("Commands:")[2].split("\n\n")[0]
     assert [line.split()[0] for line in listed.split("\n") if line][:5] == [
         "pack",
@@ -136,27 +136,25 @@ def test_commands_are_listed_in_the_order_of_the_work_and_not_cut(call: Call) ->
     assert "..." not in listed
 
 
-def test_version_is_that_of_the_package_and_says_which_path_decodes(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_prints_the_version_and_which_code_decodes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WDS_TOOLS_NATIVE", raising=False)
-    there = importlib.util.find_spec("wds_tools.images._native") is not None
-    words = r"compiled(, (AVX2|NEON|no SIMD))?" if there else "Python only: not compiled"
+    compiled = importlib.util.find_spec("wds_tools.images._native") is not None
+    words = r"compiled(, (AVX2|NEON|no SIMD))?" if compiled else "Python only: not compiled"
     code, out, err = call("--version")
     assert (code, err) == (0, "")
     assert re.fullmatch(rf"wds-tools {re.escape(__version__)} \({words}\)\n", out)
     monkeypatch.setenv("WDS_TOOLS_NATIVE", "0")
-    assert call("--version").out.endswith("(Python only: WDS_TOOLS_NATIVE=0)\n" if there else "not compiled)\n")
+    assert call("--version").out.endswith("(Python only: WDS_TOOLS_NATIVE=0)\n" if compiled else "not compiled)\n")
 
 
-def test_no_command_shows_the_help_and_fails(call: Call) -> None:
+def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(call: Call) -> None:
     result = call()
     assert (result.code, result.out) == (2, "")
     assert "Commands:" in result.err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["bogus"], "No such command 'bogus'. See `wds-tools --help`."),
         (["--bogus"], "No such option"),
@@ -167,16 +165,16 @@ def test_no_command_shows_the_help_and_fails(call: Call) -> None:
         (["info", "a", "b"], "unexpected extra argument (b)"),
     ],
 )
-def test_wrong_arguments_are_one_line_and_exit_code_2(call: Call, words: list[str], said: str) -> None:
-    assert_one_line_error(call(*words), 2, said)
+def test_invalid_arguments_are_one_line_and_exit_code_2(call: Call, words: list[str], message: str) -> None:
+    assert_one_line_error(call(*words), 2, message)
 
 
 # --- pack ---
 
 
-def test_pack_ends_with_a_summary_and_what_to_do_next(six_photos: Path, tmp_path: Path) -> None:
+def test_pack_prints_a_summary_and_the_next_steps(six_photos: Path, tmp_path: Path) -> None:
     result = process("pack", six_photos, "out", "--workers", "1", "--images", "keep", cwd=tmp_path)
-    assert (result.code, result.err) == (0, "")  # no bar where there is no terminal
+    assert (result.code, result.err) == (0, "")  # no progress bar without a terminal
     assert re.match(
         r"packed 6 images in 1 shard, [\d.]+ kB, 2 classes, into out in [\d.]+ s \([\d,]+ images/s\)\n", result.out
     )
@@ -186,19 +184,19 @@ def test_pack_ends_with_a_summary_and_what_to_do_next(six_photos: Path, tmp_path
     assert "\nloader = wds_tools.make_loader(\n    'out',\n    batch_size=4,\n" in result.out
 
 
-def test_pack_again_says_that_it_is_done(call: Call, six_photos: Path, tmp_path: Path) -> None:
+def test_packing_again_changes_nothing_and_prints_so(call: Call, six_photos: Path, tmp_path: Path) -> None:
     call("pack", six_photos, tmp_path / "out", "--workers", "1")
     before = tree(tmp_path / "out")
     result = call("pack", six_photos, tmp_path / "out", "--workers", "1")
     assert result.code == 0
-    assert result.out.startswith(f"{tmp_path / 'out'} was packed already: 6 images in 1 shard, ")
+    assert result.out.startswith(f"{tmp_path / 'out'} is already packed: 6 images in 1 shard, ")
     assert tree(tmp_path / "out") == before
 
 
-def test_pack_points_to_the_list_of_skipped_files(call: Call, six_photos: Path, tmp_path: Path) -> None:
+def test_pack_prints_where_skipped_files_are_listed(call: Call, six_photos: Path, tmp_path: Path) -> None:
     (six_photos / "cat" / "broken.jpg").write_bytes(b"no picture")
     result = call("pack", six_photos, tmp_path / "out", "--workers", "1")
-    assert f"skipped 1 file: {tmp_path / 'out' / 'skipped.jsonl'} says which and why" in result.out
+    assert f"skipped 1 file; {tmp_path / 'out' / 'skipped.jsonl'} lists them with the reasons" in result.out
     assert json.loads((tmp_path / "out" / "skipped.jsonl").read_text())["path"] == "cat/broken.jpg"
 
 
@@ -230,13 +228,13 @@ def test_the_image_options_of_pack_reach_the_packer(call: Call, six_photos: Path
         dst = tmp_path / source
         assert call("pack", six_photos, dst, "--workers", "1", *words).code == 0
         assert json.loads((dst / "manifest.json").read_text())["source"]["images"].startswith(source)
-    for words, said in (
+    for words, message in (
         (["--images", "keep", "--verify-pixels"], "verify_pixels with images='keep'"),
         (["--images", "smaller"], "'smaller' is not one of 'keep', 'crop-ready', 'resize', 'raw'"),
         (["--images", "resize"], "needs a size: give --resize 256"),
         (["--images", "keep", "--resize", "64"], "a size goes with 'resize' and 'raw' only"),
     ):
-        assert_one_line_error(call("pack", six_photos, tmp_path / "none", *words), 2, said)
+        assert_one_line_error(call("pack", six_photos, tmp_path / "none", *words), 2, message)
         assert not (tmp_path / "none").exists()
 
 
@@ -249,24 +247,26 @@ main()
 
 
 def not_compiled(*words: str | Path) -> Result:
-    """Run the program where the compiled module cannot be imported."""
+    """Run the program in a process that cannot import the compiled module."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_COMPILED, *map(str, words)], capture_output=True, text=True, check=False
     )
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def test_that_the_module_is_missing_is_said_once_and_only_when_packing_starts(six_photos: Path, tmp_path: Path) -> None:
+def test_a_missing_compiled_module_is_a_single_warning_and_only_when_packing_starts(
+    six_photos: Path, tmp_path: Path
+) -> None:
     split = ["pack", six_photos, tmp_path / "split", "--split", "train=0.5,val=0.5"]
-    said = not_compiled(*split).err
-    assert re.fullmatch(r"warning: the compiled module of wds_tools is missing .*, so JPEGs are kept .*\n", said)
+    warning = not_compiled(*split).err
+    assert re.fullmatch(r"warning: the compiled module of wds_tools is missing .*, so JPEGs are kept .*\n", warning)
     assert not_compiled(*split).err == ""  # nothing to do
     assert_one_line_error(not_compiled("pack", tmp_path / "nowhere", tmp_path / "out"), 1, "nowhere")
     assert_one_line_error(not_compiled("pack", six_photos, tmp_path / "split" / "val"), 1, "holds another dataset")
     assert not_compiled("pack", six_photos, tmp_path / "kept", "--images", "keep").err == ""
 
 
-def test_without_the_module_the_warning_fits_what_becomes_of_the_images(six_photos: Path, tmp_path: Path) -> None:
+def test_without_the_compiled_module_the_warning_depends_on_the_image_options(six_photos: Path, tmp_path: Path) -> None:
     result = not_compiled("pack", six_photos, tmp_path / "out", "--resize", "64x48")
     assert result.code == 0
     assert "so JPEGs that need no resizing are kept as they are" in result.err
@@ -275,7 +275,7 @@ def test_without_the_module_the_warning_fits_what_becomes_of_the_images(six_phot
 
 
 @pytest.mark.parametrize("name", ["csv", "table", "TSV", "jsonl"])
-def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
+def test_pack_accepts_the_usual_names_of_formats_for_any_file_name(
     call: Call, six_photos: Path, tmp_path: Path, name: str
 ) -> None:
     paths = [str(path.relative_to(tmp_path)) for path in sorted(six_photos.glob("*/*"))]
@@ -287,7 +287,7 @@ def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
 
 
 @pytest.mark.parametrize(
-    ("src", "words", "code", "said"),
+    ("src", "words", "code", "message"),
     [
         ("six_photos", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, "),
         ("six_photos", ["--from", "csv"], 1, "six_photos is a folder, but table is read from a file: name the file"),
@@ -296,11 +296,11 @@ def test_pack_takes_the_usual_names_of_formats_whatever_the_file_is_called(
         ("none-*.parquet", [], 2, "matches no file; check the path, and quote it in the shell"),
     ],
 )
-def test_a_source_that_cannot_be_is_one_line(
-    call: Call, six_photos: Path, tmp_path: Path, src: str, words: list[str], code: int, said: str
+def test_an_invalid_source_is_one_line(
+    call: Call, six_photos: Path, tmp_path: Path, src: str, words: list[str], code: int, message: str
 ) -> None:
     path = src if "://" in src else six_photos.parent / src
-    assert_one_line_error(call("pack", path, tmp_path / "out", *words), code, said)
+    assert_one_line_error(call("pack", path, tmp_path / "out", *words), code, message)
     assert not (tmp_path / "out").exists()
 
 
@@ -341,7 +341,7 @@ def test_a_source_without_images_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--shard-bytes", "much"], "shard_bytes='much' is no size; allowed are"),
         (["--shard-bytes", "1kB"], "shard_bytes=1000 is too small; allowed are 10,240"),
@@ -351,17 +351,15 @@ def test_a_source_without_images_is_one_line_and_leaves_nothing(
         (["--classes", "/nowhere/names"], "/nowhere/names"),
     ],
 )
-def test_a_wrong_option_of_pack_is_one_line_and_leaves_nothing(
-    call: Call, six_photos: Path, tmp_path: Path, words: list[str], said: str
+def test_an_invalid_option_of_pack_is_one_line_and_leaves_nothing(
+    call: Call, six_photos: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
     before = tree(tmp_path)
-    assert_one_line_error(call("pack", six_photos, tmp_path / "out", *words), 2, said)
+    assert_one_line_error(call("pack", six_photos, tmp_path / "out", *words), 2, message)
     assert tree(tmp_path) == before
 
 
-def test_a_destination_that_holds_another_dataset_is_left_alone(
-    call: Call, six_photos: Path, packed_copy: Path
-) -> None:
+def test_a_destination_with_another_dataset_is_not_changed(call: Call, six_photos: Path, packed_copy: Path) -> None:
     before = tree(packed_copy)
     result = call("pack", six_photos, packed_copy, "--workers", "1")
     assert_one_line_error(result, 1, str(packed_copy), "holds another dataset", "choose another folder", "--fresh")
@@ -378,7 +376,7 @@ def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(
     assert tree(tmp_path) == before
 
 
-def test_an_interrupted_pack_is_one_line_and_goes_on_when_it_is_run_again(photos: Path, tmp_path: Path) -> None:
+def test_an_interrupted_pack_is_one_line_and_continues_when_run_again(photos: Path, tmp_path: Path) -> None:
     for folder in photos.iterdir():
         for number in range(6):
             shutil.copytree(folder, tmp_path / "src" / folder.name / str(number))
@@ -391,27 +389,27 @@ def test_an_interrupted_pack_is_one_line_and_goes_on_when_it_is_run_again(photos
             time.sleep(0.01)
         run.send_signal(signal.SIGINT)
         result = Result(run.wait(300), *run.communicate())
-    assert_one_line_error(result, 130, "interrupted; finished shards are kept, run the same command again")
+    assert_one_line_error(result, 130, "interrupted; finished shards are kept; run the same command again")
     assert not list((tmp_path / "out").glob("*.tmp"))
     assert not (tmp_path / "out" / "manifest.json").exists()
     again = process(*words)
-    assert re.search(r"packed 2,400 images .*; kept \d+ shards? of an earlier run", again.out)
+    assert re.search(r"packed 2,400 images .*; kept \d+ shards? from an earlier run", again.out)
     assert process("verify", tmp_path / "out").code == 0
 
 
 # --- index ---
 
 
-def test_index_makes_a_dataset_that_info_and_verify_read(call: Call, foreign: Path) -> None:
+def test_index_writes_a_dataset_that_info_and_verify_read(call: Call, foreign: Path) -> None:
     result = call("index", foreign)
     assert result.code == 0
     assert result.out.startswith("indexed 2 samples in 1 shard, 10.2 kB, fields txt, cls, into ")
     assert f"next: wds-tools info {foreign.parent}\n" in result.out
     assert "2 in 1 shard" in call("info", foreign.parent).out
-    assert "is whole: 2 samples in 1 shard" in call("verify", foreign).out
+    assert "is undamaged: 2 samples in 1 shard" in call("verify", foreign).out
 
 
-def test_index_takes_braces_and_a_name_for_the_manifest(call: Call, foreign: Path) -> None:
+def test_index_accepts_braces_and_a_name_for_the_manifest(call: Call, foreign: Path) -> None:
     shutil.copy(foreign, foreign.with_name("train-000001.tar"))
     pattern = foreign.parent / "train-{000000..000001}.tar"
     result = call("index", pattern, "--manifest", "train.json")
@@ -420,7 +418,7 @@ def test_index_takes_braces_and_a_name_for_the_manifest(call: Call, foreign: Pat
     assert "4 in 2 shards" in call("info", foreign.parent / "train.json").out
 
 
-def test_index_warns_of_what_it_leaves_out(foreign: Path) -> None:
+def test_index_warns_of_ignored_members(foreign: Path) -> None:
     with tarfile.open(foreign, "a") as tar:
         tar.addfile(tarfile.TarInfo("README"))
     result = process("index", foreign)
@@ -429,7 +427,7 @@ def test_index_warns_of_what_it_leaves_out(foreign: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "code", "said"),
+    ("pattern", "code", "message"),
     [
         ("none-*.tar", 2, "matches no file"),
         ("train-{000000..000001}.tar", 2, "train-000001.tar is not there"),
@@ -437,15 +435,15 @@ def test_index_warns_of_what_it_leaves_out(foreign: Path) -> None:
         ("train-000000.tar.gz", 2, "train-000000.tar.gz"),
     ],
 )
-def test_a_pattern_that_finds_nothing_is_one_line_and_leaves_nothing(
-    call: Call, foreign: Path, pattern: str, code: int, said: str
+def test_a_pattern_that_matches_nothing_is_one_line_and_leaves_nothing(
+    call: Call, foreign: Path, pattern: str, code: int, message: str
 ) -> None:
     before = tree(foreign.parent)
-    assert_one_line_error(call("index", foreign.parent / pattern), code, said)
+    assert_one_line_error(call("index", foreign.parent / pattern), code, message)
     assert tree(foreign.parent) == before
 
 
-def cut(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
 
 
@@ -466,24 +464,24 @@ def make_no_samples(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
-        (cut, "train-000000.tar, byte"),
+        (truncate, "train-000000.tar, byte"),
         (flip_header, "train-000000.tar, byte 1024: not a tar header"),
         (append, "train-000000.tar, byte 10240: data behind the end"),
         (make_no_tar, "train-000000.tar, byte 0: not a tar header"),
         (make_no_samples, "hold no sample"),
     ],
 )
-def test_a_damaged_shard_is_one_line_and_makes_no_dataset(
-    call: Call, foreign: Path, damage: Callable[[Path], None], said: str
+def test_a_damaged_shard_is_one_line_and_no_manifest_is_written(
+    call: Call, foreign: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     damage(foreign)
-    assert_one_line_error(call("index", foreign), 1, said)
+    assert_one_line_error(call("index", foreign), 1, message)
     assert not (foreign.parent / "manifest.json").exists()
 
 
-def test_what_is_in_the_wrong_place_is_named_with_what_to_give_instead(
+def test_an_argument_of_the_wrong_kind_is_one_line_with_a_remedy(
     call: Call, six_photos: Path, packed: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("no dataset")
@@ -499,18 +497,20 @@ def test_what_is_in_the_wrong_place_is_named_with_what_to_give_instead(
 @pytest.mark.parametrize(
     "words", [["pack", "{six_photos}", ""], ["pack", "", "x"], ["unpack", "{six_photos}", ""], ["info", ""]]
 )
-def test_an_empty_path_is_not_the_current_folder(
+def test_an_empty_path_is_an_error_and_not_the_current_folder(
     call: Call, six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = tree(tmp_path)
     assert_one_line_error(
-        call(*(word.format(six_photos=six_photos) for word in words)), 2, "it is empty; for the current folder"
+        call(*(word.format(six_photos=six_photos) for word in words)),
+        2,
+        "the path is empty; use . for the current folder",
     )
     assert tree(tmp_path) == before
 
 
-def test_reshard_writes_to_a_url_and_append_says_that_it_does_not(call: Call, packed: Path, six_photos: Path) -> None:
+def test_reshard_writes_to_a_url_and_append_refuses_one(call: Call, packed: Path, six_photos: Path) -> None:
     assert call("reshard", packed, "memory://resharded/new", "--images", "keep").code == 0
     assert call("info", "memory://resharded/new").code == 0
     assert_one_line_error(call("append", six_photos, "memory://resharded/new"), 2, "is a URL, and only local datasets")
@@ -524,7 +524,7 @@ def test_reshard_with_a_size_resizes(call: Call, packed: Path, tmp_path: Path) -
 # --- info ---
 
 
-def test_info_writes_text_or_json(call: Call, packed: Path) -> None:
+def test_info_prints_text_or_json(call: Call, packed: Path) -> None:
     text = call("info", packed)
     assert (text.code, text.err) == (0, "")
     assert "400 in 7 shards" in text.out
@@ -533,14 +533,14 @@ def test_info_writes_text_or_json(call: Call, packed: Path) -> None:
     assert (raw["samples"], raw["shards"]) == (400, 7)
 
 
-def test_info_writes_to_a_terminal_that_does_not_know_its_bars(packed: Path) -> None:
+def test_info_prints_to_a_terminal_that_cannot_encode_its_bars(packed: Path) -> None:
     result = process("info", packed, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
     assert (result.code, result.err) == (0, "")
     assert "\\u2588" in result.out
 
 
 @pytest.mark.parametrize("command", ["info", "verify"])
-def test_no_dataset_is_one_line_and_exit_code_2(call: Call, tmp_path: Path, foreign: Path, command: str) -> None:
+def test_a_missing_dataset_is_one_line_and_exit_code_2(call: Call, tmp_path: Path, foreign: Path, command: str) -> None:
     (tmp_path / "empty").mkdir()
     assert_one_line_error(call(command, tmp_path / "nowhere"), 2, "nowhere: no such folder; give the folder")
     assert_one_line_error(call(command, tmp_path / "empty"), 2, "empty has no manifest.json", "wds-tools pack")
@@ -559,13 +559,13 @@ def test_a_damaged_manifest_or_index_is_one_line_and_exit_code_1(call: Call, pac
 # --- verify ---
 
 
-def test_verify_says_what_is_whole(call: Call, packed: Path) -> None:
+def test_verify_reports_an_undamaged_dataset(call: Call, packed: Path) -> None:
     result = call("verify", packed)
     assert (result.code, result.err) == (0, "")
-    assert re.fullmatch(rf"{packed} is whole: 400 samples in 7 shards, 6.37 MB, checked in [\d.]+ s\n", result.out)
+    assert re.fullmatch(rf"{packed} is undamaged: 400 samples in 7 shards, 6.37 MB, checked in [\d.]+ s\n", result.out)
 
 
-def test_verify_names_shard_key_field_and_byte_of_damage(packed_copy: Path) -> None:
+def test_verify_reports_shard_key_field_and_byte_of_damage(packed_copy: Path) -> None:
     flip(packed_copy / SHARD, 600)
     result = process("verify", packed_copy)
     assert (result.code, result.err) == (1, "")
@@ -573,12 +573,12 @@ def test_verify_names_shard_key_field_and_byte_of_damage(packed_copy: Path) -> N
     assert re.match(
         rf"damage: shard {SHARD}, key \d{{9}}, field jpg, byte 512: the XXH3-64 of its [\d,]+ bytes is", first
     )
-    assert f"{packed_copy} is damaged: 1 damage in {SHARD}; copy those again, or pack again" in last
+    assert f"{packed_copy} is damaged: 1 damaged part in {SHARD}; copy these files again, or pack again" in last
 
 
 def test_verify_lists_all_damage(call: Call, packed_copy: Path) -> None:
     flip(packed_copy / "shard-000000.tar", 600)
-    cut(packed_copy / SHARD)
+    truncate(packed_copy / SHARD)
     (packed_copy / "shard-000002.tar").unlink()
     result = call("verify", packed_copy)
     assert result.code == 1
@@ -586,17 +586,17 @@ def test_verify_lists_all_damage(call: Call, packed_copy: Path) -> None:
         f"damage: shard shard-00000{i}.tar" for i in (0, 1)
     ]
     assert "shard shard-000002.tar: " in result.out
-    assert "3 damages in shard-000000.tar, shard-000001.tar, shard-000002.tar;" in result.out
+    assert "3 damaged parts in shard-000000.tar, shard-000001.tar, shard-000002.tar;" in result.out
 
 
-def test_verify_of_a_damaged_manifest_is_damage(call: Call, packed_copy: Path) -> None:
+def test_verify_reports_a_damaged_manifest(call: Call, packed_copy: Path) -> None:
     (packed_copy / "manifest.json").write_text("{")
     result = call("verify", packed_copy)
     assert (result.code, result.err) == (1, "")
     assert "damage: shard manifest.json: " in result.out
 
 
-def test_a_manifest_edited_on_purpose_is_damage_until_it_is_resealed(packed_copy: Path) -> None:
+def test_an_edited_manifest_is_reported_as_damaged_until_it_is_resealed(packed_copy: Path) -> None:
     path = packed_copy / "manifest.json"
     path.write_text(path.read_text().replace('"cat"', '"chat"'))
     result = process("verify", packed_copy)
@@ -604,7 +604,9 @@ def test_a_manifest_edited_on_purpose_is_damage_until_it_is_resealed(packed_copy
     assert "copy it again, or, if you edited it on purpose" in result.out
     result = process("reseal", packed_copy)
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"{path} had changed since it got its checksum; it has a new one now: 400 samples")
+    assert result.out.startswith(
+        f"{path} was changed after its checksum was computed; it has a new checksum now: 400 samples"
+    )
     assert process("verify", packed_copy).code == 0
     assert "nothing was written" in process("reseal", packed_copy).out
 
@@ -617,28 +619,28 @@ def test_verify_notes_a_manifest_without_a_checksum(packed_copy: Path) -> None:
     result = process("verify", packed_copy)
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("note: manifest.json is of version 1 and has no checksum")
-    assert "is whole: 400 samples" in result.out
+    assert "is undamaged: 400 samples" in result.out
 
 
-def test_verify_mentions_files_that_are_no_part(call: Call, packed_copy: Path) -> None:
+def test_verify_lists_files_that_are_not_part_of_the_dataset(call: Call, packed_copy: Path) -> None:
     (packed_copy / "stray.tar").write_bytes(b"x")
     result = call("verify", packed_copy)
     assert result.code == 0
-    assert "not part of the dataset, so never read: stray.tar\n" in result.out
+    assert "not part of the dataset and never read: stray.tar\n" in result.out
 
 
-def test_verify_that_cannot_read_exits_with_2(call: Call, packed_copy: Path) -> None:
+def test_verify_exits_with_2_if_a_shard_cannot_be_read(call: Call, packed_copy: Path) -> None:
     (packed_copy / SHARD).unlink()
     (packed_copy / SHARD).mkdir()
     result = call("verify", packed_copy)
     assert result.code == 2
     assert f"not checked: shard {SHARD}: " in result.out
-    assert "could not be checked whole" in result.out
+    assert "could not be checked completely" in result.out
     flip(packed_copy / "shard-000002.tar", 600)
-    assert call("verify", packed_copy).code == 1  # damage is certain, whatever else could not be read
+    assert call("verify", packed_copy).code == 1  # damage matters more than a shard that could not be read
 
 
-def test_verify_writes_json(call: Call, packed_copy: Path) -> None:
+def test_verify_prints_json(call: Call, packed_copy: Path) -> None:
     assert json.loads(call("verify", packed_copy, "--json").out)["ok"] is True
     flip(packed_copy / SHARD, 600)
     result = call("verify", packed_copy, "--json")
@@ -650,7 +652,7 @@ def test_verify_writes_json(call: Call, packed_copy: Path) -> None:
 # --- merge and unpack ---
 
 
-def test_merge_joins_datasets_and_says_how(call: Call, six_photos: Path, tmp_path: Path) -> None:
+def test_merge_prints_how_many_shards_it_linked_and_copied(call: Call, six_photos: Path, tmp_path: Path) -> None:
     for number in range(2):
         call("pack", six_photos, tmp_path / str(number), "--workers", "1", "--seed", str(number))
     result = call("merge", tmp_path / "0", tmp_path / "1", "-o", tmp_path / "both")
@@ -659,14 +661,14 @@ def test_merge_joins_datasets_and_says_how(call: Call, six_photos: Path, tmp_pat
     assert f"next: wds-tools verify {tmp_path}/both\n" in result.out
     assert call("verify", tmp_path / "both").code == 0
     again = call("merge", tmp_path / "0", tmp_path / "1", "-o", tmp_path / "both")
-    assert again.out.startswith(f"{tmp_path}/both was merged already: 12 samples")
+    assert again.out.startswith(f"{tmp_path}/both is already merged: 12 samples")
     other = call("merge", tmp_path / "0", "-o", tmp_path / "both")
     assert_one_line_error(other, 1, "holds another dataset", "--fresh")
     assert "(1 copied)" in call("merge", tmp_path / "0", "-o", tmp_path / "both", "--copy", "--fresh").out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["-o", "out"], "Missing argument 'DATASET...'"),
         (["a"], "Missing option '-o'"),
@@ -674,24 +676,24 @@ def test_merge_joins_datasets_and_says_how(call: Call, six_photos: Path, tmp_pat
         (["nowhere", "-o", "s3://bucket/out"], "is no local folder"),
     ],
 )
-def test_a_merge_that_cannot_be_is_one_line(call: Call, words: list[str], said: str) -> None:
-    assert_one_line_error(call("merge", *words), 2, said)
+def test_invalid_arguments_of_merge_are_one_line(call: Call, words: list[str], message: str) -> None:
+    assert_one_line_error(call("merge", *words), 2, message)
 
 
-def test_unpack_gives_the_folder_back_and_says_what_it_did(call: Call, six_photos: Path, tmp_path: Path) -> None:
+def test_unpack_restores_the_packed_folder_and_prints_a_summary(call: Call, six_photos: Path, tmp_path: Path) -> None:
     call("pack", six_photos, tmp_path / "packed", "--workers", "1", "--images", "keep")
     result = call("unpack", tmp_path / "packed", tmp_path / "out")
     assert (result.code, result.err) == (0, "")
     assert re.match(rf"unpacked 6 samples into {tmp_path}/out: 6 files, [\d.]+ kB, in [\d.]+ s\n", result.out)
     files = {name.removeprefix(str(tmp_path / "out")): data for name, data in tree(tmp_path / "out").items()}
     assert files == {name.removeprefix(str(six_photos)): data for name, data in tree(six_photos).items()}
-    assert "; 6 were there already" in call("unpack", tmp_path / "packed", tmp_path / "out").out
+    assert "; 6 of them existed already" in call("unpack", tmp_path / "packed", tmp_path / "out").out
     next((tmp_path / "out").glob("*/*")).write_bytes(b"mine")
     assert_one_line_error(call("unpack", tmp_path / "packed", tmp_path / "out"), 1, "--overwrite", "key 00000000")
     assert call("unpack", tmp_path / "packed", tmp_path / "out", "--overwrite").code == 0
 
 
-def test_unpack_takes_fields_and_a_layout(call: Call, foreign: Path, tmp_path: Path) -> None:
+def test_unpack_accepts_fields_and_a_layout(call: Call, foreign: Path, tmp_path: Path) -> None:
     call("index", foreign)
     assert call("unpack", foreign, tmp_path / "out", "--fields", "txt, cls").code == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.cls", "a.txt", "b.cls", "b.txt"]
@@ -703,7 +705,9 @@ def test_unpack_takes_fields_and_a_layout(call: Call, foreign: Path, tmp_path: P
     assert not (tmp_path / "x").exists()
 
 
-def test_an_interrupted_unpack_is_one_line_and_goes_on(packed: Path, photos: Path, tmp_path: Path) -> None:
+def test_an_interrupted_unpack_is_one_line_and_continues_when_run_again(
+    packed: Path, photos: Path, tmp_path: Path
+) -> None:
     code = (
         "import os, signal; from wds_tools import cli; from wds_tools.upkeep import restore\n"
         "put, left = restore.RestoreFolder.put, [50]\n"
@@ -715,16 +719,16 @@ def test_an_interrupted_unpack_is_one_line_and_goes_on(packed: Path, photos: Pat
         f"cli.main(['unpack', {str(packed)!r}, {str(tmp_path / 'out')!r}])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert_one_line_error(Result(run.returncode, run.stdout, run.stderr), 130, "the files so far are kept")
+    assert_one_line_error(Result(run.returncode, run.stdout, run.stderr), 130, "finished files are kept")
     assert not (tmp_path / "out" / ".unpacking").exists()
-    assert "were there already" in process("unpack", packed, tmp_path / "out").out
+    assert "existed already" in process("unpack", packed, tmp_path / "out").out
     assert len(list((tmp_path / "out").glob("*/*"))) == 400
 
 
 # --- how it ends ---
 
 
-def test_debug_shows_the_traceback_and_the_same_line(call: Call, tmp_path: Path) -> None:
+def test_debug_shows_the_traceback_before_the_same_line(call: Call, tmp_path: Path) -> None:
     result = call("--debug", "info", tmp_path)
     assert result.code == 2
     assert result.err.startswith("Traceback (most recent call last)")
@@ -751,7 +755,7 @@ def test_an_interrupt_is_one_line_and_exit_code_130(call: Call, packed: Path, mo
 
 
 @pytest.mark.parametrize("words", [["--help"], ["info"], ["verify", "--json"]])
-def test_a_reader_that_goes_away_ends_the_program_in_silence(packed: Path, words: list[str]) -> None:
+def test_a_closed_output_ends_the_program_silently(packed: Path, words: list[str]) -> None:
     command = [sys.executable, "-m", "wds_tools.cli", *words, *([] if "--help" in words else [str(packed)])]
     read, write = os.pipe()
     os.close(read)
@@ -760,7 +764,7 @@ def test_a_reader_that_goes_away_ends_the_program_in_silence(packed: Path, words
     assert (run.returncode, run.stderr) == (141, b"")
 
 
-def test_a_broken_pipe_elsewhere_is_an_error(call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_pipe_to_a_worker_is_an_error(call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise BrokenPipeError("to a worker")
 
@@ -772,11 +776,11 @@ def test_sample_writes_a_contact_sheet(call: Call, packed: Path, tmp_path: Path)
     out = tmp_path / "grid.png"
     result = call("sample", packed, "--out", out, "--count", "6", "--size", "32", "--view", "eval")
     assert result.code == 0
-    assert "6 samples" in result.out
+    assert result.out == f"wrote 6 samples of {packed} with view eval to {out}\n"
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_sample_of_what_cannot_be_shown_is_one_line(call: Call, packed: Path, tmp_path: Path) -> None:
+def test_an_error_of_sample_is_one_line(call: Call, packed: Path, tmp_path: Path) -> None:
     out = tmp_path / "grid.png"
     assert_one_line_error(call("sample", tmp_path / "none", "--out", out), 2, "no such folder")
     assert_one_line_error(call("sample", packed, "--out", out, "--view", "odd"), 2, "one of 'train', 'eval', 'whole'")
@@ -784,49 +788,49 @@ def test_sample_of_what_cannot_be_shown_is_one_line(call: Call, packed: Path, tm
     assert not out.exists()
 
 
-def test_bench_prints_a_table_and_writes_json(packed: Path, tmp_path: Path) -> None:
-    out, picture = tmp_path / "bench.json", tmp_path / "bench.svg"
+def test_bench_prints_a_table_and_writes_json_and_a_chart(packed: Path, tmp_path: Path) -> None:
+    out, chart = tmp_path / "bench.json", tmp_path / "bench.svg"
     words = ("bench", packed, "--against", "", "--rounds", "1", "--seconds", "0.2", "--workers", "1", "--json", out)
-    result = process(*words, "--plot", picture, "--batch-size", "32")
+    result = process(*words, "--plot", chart, "--batch-size", "32")
     assert result.code == 0, result.err
     assert "limit" in result.out
     assert [report["workers"] for report in json.loads(out.read_text())["reports"]] == [1]
-    assert picture.read_text().startswith("<svg")
+    assert chart.read_text().startswith("<svg")
 
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
     assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder", "mosaic")
 
 
-def test_a_signal_that_ends_the_program_is_named() -> None:
+def test_the_message_names_the_signal_that_ended_the_program() -> None:
     assert _explain(SystemExit(143), Run()) == ("ended by SIGTERM", 143)
 
 
-def test_bench_refuses_what_it_cannot_read_before_it_starts(call: Call, packed: Path) -> None:
+def test_bench_refuses_invalid_options_before_it_starts(call: Call, packed: Path) -> None:
     assert_one_line_error(call("bench", packed, "--workers", "2,many"), 2, "'many'", "1,2,4")
     assert_one_line_error(call("bench", packed, "--workers", "2,-1"), 2, "workers=-1; allowed are whole numbers of 1")
-    assert_one_line_error(call("bench", packed, "--workers", ""), 2, "names no number", "whole numbers of 1 and more")
+    assert_one_line_error(call("bench", packed, "--workers", ""), 2, "workers= is empty", "whole numbers of 1 and more")
     assert_one_line_error(call("bench", packed, "--python", "dali"), 2, "NAME=PATH")
     assert_one_line_error(call("bench", packed, "--plot", "bench.png"), 2, ".svg")
     assert_one_line_error(call("bench", packed / "nowhere", "--rounds", "1"), 2, "nowhere")
 
 
 def test_tune_prints_tables_and_a_call_that_runs(packed: Path, tmp_path: Path) -> None:
-    out, picture = tmp_path / "tune.json", tmp_path / "tune.svg"
+    out, chart = tmp_path / "tune.json", tmp_path / "tune.svg"
     words = ("tune", packed, "--view", "small", "--batch-size", "8", "--rounds", "1", "--seconds", "0.05")
-    result = process(*words, "--json", out, "--plot", picture)
+    result = process(*words, "--json", out, "--plot", chart)
     assert result.code == 0, result.err
     assert result.err.startswith("warming up\nround 1 of 1: num_workers=0")
-    told = json.loads(out.read_text())
-    assert f"{told['reason']}." in result.out
-    assert picture.read_text().startswith("<svg")
+    values = json.loads(out.read_text())
+    assert f"{values['reason']}." in result.out
+    assert chart.read_text().startswith("<svg")
     script = result.out[result.out.index("import wds_tools") :]
     end = "\nimages, labels = next(iter(loader))\nprint(loader.num_workers, tuple(images.shape))\nloader.close()\n"
     run = subprocess.run([sys.executable, "-c", script + end], capture_output=True, text=True, timeout=300, check=True)
-    assert run.stdout == f"{told['proposed']['num_workers']} (8, 3, 128, 128)\n"
+    assert run.stdout == f"{values['proposed']['num_workers']} (8, 3, 128, 128)\n"
 
 
-def test_tune_refuses_what_cannot_be_before_it_starts(call: Call, packed: Path, tmp_path: Path) -> None:
+def test_tune_refuses_invalid_options_before_it_starts(call: Call, packed: Path, tmp_path: Path) -> None:
     assert_one_line_error(call("tune", tmp_path), 2, "manifest")
     assert_one_line_error(call("tune", packed, "--view", "odd"), 2, "one of 'train', 'eval', 'small', 'raw'")
     assert_one_line_error(call("tune", packed, "--plot", "tune.png"), 2, ".svg")
@@ -837,9 +841,9 @@ def test_tune_refuses_what_cannot_be_before_it_starts(call: Call, packed: Path, 
         assert_one_line_error(call("tune", packed, "--device", "cuda"), 1, "sees 0 CUDA devices")
 
 
-def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> None:
-    told = call("plan", packed, "--batch-size", "32", "--world-size", "2", "--step-seconds", "0.1", "--size", "64")
-    assert told.code == 0
+def test_plan_prints_a_forecast_of_an_epoch(call: Call, packed: Path) -> None:
+    result = call("plan", packed, "--batch-size", "32", "--world-size", "2", "--step-seconds", "0.1", "--size", "64")
+    assert result.code == 0
     for words in (
         "400 samples in 7 shards",
         "6 of 64 samples",
@@ -847,13 +851,13 @@ def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> N
         "1.00 of a full shuffle",
         "MB/s",
     ):
-        assert words in told.out, words
+        assert words in result.out, words
     as_json = json.loads(call("plan", packed, "--batch-size", "32", "--shuffle", "no", "--json").out)
     assert (as_json["steps"], as_json["window_samples"]) == (12, 0)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--batch-size", "500"], "500 samples"),
         (["--shuffle", "odd"], "allowed are yes, no"),
@@ -866,14 +870,14 @@ def test_plan_tells_an_epoch_before_it_is_trained(call: Call, packed: Path) -> N
         (["--step-seconds", "-1"], "step_seconds=-1.0; allowed are numbers above 0"),
     ],
 )
-def test_what_cannot_be_planned_is_one_line(call: Call, packed: Path, words: list[str], said: str) -> None:
-    assert_one_line_error(call("plan", packed, *words), 2, said)
+def test_invalid_options_of_plan_are_one_line(call: Call, packed: Path, words: list[str], message: str) -> None:
+    assert_one_line_error(call("plan", packed, *words), 2, message)
 
 
 def test_plan_draws_the_shuffle(call: Call, packed: Path, tmp_path: Path) -> None:
-    told = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "shuffle.svg")
-    assert told.code == 0
-    assert told.out.endswith(f"picture: {tmp_path / 'shuffle.svg'}\n")
+    result = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "shuffle.svg")
+    assert result.code == 0
+    assert result.out.endswith(f"chart: {tmp_path / 'shuffle.svg'}\n")
     drawn = (tmp_path / "shuffle.svg").read_bytes()
     words = [text.text for text in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     assert {"shuffled when packed", "measured on the labels", "this window", "What a batch of 32 comes from"} <= {
@@ -881,14 +885,14 @@ def test_plan_draws_the_shuffle(call: Call, packed: Path, tmp_path: Path) -> Non
     }
     as_json = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "shuffle.svg", "--json")
     assert json.loads(as_json.out)["steps"] == 12
-    assert as_json.err == f"picture: {tmp_path / 'shuffle.svg'}\n"
+    assert as_json.err == f"chart: {tmp_path / 'shuffle.svg'}\n"
     assert (tmp_path / "shuffle.svg").read_bytes() == drawn
     assert call("plan", packed, "--batch-size", "32", "--shuffle", "no", "--plot", tmp_path / "none.svg").code == 0
     assert "this window" not in (tmp_path / "none.svg").read_text()
 
 
-def test_plan_draws_only_svg_and_only_where_it_can_write(call: Call, packed: Path, tmp_path: Path) -> None:
+def test_plan_draws_only_svg_and_only_in_an_existing_folder(call: Call, packed: Path, tmp_path: Path) -> None:
     assert_one_line_error(call("plan", packed, "--plot", tmp_path / "a.png"), 2, "a.png", ".svg")
-    told = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "nowhere" / "a.svg")
-    assert (told.code, told.err.startswith("error: cannot write")) == (1, True)
+    result = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "nowhere" / "a.svg")
+    assert (result.code, result.err.startswith("error: cannot write")) == (1, True)
     assert list(tmp_path.iterdir()) == []

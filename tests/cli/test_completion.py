@@ -1,4 +1,4 @@
-"""Tab completion, in a real bash on a terminal of its own."""
+"""Tab completion, in a real bash in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from terminals import in_terminal
 
 from wds_tools.bench.tune import VIEWS as TUNE_VIEWS
-from wds_tools.bench.workloads import WORKS
+from wds_tools.bench.workloads import WORKLOADS
 from wds_tools.cli import cli
 from wds_tools.inspection.contact_sheet import VIEWS as SHEET_VIEWS
 from wds_tools.order.planner import Tail
@@ -24,7 +24,7 @@ from wds_tools.packing.transcode import Images
 from wds_tools.upkeep.unpacker import UnpackLayout
 
 ROOT = Path(__file__).parents[2]
-# What is completed is not run: the program says which words it got.
+# Prints its arguments instead of running a command.
 PROGRAM = f"""#!/bin/sh
 [ -z "$_WDS_TOOLS_COMPLETE" ] || exec {sys.executable} -m wds_tools.cli
 printf 'got:'; printf ' <%s>' "$@"; echo
@@ -35,7 +35,7 @@ Type = Callable[[str], list[str]]
 
 @pytest.fixture
 def typed(tmp_path: Path) -> Type:
-    """Return a function that types a line into bash, with Tab where ``\\t`` is, and returns the words that result."""
+    """Return a function that types a line into bash, ``\\t`` being Tab, and returns the completed words."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "wds-tools"
     program.write_text(PROGRAM)
@@ -48,14 +48,14 @@ def typed(tmp_path: Path) -> Type:
         shell = [shutil.which("bash"), "--norc", "--noprofile", "-i"]
         code, out = in_terminal(shell, typed="\n".join(lines) + "\n", cwd=tmp_path, env=environment_of(tmp_path))
         assert code == 0, out
-        (told,) = [part for part in out.replace("\r", "").splitlines() if part.startswith("got:")]
-        return told.removeprefix("got: <").removesuffix(">").split("> <")
+        (result,) = [part for part in out.replace("\r", "").splitlines() if part.startswith("got:")]
+        return result.removeprefix("got: <").removesuffix(">").split("> <")
 
     return run
 
 
 def environment_of(folder: Path) -> dict[str, str]:
-    """Return an environment in which bash knows of nothing but the program."""
+    """Return an environment in which bash finds the program and no completions of other programs."""
     return {
         "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
@@ -69,7 +69,7 @@ def environment_of(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("wds-tools reind\tx", ["reindx"]),  # nothing fits
+        ("wds-tools reind\tx", ["reindx"]),  # no match
         ("wds-tools verif\tshar\t", ["verify", "shards/"]),
         ("wds-tools pac\tmy-\t a --stri\t--im\tkee\t", ["pack", "my-photos/", "a", "--strict", "--images", "keep"]),
         ("wds-tools pack --from parq\tx y", ["pack", "--from", "parquet", "x", "y"]),
@@ -82,16 +82,16 @@ def test_bash_completes_commands_options_values_and_paths(typed: Type, line: str
 
 
 @pytest.mark.parametrize(
-    ("shell", "said"), [("bash", "complete -o"), ("zsh", "#compdef wds-tools"), ("fish", "complete ")]
+    ("shell", "start"), [("bash", "complete -o"), ("zsh", "#compdef wds-tools"), ("fish", "complete ")]
 )
-def test_each_shell_gets_its_script(shell: str, said: str) -> None:
+def test_each_shell_gets_its_script(shell: str, start: str) -> None:
     done = complete(f"{shell}_source")
     assert (done.returncode, done.stderr) == (0, "")
-    assert said in done.stdout
+    assert start in done.stdout
     assert "Usage:" not in done.stdout
 
 
-def test_another_shell_is_an_error_that_names_those_that_are_known() -> None:
+def test_an_unknown_shell_is_an_error_that_lists_the_known_ones() -> None:
     done = complete("csh_source")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -115,13 +115,11 @@ def complete(instruction: str) -> subprocess.CompletedProcess[str]:
         ("plan", "tail", get_args(Tail)),
         ("sample", "view", SHEET_VIEWS),
         ("tune", "view", TUNE_VIEWS),
-        ("bench", "view", tuple(WORKS)),
+        ("bench", "view", tuple(WORKLOADS)),
         ("unpack", "layout", get_args(UnpackLayout)),
     ],
 )
-def test_the_values_that_are_offered_are_those_that_are_allowed(
-    command: str, option: str, allowed: tuple[str, ...]
-) -> None:
+def test_the_choices_of_an_option_are_the_allowed_values(command: str, option: str, allowed: tuple[str, ...]) -> None:
     (found,) = [one for one in cli.commands[command].params if one.name == option]
     assert isinstance(found.type, click.Choice)
     assert tuple(found.type.choices) == allowed

@@ -1,4 +1,4 @@
-"""What the command line writes where: to a terminal, to a log, to a pipe that closes, to a full disk."""
+"""The output of the command line on a terminal, in a log, to a closed pipe and to a full disk."""
 
 from __future__ import annotations
 
@@ -20,32 +20,41 @@ COMMANDS = {
     "unpack": "unpack {packed} {out}",
     "verify": "verify {packed}",
 }
-"""The commands that may take long, and show a bar."""
+"""The commands that can take long, and therefore show a progress bar."""
 
 
 @pytest.fixture
 def words(request: pytest.FixtureRequest, photos: Path, packed: Path, packed_copy: Path, tmp_path: Path) -> list[str]:
-    """Return the words of a command."""
-    places = {"photos": photos, "packed": packed, "copy": packed_copy, "out": tmp_path / "out"}
-    return COMMANDS[request.param].format(**places).split()
+    """Return the arguments of a command."""
+    paths = {"photos": photos, "packed": packed, "copy": packed_copy, "out": tmp_path / "out"}
+    return COMMANDS[request.param].format(**paths).split()
 
 
 @pytest.mark.parametrize("words", COMMANDS, indirect=True)
-def test_a_terminal_shows_how_far_it_is(words: list[str]) -> None:
+def test_a_terminal_shows_a_progress_bar(words: list[str]) -> None:
     code, shown = in_terminal([*PROGRAM, *words])
     assert code == 0, shown
     assert "100%|" in shown
 
 
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"CI": "true"}])
+@pytest.mark.parametrize("words", ["verify"], indirect=True)
+def test_a_dumb_terminal_and_a_ci_job_show_no_progress_bar(words: list[str], variables: dict[str, str]) -> None:
+    code, shown = in_terminal([*PROGRAM, *words], env={**os.environ, "TERM": "xterm", "CI": "", **variables})
+    assert code == 0, shown
+    assert "is undamaged" in shown
+    assert "%|" not in shown
+
+
 @pytest.mark.parametrize("words", COMMANDS, indirect=True)
-def test_a_log_gets_lines_without_bars_and_control_characters(words: list[str]) -> None:
+def test_a_log_has_no_progress_bars_and_no_control_characters(words: list[str]) -> None:
     done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=300, check=True)
     assert done.stderr == ""
     assert done.stdout.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("command", ["info", "verify --json", "plan --json --batch-size 8"])
-def test_an_output_that_cannot_be_written_is_one_line_and_a_failure(packed: Path, command: str) -> None:
+def test_a_full_disk_for_the_output_is_one_line_and_a_failure(packed: Path, command: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*PROGRAM, *command.split(), packed],
@@ -59,19 +68,19 @@ def test_an_output_that_cannot_be_written_is_one_line_and_a_failure(packed: Path
     assert done.stderr == "error: No space left on device\n"
 
 
-def test_an_error_that_cannot_be_told_still_has_its_exit_code(tmp_path: Path) -> None:
+def test_an_error_that_cannot_be_printed_still_has_its_exit_code(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         assert subprocess.run([*PROGRAM, "info", tmp_path], stderr=full, timeout=300, check=False).returncode == 2
 
 
-def test_nobody_has_to_listen(packed: Path) -> None:
+def test_a_closed_stdout_is_no_error(packed: Path) -> None:
     run = f"import os, sys; os.close(1); os.execv(sys.executable, {[*PROGRAM, 'info', str(packed)]!r})"
     done = subprocess.run([sys.executable, "-c", run], stderr=subprocess.PIPE, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("command", ["tune", "bench"])
-def test_figures_are_not_gathered_for_a_file_that_cannot_be_written(packed: Path, tmp_path: Path, command: str) -> None:
+def test_nothing_is_measured_if_an_output_file_cannot_be_written(packed: Path, tmp_path: Path, command: str) -> None:
     for option in ("--json", "--plot"):
         done = subprocess.run(
             [*PROGRAM, command, packed, option, tmp_path / "none" / "a.svg"],
@@ -81,10 +90,10 @@ def test_figures_are_not_gathered_for_a_file_that_cannot_be_written(packed: Path
             check=False,
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"error: {tmp_path}/none/a.svg cannot be written: there is no folder {tmp_path}/none\n"
+        assert done.stderr == f"error: cannot write {tmp_path}/none/a.svg: no folder {tmp_path}/none\n"
 
 
-def test_a_reader_that_leaves_early_ends_a_long_command_in_silence(packed: Path) -> None:
+def test_a_reader_that_closes_the_output_ends_a_long_command_silently(packed: Path) -> None:
     """``wds-tools tune ... 2>&1 | head -1``."""
     read, write = os.pipe()
     command = [*PROGRAM, "tune", packed, "--view", "small", "--batch-size", "8", "--rounds", "1", "--seconds", "0.05"]

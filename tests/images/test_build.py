@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def sources(tmp_path: Path) -> Path:
     """Return a copy of the files of a source distribution."""
     folder = tmp_path / "sources"
     folder.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "wds_tools", folder / "wds_tools", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     return folder
@@ -176,6 +177,70 @@ def test_a_failed_editable_install_removes_the_old_module(sources: Path, tmp_pat
     arguments = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
     subprocess.run([sys.executable, *arguments, "--editable", str(sources)], check=True, capture_output=True)
     assert not module.exists()
+
+
+BENCH = """
+import wds_tools.bench.dataset as dataset
+from wds_tools.cli import main
+dataset.EPOCH_IMAGES = 40
+main()
+"""
+
+
+def test_a_wheel_has_no_peers_of_the_benchmark_and_measures_only_our_loader_and_the_limit(
+    sources: Path, few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_COMPILE", "0")
+    with zipfile.ZipFile(build_wheel(sources, tmp_path / "out")) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "site")
+    assert "wds_tools/bench/registry.py" in names
+    assert not [name for name in names if "peers" in name]
+    words = ["bench", few, "--rounds", "1", "--seconds", "0.1", "--workers", "1", "--batch-size", "8"]
+    done = subprocess.run(
+        [sys.executable, "-c", BENCH, *words],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "imagefolder, webdataset: not part of this installation" in done.stdout
+    assert "in the source repository only" in done.stdout
+    rows = [line.split()[0] for line in done.stdout.partition("images/s")[2].split("\n\n")[0].splitlines()[1:]]
+    assert rows == ["limit", "ours"]  # crop-ready is packed by the compiled module
+
+
+def test_the_source_distribution_has_the_peers_of_the_benchmark(sources: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'wds_tools/images/csrc'); import build_backend as b; b.build_sdist(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "out"], cwd=sources, check=True, capture_output=True)
+    (path,) = (tmp_path / "out").glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    folder = sources / "wds_tools" / "bench" / "peers"
+    peers = {path.relative_to(sources).as_posix() for path in folder.glob("*.py")}
+    assert len(peers) > 10
+    assert peers <= packed
+
+
+def test_an_editable_install_has_the_peers_of_the_benchmark(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_COMPILE", "0")
+    words = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
+    subprocess.run([sys.executable, *words, "--editable", str(sources)], check=True, capture_output=True)
+    code = (
+        "import importlib.util, site, sys; site.addsitedir(sys.argv[1]);"
+        "print(*importlib.util.find_spec('wds_tools').submodule_search_locations)"
+    )
+    # Without this environment's site-packages, in which wds_tools is installed too.
+    command = [sys.executable, "-IS", "-c", code, str(tmp_path / "site")]
+    found = subprocess.check_output(command, cwd=tmp_path, text=True).strip()
+    assert Path(found) == sources / "wds_tools"
+    assert (Path(found) / "bench" / "peers" / "webdataset.py").is_file()
 
 
 def test_the_package_is_installed_without_the_module_if_it_does_not_compile(sources: Path, tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_it_works_where_nothing_can_be_imported(packed: Path, tmp_path: Path) ->
     done = doctor(packed, path=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert "numpy cannot be imported: ImportError: broken; " in done.stdout
-    assert "dataset    note     not looked at" in done.stdout
+    assert "dataset    note     not checked: " in done.stdout
 
 
 FAKE_TORCH = """

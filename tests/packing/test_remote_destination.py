@@ -523,13 +523,13 @@ def test_a_second_packer_on_this_machine_is_refused(src, bucket):
 
 def test_the_command_says_where_the_dataset_is(src, bucket, capsys):
     command = ["pack", str(src), url_of(bucket), "--shard-bytes", "12000", "--images", "keep", "--workers", "1"]
-    for words in ("packed 15 images in 5 shards", "was packed already"):
+    for words in ("packed 15 images in 5 shards", "is already packed"):
         with pytest.raises(SystemExit) as ended:
             wt_main(command)
         assert ended.value.code == 0
         said = capsys.readouterr().out
         assert words in said
-        assert f"{url_of(bucket)}/skipped.jsonl says which and why" in said
+        assert f"{url_of(bucket)}/skipped.jsonl lists them with the reasons" in said
         assert f"next: wds-tools info {url_of(bucket)}" in said
 
 

@@ -1,6 +1,7 @@
 """What runs in the process of a loader, started by `start`: commands come in over a pipe, replies go back.
 
-Both are JSON, so that a loader can run in another environment, which has only numpy and the loader's own packages.
+Both are JSON, so that a loader can run in another environment, which has only numpy and the
+loader's own packages.
 """
 
 from __future__ import annotations

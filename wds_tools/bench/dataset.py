@@ -1,7 +1,8 @@
 """The dataset that all loaders read: the user's images, unpacked into a temporary folder and packed again from there.
 
-All loaders get the same images the same number of times. A small dataset is repeated: loaders pause between epochs, and
-with epochs of a second the pause would be measured. Of a large dataset the first part is taken.
+All loaders get the same images the same number of times. A small dataset is repeated: loaders pause
+between epochs, and with epochs of a second the pause would be measured. Only the first images of a
+large dataset are used.
 """
 
 from __future__ import annotations

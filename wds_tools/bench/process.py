@@ -41,7 +41,7 @@ class LoaderProcess:
         self.versions: dict[str, str] = {}
         self._log = folder / f"{name}.log"
         self._pipe, child_pipe = multiprocessing.Pipe()
-        # In a session of its own: Ctrl-C does not reach it, and one signal ends it with all its workers.
+        # In a new process group: Ctrl-C does not reach it, and one signal ends all its workers too.
         with self._log.open("wb") as log, child_pipe:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [python or sys.executable, str(_START), str(child_pipe.fileno()), name, str(folder)],
@@ -91,7 +91,8 @@ class LoaderProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(ProcessLookupError):
-            # SIGTERM first: multiprocessing's resource tracker survives it and removes what the others leave.
+            # SIGTERM first: multiprocessing's resource tracker survives it and removes what the
+            # others leave.
             os.killpg(self._process.pid, signal.SIGTERM)
             self._wait_for_group(time.monotonic() + _TERMINATE_SECONDS)
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -155,8 +156,8 @@ def loader_processes(names: Iterable[str], folder: Path, pythons: Mapping[str, s
 def _environment(folder: Path, *, foreign: bool) -> dict[str, str]:
     """Return the variables for a loader process.
 
-    Its temporary files go into our temporary folder, which is removed. The Python of another environment must not find
-    packages of this one.
+    Its temporary files go into our temporary folder, which is removed. The Python of another
+    environment must not find packages of this one.
     """
     variables = dict(os.environ)
     temporary = folder / "tmp"

@@ -46,7 +46,7 @@ def workers(pid: int) -> list[int]:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process and all its descendants, including those that have ended."""
-    # utime, stime, and those of children that were waited for: fields 14 to 17 of stat, 11 to 14 after the name
+    # utime, stime, cutime and cstime (of ended children): indexes 11 to 14 after the name
     ticks = [sum(int(field) for field in fields[11:15]) for member in process_tree(pid) if (fields := _stat(member))]
     return sum(ticks) * TICK_SECONDS
 

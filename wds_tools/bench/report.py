@@ -23,7 +23,8 @@ class Round:
         seconds: Elapsed time.
         cpu_seconds: CPU time of the process and its workers.
         memory_bytes: Memory of all of them at the end, without the page cache.
-        first_batch_seconds: From the creation of the loader to its first batch, before the measurement.
+        first_batch_seconds: From the creation of the loader to its first batch, before the
+            measurement.
     """
 
     images: int
@@ -89,10 +90,11 @@ class BenchReport:
         batch_size: Images per batch.
         rounds: Measurements by loader; round i of all loaders took place one after another.
         missing: Loaders that were not measured, or failed, with the reason.
-        pixels: Difference from our pixels in a fixed crop of the first images, of 255 levels: mean over an image,
-            median over the images.
+        pixels: Difference from our pixels in a fixed crop of the first images, of 255 levels: mean
+            over an image, median over the images.
         prepared: By loader, for those that have a format of their own.
-        crop_ready: Whether the dataset is crop-ready, so that all loaders decode files with restart markers.
+        crop_ready: Whether the dataset is crop-ready, so that all loaders decode files with restart
+            markers.
         stages: Microseconds per image of each stage of our loader; empty unless measured.
         load: Load average of the machine before the start, as in ``os.getloadavg``.
         machine: Processor, cores and versions.

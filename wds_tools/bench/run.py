@@ -40,15 +40,18 @@ def bench(
 ) -> BenchReports:
     """Measure our loader on a dataset, beside other loaders and the speed of decoding alone.
 
-    Each loader runs in its own process. All get the same images, which are unpacked and packed again in a temporary
-    folder. Rounds alternate (A B C D A B C D ...). Start and warm-up are not measured, nor is the time in which a peer
-    writes the images in its own format.
+    Each loader runs in its own process. All get the same images, which are unpacked and packed
+    again in a temporary folder. Rounds alternate (A B C D A B C D ...). Start and warm-up are not
+    measured, nor is the time in which a peer writes the images in its own format.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
-        view: The workload, a name in `WORKLOADS`: ``train``, ``eval``, ``small``, ``raw`` or ``bytes``.
-        against: Peers to compare with, names in `PEERS`. Those that are not installed are skipped and reported.
-        workers: Processes or threads that decode, for each loader; several numbers are measured one after another.
+        view: The workload, a name in `WORKLOADS`: ``train``, ``eval``, ``small``, ``raw`` or
+            ``bytes``.
+        against: Peers to compare with, names in `PEERS`. Those that are not installed are skipped
+            and reported.
+        workers: Processes or threads that decode, for each loader; several numbers are measured one
+            after another.
         rounds: How often each loader is measured.
         seconds: Minimum duration of a round.
         batch_size: Samples per batch; by default that of the workload.
@@ -57,7 +60,8 @@ def bench(
         progress: Called with a line of text before and after each step.
 
     Returns:
-        The measurements: ``to_text()`` returns them as tables, ``to_dict()`` as JSON values, ``to_svg()`` as a chart.
+        The measurements: ``to_text()`` returns them as tables, ``to_dict()`` as JSON values,
+        ``to_svg()`` as a chart.
 
     Raises:
         OptionError: An invalid argument, or the system is not Linux.

@@ -1,4 +1,4 @@
-"""One benchmark session: every loader is asked the same in turn, and the answers become reports."""
+"""One benchmark: sends each command to all loaders in turn and collects the results in reports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from wds_tools.bench.report import BenchReport, Prepared, Round
 from wds_tools.bench.scaling import BenchReports
 from wds_tools.bench.workloads import Setup
 from wds_tools.errors import WorkerError
+from wds_tools.wording import counted
 
 _FIRST_BATCH_SECONDS = 120.0  # allowed to a slow loader
 _PREPARE_SECONDS = 1800.0  # allowed to a slow writer of the largest dataset
@@ -85,9 +86,9 @@ class Session:
         ):
             measured = Round(**result)
             results.setdefault(process.name, []).append(measured)
-            with_workers = f" with {workers}" if workers != self._setup.workers or len(self._rounds) > 1 else ""
             self._progress(
-                f"round {number + 1} of {rounds}: {process.name}{with_workers} {measured.speed:,.0f} images/s"
+                f"round {number + 1} of {rounds}: {process.name}, {counted(workers, 'worker')}: "
+                f"{measured.speed:,.0f} images/s"
             )
 
     def measure_stages(self, counts: Sequence[int], seconds: float) -> None:
@@ -96,7 +97,7 @@ class Session:
         for workers in counts:
             values = {**self._values(ours, workers), "seconds": seconds}
             self._stages[workers] = ours.call("measure_stages", values, timeout=_FIRST_BATCH_SECONDS + 6 * seconds)
-            self._progress(f"stages of our loader measured, workers: {workers}")
+            self._progress(f"stages of our loader, {counted(workers, 'worker')}: measured")
 
     def reports(self, dataset: BenchDataset, load: float, machine: dict[str, str]) -> BenchReports:
         """Return the results.

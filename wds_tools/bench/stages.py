@@ -1,7 +1,7 @@
 """How our loader spends its time: its functions are wrapped with timers, in the process of the benchmark only.
 
-The timer of a stage stops while a stage inside it runs, so the times add up to the total. The loader itself has no code
-for this: the wrappers are put in here and removed afterwards.
+The timer of a stage stops while a stage inside it runs, so the times add up to the total. The
+loader itself has no code for this: the wrappers are put in here and removed afterwards.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class _Timer:
 def measure_stages(setup: Setup, seconds: float) -> dict[str, float]:
     """Return the microseconds per sample of each stage; 0 for a stage that the workload does not have.
 
-    The stages of a worker are measured in this process, without workers; those of the main process with workers.
+    The stages of a worker are measured in this process, without workers; those of the main process
+    with workers.
     """
     torch.set_num_threads(1)  # as in a worker
     alone, samples, elapsed = _run(setup, seconds, num_workers=0)

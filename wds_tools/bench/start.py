@@ -1,8 +1,9 @@
 """The program of a loader process: ``python start.py FD NAME FOLDER``.
 
-A peer may be installed in an environment without wds_tools and its dependencies. So this file is run by its path and
-makes only `wds_tools.bench` importable: `wds_tools/__init__` does not run, and packages installed beside wds_tools do
-not hide those of the environment. Worker processes that are spawned run this file again.
+A peer may be installed in an environment without wds_tools and its dependencies. So this file is
+run by its path and makes only `wds_tools.bench` importable: `wds_tools/__init__` does not run, and
+packages installed beside wds_tools do not hide those of the environment. Worker processes that are
+spawned run this file again.
 """
 
 import sys

@@ -20,7 +20,8 @@ def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: 
     """Start a loader, warm it up, and measure it between two batches that are at least ``seconds`` apart.
 
     Args:
-        start: Returns a generator of the number of samples of each batch; closing it ends all workers.
+        start: Returns a generator of the number of samples of each batch; closing it ends all
+            workers.
         workers: Processes or threads that decode; 1 if only this process does.
         seconds: Minimum duration.
 
@@ -44,7 +45,8 @@ def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: 
 def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str, float]:
     """Measure images, time, CPU time and memory.
 
-    Workers that run in step deliver one batch each at about the same time, so a multiple of their number is measured.
+    Workers that run in step deliver one batch each at about the same time, so a multiple of their
+    number is measured.
     """
     images = count = 0
     cpu = procfs.cpu_seconds(os.getpid())

@@ -1,9 +1,9 @@
 """`tune()`: measures a dataset with different numbers of workers and different ``prefetch_factor``.
 
-All loaders are measured in this process, one after another: a process for each would import torch for two seconds every
-time, and the page cache is shared between processes anyway. Each measurement has its own order of samples, so that it
-does not profit from what the one before has read into the page cache. Rounds alternate, so that other work on the
-machine disturbs all settings alike.
+All loaders are measured in this process, one after another: a process for each would import torch
+for two seconds every time, and the page cache is shared between processes anyway. Each measurement
+has its own order of samples, so that it does not profit from what the one before has read into the
+page cache. Rounds alternate, so that other work on the machine disturbs all settings alike.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def tune(
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
-        view: ``train``, ``eval`` or ``small``, as in `bench`, or ``raw``: stored images, all of one size.
+        view: ``train``, ``eval`` or ``small``, as in `bench`, or ``raw``: stored images, all of one
+            size.
         batch_size: Samples per batch; by default that of the workload.
         device: Device that batches are copied to, such as ``cuda``; None leaves them in memory.
         rounds: How often each setting is measured.
@@ -55,7 +56,8 @@ def tune(
         progress: Called with a line of text after each step.
 
     Returns:
-        The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``to_svg()``, ``call()``.
+        The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``to_svg()``,
+        ``call()``.
 
     Raises:
         OptionError: An invalid argument, or the system is not Linux.

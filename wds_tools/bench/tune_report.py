@@ -63,7 +63,8 @@ def shares(rounds: Rounds) -> dict[int, Spread]:
 def smallest_sufficient(rounds: Rounds) -> int:
     """Return the smallest setting of at least 1 whose speed is sufficient.
 
-    0 workers are measured only for comparison: they would decode in the training loop, which waits meanwhile.
+    0 workers are measured only for comparison: they would decode in the training loop, which waits
+    meanwhile.
     """
     allowed = {key: measured for key, measured in rounds.items() if key > 0}
     return min(key for key, share in shares(allowed).items() if share.median >= SUFFICIENT)

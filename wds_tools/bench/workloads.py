@@ -65,7 +65,8 @@ class Setup:
         workload: Name in `WORKLOADS`.
         workers: Processes or threads that decode.
         batch_size: Samples per batch.
-        probes: The first images in the shards, as paths in ``tree``; their pixels are compared between loaders.
+        probes: The first images in the shards, as paths in ``tree``; their pixels are compared
+            between loaders.
     """
 
     name: str

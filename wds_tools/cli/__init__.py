@@ -1,7 +1,8 @@
-"""The command line. A command imports its work when it runs, so that ``wds-tools --help`` needs nothing but click.
+"""The command line. A command imports the code it runs only when it runs: ``wds-tools --help`` imports only click.
 
-Exit codes: 0 done, 1 failed (``verify``: damage), 2 wrong arguments or no dataset there (``verify``: could not
-check), 70 a defect of ours, 130 interrupted, 141 the reader of our output is gone.
+Exit codes: 0 success; 1 failure (``verify``: damage); 2 invalid arguments or no dataset
+(``verify``: could not check); 70 a bug in wds_tools; 130 interrupted; 141 the reader of the output
+has closed it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ import click
 
 from wds_tools import __version__
 from wds_tools.cli import create, inspect, transfer
-from wds_tools.cli.words import Run, example, one_line
+from wds_tools.cli.common import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
 COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT, STDERR = 1, 2
+_COMPLETION_HELP = """\b
+Tab completion:
+  bash: eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)" in ~/.bashrc
+  zsh:  eval "$(_WDS_TOOLS_COMPLETE=zsh_source wds-tools)" in ~/.zshrc"""
 
 
 class _Lines(logging.Formatter):
@@ -36,14 +41,14 @@ class _Lines(logging.Formatter):
         return f"{record.levelname.lower()}{process}: {super().format(record)}"
 
 
-class _InOrder(click.Group):
-    """Commands are listed in the order of the work, not of the alphabet."""
+class _OrderedGroup(click.Group):
+    """Lists the commands in the order in which they were added; click sorts them by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.commands)
 
 
-def _say_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         from wds_tools.inspection.machine import compiled_path
 
@@ -52,15 +57,18 @@ def _say_version(context: click.Context, _option: click.Parameter, wanted: bool)
 
 
 @click.group(
-    cls=_InOrder,
+    cls=_OrderedGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos")
-    + '\n\nTab completion: eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)" in ~/.bashrc; for zsh: zsh_source, in '
-    "~/.zshrc",
+    epilog=example("wds-tools pack photos/ shards/photos", "wds-tools info shards/photos") + "\n\n" + _COMPLETION_HELP,
 )
 @click.option("--debug", is_flag=True, help="Show debug messages, and the full traceback of an error.")
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and whether compiled code decodes JPEGs.",
 )
 @click.pass_obj
 def cli(run: Run, debug: bool) -> None:
@@ -93,32 +101,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit.
 
     Args:
-        arguments: Of the command line; None takes those of the process.
+        arguments: Command-line arguments; None takes those of the process.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # file names need not be text, nor terminals know all of it
+            stream.reconfigure(errors="backslashreplace")  # for file names that stdout cannot encode
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     run = Run()
-    if wanted := os.environ.get(COMPLETE):
-        sys.exit(_complete(wanted))
+    if instruction := os.environ.get(COMPLETE):
+        sys.exit(_complete(instruction))
     try:
-        # Not cli.main(), which exits with 1, our code for damage, when the reader of the output has gone.
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        with cli.make_context("wds-tools", words, obj=run) as context:
+        # Not cli.main(): it exits with 1, our code for damage, if the output is closed.
+        args = sys.argv[1:] if arguments is None else list(arguments)
+        with cli.make_context("wds-tools", args, obj=run) as context:
             code = cli.invoke(context) or 0
-        if sys.stdout is not None:  # closed by who started us
+        if sys.stdout is not None:  # None if the parent process has closed it
             sys.stdout.flush()
     except BaseException as error:
-        code = _end_with(error, run)
-    _drop_what_cannot_be_written()
+        code = _report_error(error, run)
+    _discard_unwritable_output()
     sys.exit(code)
 
 
-def _drop_what_cannot_be_written() -> None:
-    """Python writes what is left in its buffers when it exits; where it cannot, some releases end with code 120."""
+def _discard_unwritable_output() -> None:
+    """Flush the streams, or redirect them if that fails: some releases of Python would exit with code 120."""
     for stream, number in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
         try:
             if stream is not None:
@@ -127,30 +135,30 @@ def _drop_what_cannot_be_written() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-def _complete(wanted: str) -> int:
-    """Print what a shell asks for, the script that switches completion on or the words that fit; return the exit code.
+def _complete(instruction: str) -> int:
+    """Print what a shell asks for: its completion script, or the matching words. Return the exit code.
 
-    See https://click.palletsprojects.com/en/stable/shell-completion/; ``cli.main()`` would do the same.
+    ``cli.main()`` would do the same: https://click.palletsprojects.com/en/stable/shell-completion/
     """
     from click.shell_completion import shell_complete
 
-    if shell_complete(cli, {"obj": Run()}, "wds-tools", COMPLETE, wanted) == 0:
+    if shell_complete(cli, {"obj": Run()}, "wds-tools", COMPLETE, instruction) == 0:
         return 0
-    click.echo(f"error: {COMPLETE}={wanted!r}; allowed are bash_source, zsh_source and fish_source", err=True)
+    click.echo(f"error: {COMPLETE}={instruction!r}; allowed are bash_source, zsh_source and fish_source", err=True)
     return 2
 
 
-def _end_with(error: BaseException, run: Run) -> int:
-    """Say in one line what went wrong; return the exit code."""
+def _report_error(error: BaseException, run: Run) -> int:
+    """Print an error in one line; return the exit code."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
-    if isinstance(error, BrokenPipeError) and _reader_is_gone():
+    if isinstance(error, BrokenPipeError) and _stdout_is_closed():
         return 141
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return 2
     message, code = _explain(error, run)
-    with suppress(OSError):  # who cannot be told still gets the exit code
+    with suppress(OSError):  # the exit code is right even if stderr cannot be written
         if run.debug:
             traceback.print_exception(error)
         click.echo(f"error: {one_line(message)}", err=True)
@@ -158,30 +166,31 @@ def _end_with(error: BaseException, run: Run) -> int:
 
 
 def _explain(error: BaseException, run: Run) -> tuple[str, int]:
+    """Return the message and the exit code for an error."""
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "; ".join(filter(None, ("interrupted", run.after_interrupt))), 130
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
-        return f"ended by {signal.Signals(error.code - 128).name}", error.code  # bench cleans up behind itself
+        return f"ended by {signal.Signals(error.code - 128).name}", error.code  # bench turns signals into SystemExit
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "wds-tools"
         return f"{error.format_message()} See `{path} --help`.", 2
     if isinstance(error, WdsToolsError):
         return str(error), 2 if isinstance(error, (OptionError, NotADatasetError)) else run.failure_code
-    if said := _said_by_the_machine(error):
-        return said, run.failure_code
+    if message := _system_message(error):
+        return message, run.failure_code
     hint = "" if run.debug else "; run `wds-tools --debug ...` for the traceback"
     return f"unexpected {type(error).__name__}: {error}{hint}", 70
 
 
-def _said_by_the_machine(error: BaseException) -> str:
-    """Return what the system reports, such as a full disk behind our output; of anything else nothing."""
+def _system_message(error: BaseException) -> str:
+    """Return the message of an error of the operating system, such as a full disk; "" for any other error."""
     if not isinstance(error, OSError) or error.errno is None or isinstance(error, ConnectionError):
         return ""
     return f"{error.strerror}: {error.filename}" if error.filename else f"{error.strerror}"
 
 
-def _reader_is_gone() -> bool:
-    """A broken pipe may also be one to a worker, which is no reason to end in silence."""
+def _stdout_is_closed() -> bool:
+    """Return whether the reader of stdout has closed it; a broken pipe may also be one to a worker."""
     poll = select.poll()
     poll.register(STDOUT, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

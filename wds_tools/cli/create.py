@@ -1,4 +1,4 @@
-"""Commands that make datasets."""
+"""Commands that create and change datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from wds_tools.cli.words import FILE, PLACE, Run, amount, example, next_steps
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, next_steps
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,38 +18,46 @@ if TYPE_CHECKING:
     from wds_tools.packing.packer import PackReport
 
 
-_workers = click.option(
-    "--workers", type=int, help="Number of processes. By default as many as help, at most the cores."
-)
-_seed = click.option("--seed", default=0, show_default=True, help="Seed of the random order.")
+_IMAGES = click.Choice(["keep", "crop-ready", "resize", "raw"])
+
+_workers = click.option("--workers", type=int, help="Worker processes; by default automatic, at most one per core.")
+_seed = click.option("--seed", default=0, show_default=True, help="Seed of the one-time shuffle.")
 _column = click.option(
-    "--column", "columns", multiple=True, metavar="ROLE=NAME", help="Name of the column with the image, or the label."
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="ROLE=NAME",
+    help="Column to use as image or label, such as label=species; by default found by name. Repeatable.",
 )
 _strict = click.option(
-    "--strict", is_flag=True, help="Pack nothing if a file cannot be packed, and name all such files."
+    "--strict",
+    is_flag=True,
+    help="Pack nothing if a file cannot be packed, and list all such files; by default they are skipped.",
 )
-_images = click.option(
-    "--images",
-    type=click.Choice(["keep", "crop-ready", "resize", "raw"]),
-    help="What becomes of the images; see above.",
+_resize = click.option(
+    "--resize", metavar="SIZE", help="Shorter side in pixels, or WIDTHxHEIGHT; by default unchanged."
 )
-_resize = click.option("--resize", metavar="SIZE", help="Pixels of the shorter side, or WIDTHxHEIGHT.")
-_quality = click.option("--quality", type=int, help="Quality of resized JPEGs, 1 to 100.  [default: 90]")
+_quality = click.option("--quality", type=int, help="JPEG quality of resized images, 1 to 100.  [default: 90]")
+_fresh = click.option("--fresh", is_flag=True, help="Delete what an earlier pack left in DST, and start over.")
 
 
-def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+def _complete_format(_context: click.Context, _option: click.Parameter, prefix: str) -> list[CompletionItem]:
     from wds_tools.sources.detect import names_of_kinds
 
-    return [CompletionItem(name) for name in names_of_kinds() if name.startswith(begun)]
+    return [CompletionItem(name) for name in names_of_kinds() if name.startswith(prefix)]
 
 
 _from = click.option(
     "--from",
     "kind",
     metavar="FORMAT",
-    shell_complete=_formats,
-    help="What SRC is, such as csv, hdf5 or parquet, where its name does not tell.",
+    shell_complete=_complete_format,
+    help="Format of SRC, such as csv or hdf5; by default detected.",
 )
+
+
+def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
+    return click.option("--shard-bytes", metavar="SIZE", default=default, show_default=True, help=help_text)
 
 
 @click.command(
@@ -59,41 +67,52 @@ _from = click.option(
         "wds-tools pack photos/ s3://bucket/photos",
     )
 )
-@click.argument("src", type=FILE)
-@click.argument("dst", type=PLACE)
-@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard, such as 4MB or 256MiB.")
+@click.argument("src", type=LOCAL_PATH)
+@click.argument("dst", type=PATH_OR_URL)
+@_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @_seed
 @_workers
 @_from
 @_column
 @click.option(
     "--split",
-    metavar="SHARES",
-    help="Pack several datasets: train=0.9,val=0.1, or `folders` if SRC holds train/, val/.",
+    metavar="SPLITS",
+    help="Write one dataset per split: train=0.9,val=0.1, or `folders` if SRC contains train/, val/.",
 )
-@click.option("--classes", type=FILE, metavar="FILE", help="Class names by number, one per line.")
+@click.option(
+    "--classes",
+    type=LOCAL_PATH,
+    metavar="FILE",
+    help="Text file of class names in the order of class numbers; by default sorted by name.",
+)
 @_strict
-@click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
-@_images
+@_fresh
+@click.option(
+    "--images", type=_IMAGES, help="How to store images; see above. By default crop-ready, or resize with --resize."
+)
 @_resize
 @_quality
-@click.option("--verify-pixels", is_flag=True, help="Prove by decoding that crop-ready changes no pixel.")
+@click.option(
+    "--verify-pixels",
+    is_flag=True,
+    help="Verify each crop-ready JPEG by decoding; keep the original if a pixel differs.",
+)
 @click.option(
     "--spool",
-    type=FILE,
+    type=LOCAL_PATH,
     metavar="DIR",
-    help="Local folder for shards that are not uploaded yet.",
+    help="Local folder for shards that wait for upload; by default in the cache directory.",
 )
-@click.option("--keep-order", is_flag=True, help="Leave the samples in the order of SRC.")
-@click.option("--task-index", type=int, help="Pack one part of --task-count, numbered from 0 (for Slurm arrays).")
-@click.option("--task-count", type=int, help="Number of tasks that share DST; each is started by itself.")
-@click.option("--finish", is_flag=True, help="Complete what the tasks have packed.")
+@click.option("--keep-order", is_flag=True, help="Keep the order of SRC; by default the samples are shuffled once.")
+@click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count.")
+@click.option("--task-count", type=int, help="Number of tasks that share DST, such as those of a Slurm array.")
+@click.option("--finish", is_flag=True, help="Pack nothing; complete the dataset after all tasks have ended.")
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
     show_default=True,
-    help="Where the work runs: processes of this machine, or tasks of Ray.",
+    help="Pack in local processes or in Ray tasks.",
 )
 @click.pass_obj
 def pack(
@@ -122,29 +141,32 @@ def pack(
 ) -> None:
     """Pack images into WebDataset shards.
 
-    SRC is a folder with a subfolder for each class, or with images alone, which then get no labels; packed are .jpg,
-    .jpeg, .png and .webp. SRC may also be a table of paths (CSV, TSV, JSON Lines), Parquet, Arrow, HDF5, LMDB,
-    TFRecord, NumPy, .pt, Zarr, tar, zip, or WebDataset shards; docs/packing.md says what is taken from each.
+    SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
+    .png, .webp). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
+    Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
+    or WebDataset shards; see docs/packing.md.
 
-    DST becomes a dataset: shards, an index beside each, and manifest.json, which is written last. The same command
-    continues an interrupted pack. The bytes written do not depend on the number of workers.
+    DST becomes a dataset: shards, one index per shard, and manifest.json, which is written last.
+    Run the same command again to continue an interrupted pack. The bytes written do not depend on
+    the number of workers.
 
-    DST may be a URL such as s3://bucket/train: each shard is uploaded when it is finished, and then removed here.
+    DST can be a URL such as s3://bucket/train: each shard is uploaded when it is finished, and then
+    deleted locally.
 
     \b
-    --images keep        the files' own bytes
-    --images crop-ready  the same pixels; JPEGs get restart markers, so that a
-                         crop is decoded without the rest. The default
-    --images resize      JPEGs of the size given by --resize; the default with it
-    --images raw         stored pixels, for small images
-    """  # noqa: D301 - click's own mark of lines that stay as they are
+    --images keep        original bytes
+    --images crop-ready  identical pixels; JPEGs get restart markers, so that a
+                         crop can be decoded without the rest of the image
+    --images resize      JPEGs of the size given by --resize
+    --images raw         decoded pixels, for small images
+    """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.packing.packer import pack as pack_one
     from wds_tools.packing.splits import pack_splits
 
-    run.after_interrupt = "finished shards are kept, run the same command again to go on"
+    run.after_interrupt = "finished shards are kept; run the same command again to continue"
     if (task_index is None) != (task_count is None):
-        raise OptionError("--task-index and --task-count go together")
-    alone: dict[str, Any] = {
+        raise OptionError("--task-index and --task-count must be given together")
+    single: dict[str, Any] = {
         "shuffle": not keep_order,
         "task": None if task_index is None else (task_index, task_count),
         "finish": finish,
@@ -152,14 +174,15 @@ def pack(
     }
     if split is not None and (keep_order or finish or task_index is not None or engine != "local"):
         raise OptionError(
-            "--split packs several datasets: --keep-order, --task-index, --finish and --engine are for one"
+            "--split cannot be combined with --keep-order, --task-index, --finish or --engine: these options are for "
+            "a single dataset"
         )
-    pack_all: Callable[..., Any] = partial(pack_one, **alone) if split is None else partial(pack_splits, split=split)
-    made = pack_all(
+    pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
+    packed = pack_all(
         src,
         dst,
         kind=kind,
-        columns=_pairs(columns),
+        columns=_parse_columns(columns),
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -172,17 +195,21 @@ def pack(
         verify_pixels=verify_pixels,
         spool=spool,
     )
-    reports: dict[str, PackReport] = made if isinstance(made, dict) else {"": made}
+    reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}
     for report in reports.values():
         click.echo(_pack_summary(report))
     if all(report.complete for report in reports.values()):
         click.echo(_next_steps(reports))
     else:
-        click.echo("next: when all tasks have ended, the same with --finish")
+        click.echo("next: when all tasks have ended, run the same command with --finish in place of the task options")
 
 
 def _next_steps(reports: Mapping[str, PackReport]) -> str:
-    """Return what to do next with datasets, by the name of their split."""
+    """Return what to do with new datasets.
+
+    Args:
+        reports: Of the datasets, by name of the split.
+    """
     from wds_tools.packing.snippet import first_call, usual_side
 
     side = usual_side(report.manifest for report in reports.values())
@@ -197,7 +224,7 @@ def _next_steps(reports: Mapping[str, PackReport]) -> str:
 
 
 def _indexes(dataset: Path | str) -> Iterator[Index]:
-    """Yield the indexes of a local dataset; those at a URL would have to be fetched."""
+    """Yield the indexes of a local dataset, and none of a remote one: they would have to be downloaded."""
     from wds_tools.reading.shardset import open_shards
 
     if isinstance(dataset, Path):
@@ -205,12 +232,12 @@ def _indexes(dataset: Path | str) -> Iterator[Index]:
         yield from map(shards.index, range(len(shards.places)))
 
 
-def _pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return ``ROLE=NAME`` words as pairs."""
-    for word in words:
-        if "=" not in word:
-            raise OptionError(f"--column {word!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
-    return {role: name for role, _, name in (word.partition("=") for word in words)}
+def _parse_columns(values: Sequence[str]) -> dict[str, str]:
+    """Return the names of columns by role, from values such as ``image=path``."""
+    for value in values:
+        if "=" not in value:
+            raise OptionError(f"--column {value!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
+    return {role: name for role, _, name in (value.partition("=") for value in values)}
 
 
 def _pack_summary(report: PackReport) -> str:
@@ -218,40 +245,35 @@ def _pack_summary(report: PackReport) -> str:
     from wds_tools.storage import join
     from wds_tools.wording import counted
 
-    manifest, made = report.manifest, len(report.manifest.shards) - report.kept
+    manifest, written = report.manifest, len(report.manifest.shards) - report.kept
     classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else "no labels"
-    size = f"{amount(report.packed, len(manifest.shards), manifest.bytes, word='image')}, {classes}"
+    size = f"{amount(report.packed, len(manifest.shards), manifest.bytes, noun='image')}, {classes}"
     if not report.complete:
-        lines = [f"{report.dst} has {counted(len(manifest.shards), 'shard')} now: {size}"]
-    elif made == 0:
-        lines = [f"{report.dst} was packed already: {size}"]
+        lines = [f"{report.dst} now has {counted(len(manifest.shards), 'shard')}: {size}"]
+    elif written == 0:
+        lines = [f"{report.dst} is already packed: {size}"]
     else:
         speed = f" ({report.packed / max(report.seconds, 1e-9):,.0f} images/s)" if not report.kept else ""
-        kept = f"; kept {counted(report.kept, 'shard')} of an earlier run" if report.kept else ""
+        kept = f"; kept {counted(report.kept, 'shard')} from an earlier run" if report.kept else ""
         lines = [f"packed {size}, into {report.dst} in {report.seconds:.1f} s{speed}{kept}"]
     if report.skipped:
-        lines.append(
-            f"skipped {counted(len(report.skipped), 'file')}: {join(str(report.dst), SKIPPED_NAME)} says which and why"
-        )
+        reasons = join(str(report.dst), SKIPPED_NAME)
+        lines.append(f"skipped {counted(len(report.skipped), 'file')}; {reasons} lists them with the reasons")
     return "\n".join(lines)
 
 
 @click.command(epilog=example("wds-tools append more-photos/ shards/photos"))
-@click.argument("src", type=FILE)
-@click.argument("dst", type=PLACE)
-@click.option("--shard-bytes", help="Largest new shard. By default as in the dataset.")
+@click.argument("src", type=LOCAL_PATH)
+@click.argument("dst", type=PATH_OR_URL)
+@_shard_bytes(None, "Maximum size of a new shard; by default as in the dataset.")
 @_seed
 @_workers
 @_from
 @_column
 @_strict
-@click.option(
-    "--images",
-    type=click.Choice(["keep", "crop-ready", "resize", "raw"]),
-    help="What the dataset was packed with.",
-)
-@click.option("--resize", metavar="SIZE", help="What the dataset was packed with.")
-@click.option("--quality", type=int, help="What the dataset was packed with.")
+@click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
+@click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
+@click.option("--quality", type=int, help="As given when the dataset was packed.")
 @click.pass_obj
 def append(
     run: Run,
@@ -267,20 +289,20 @@ def append(
     resize: str | None,
     quality: int | None,
 ) -> None:
-    """Add images to a dataset, as shards of their own.
+    """Add images to a dataset, in new shards.
 
-    SRC is what `wds-tools pack` takes, DST a dataset that it made. Classes are matched by name; new ones get the next
-    numbers. The dataset can be read while this runs. A training run that is resumed gets the new samples in its next
-    epoch.
+    SRC is anything that `wds-tools pack` accepts, DST a dataset that it packed. Classes are matched
+    by name; new classes get the next numbers. The dataset can be read in the meantime. A resumed
+    training run uses the new samples from its next epoch on.
     """
     from wds_tools.packing.append import append as append_one
 
-    run.after_interrupt = "the dataset is as it was, finished shards are kept: run the same command again to go on"
+    run.after_interrupt = "the dataset is unchanged; run the same command again to continue, finished shards are kept"
     report = append_one(
         src,
         dst,
         kind=kind,
-        columns=_pairs(columns),
+        columns=_parse_columns(columns),
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -290,26 +312,26 @@ def append(
         quality=quality,
     )
     manifest = report.manifest
-    whole = amount(manifest.samples, len(manifest.shards), manifest.bytes)
-    done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: they are in it already"
-    click.echo(f"{done}; {dst} has {whole} now\n{_next_steps({'': report})}")
+    total = amount(manifest.samples, len(manifest.shards), manifest.bytes)
+    done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: already in the dataset"
+    click.echo(f"{done}; {dst} now has {total}\n{_next_steps({'': report})}")
 
 
 @click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
-@click.argument("dataset", type=FILE)
-@click.argument("dst", type=PLACE)
-@click.option("--shard-bytes", default="1GB", show_default=True, help="Largest shard, such as 4MB or 256MiB.")
-@click.option("--shuffle", is_flag=True, help="Put the samples in random order. By default they keep theirs.")
+@click.argument("dataset", type=LOCAL_PATH)
+@click.argument("dst", type=PATH_OR_URL)
+@_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
+@click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
 @_seed
 @_workers
 @click.option(
     "--images",
-    type=click.Choice(["keep", "crop-ready", "resize", "raw"]),
-    help="What becomes of the images, as for `wds-tools pack`. By default keep; resize if a size is given.",
+    type=_IMAGES,
+    help="How to store images, as for `wds-tools pack`; by default keep, or resize with --resize.",
 )
 @_resize
 @_quality
-@click.option("--fresh", is_flag=True, help="Remove what an earlier pack left in DST, and start over.")
+@_fresh
 @click.pass_obj
 def reshard(
     run: Run,
@@ -324,13 +346,14 @@ def reshard(
     quality: int | None,
     fresh: bool,
 ) -> None:
-    """Write a dataset again, with other shards, order or images.
+    """Rewrite a dataset with other shards, order or images.
 
-    DATASET is a local folder of a dataset, or of tar shards that other tools made. It is not changed.
+    DATASET is a local folder with a dataset, or with tar shards that other tools wrote. It is not
+    changed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 
-    run.after_interrupt = "finished shards are kept, run the same command again to go on"
+    run.after_interrupt = "finished shards are kept; run the same command again to continue"
     report = reshard_one(
         dataset,
         dst,
@@ -347,15 +370,20 @@ def reshard(
 
 
 @click.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
-@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...", type=PLACE)
+@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...", type=PATH_OR_URL)
 @click.option("--manifest", metavar="NAME", help="File name of the manifest.  [default: manifest.json]")
-@click.option("--dots-in-fields", is_flag=True, help="a.b.jpg is field b.jpg of key a, also where that looks wrong.")
+@click.option(
+    "--dots-in-fields",
+    is_flag=True,
+    help="Read a.b.jpg as field b.jpg of key a; by default an error if the dots seem to belong to the keys.",
+)
 @click.pass_obj
 def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fields: bool) -> None:
     """Write indexes and a manifest for existing tar shards.
 
-    PATTERN is a shard, or several: 'train-{000000..000009}.tar', 'train-*.tar', in quotes. Each shard is read once;
-    damage is an error that names the byte. The shards are not changed; indexes and manifest are written beside them.
+    PATTERN is a shard, or a quoted pattern of several: 'train-{000000..000009}.tar', 'train-*.tar'.
+    Each shard is read once; a damaged one is an error with the byte offset. Shards are not changed;
+    indexes and manifest are written to their folder.
     """
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.packing.snippet import first_call, usual_side
@@ -363,35 +391,36 @@ def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fie
     from wds_tools.upkeep.indexer import index_shards
 
     run.after_interrupt = "run the same command again to start over"
-    made = index_shards(patterns, manifest=manifest, dots_in_fields=dots_in_fields)
+    result = index_shards(patterns, manifest=manifest, dots_in_fields=dots_in_fields)
     folder = Path(expand_pattern(patterns[0])[0]).parent
     dataset = str(folder if manifest is None else folder / manifest)
-    call = first_call(dataset, made, side=usual_side([made]), indexes=_indexes(Path(dataset)))
+    call = first_call(dataset, result, side=usual_side([result]), indexes=_indexes(Path(dataset)))
     click.echo(
-        f"indexed {amount(made.samples, len(made.shards), made.bytes)}, fields {', '.join(made.fields)}, "
+        f"indexed {amount(result.samples, len(result.shards), result.bytes)}, fields {', '.join(result.fields)}, "
         f"into {folder / (manifest or MANIFEST_NAME)}\n{next_steps({dataset: call})}"
     )
 
 
 @click.command(epilog=example("wds-tools reseal shards/photos"))
-@click.argument("dataset", type=PLACE)
+@click.argument("dataset", type=PATH_OR_URL)
 def reseal(dataset: str) -> None:
-    """Give an edited manifest a new checksum.
+    """Update the checksum of an edited manifest.
 
-    DATASET is a folder or URL with a manifest.json, or the manifest. Use this after you edited the manifest on purpose,
-    such as to rename a class, and for manifests of version 1, which have no checksum. The manifest must be valid and
-    agree with all indexes and with the lengths of the shards. Nothing else is written.
+    DATASET is a folder or URL with a manifest.json, or the manifest. Use this after editing the
+    manifest on purpose, for example to rename a class, and for manifests of version 1, which have
+    no checksum. The manifest must be valid and match all indexes and the sizes of the shards.
+    Nothing else is written.
     """
     from wds_tools.upkeep.resealer import reseal as reseal_one
     from wds_tools.wording import counted
 
     report = reseal_one(dataset)
-    made, classes = report.manifest, report.manifest.classes
-    what = amount(made.samples, len(made.shards), made.bytes)
+    manifest, classes = report.manifest, report.manifest.classes
+    size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     named = f", {counted(len(classes), 'class', 'classes')} from {classes[0]!r} to {classes[-1]!r}" if classes else ""
-    found = {
-        "sealed": "has the right checksum already; nothing was written",
-        "edited": "had changed since it got its checksum; it has a new one now",
-        "unsealed": "was of version 1, without a checksum; it has one now",
+    result = {
+        "sealed": "already has the right checksum; nothing was written",
+        "edited": "was changed after its checksum was computed; it has a new checksum now",
+        "unsealed": "had no checksum (version 1); it has one now",
     }
-    click.echo(f"{report.path} {found[report.before]}: {what}{named}")
+    click.echo(f"{report.path} {result[report.before]}: {size}{named}")

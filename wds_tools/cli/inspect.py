@@ -1,4 +1,4 @@
-"""Commands that look at datasets: what is there, is it whole, how will it train, how fast is it."""
+"""Commands that inspect datasets and this machine: contents, damage, the epoch ahead, speed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wds_tools.cli.words import FILE, PLACE, Run, amount, example, named, one_line
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, first_names, one_line
 from wds_tools.errors import OptionError
 from wds_tools.terminal import shows_progress
 
@@ -17,15 +17,21 @@ if TYPE_CHECKING:
     from wds_tools.inspection.machine import Machine
     from wds_tools.upkeep.verifier import VerifyReport
 
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+_json_file = click.option(
+    "--json", "json_file", type=LOCAL_PATH, metavar="FILE", help="Also write the results to FILE as JSON."
+)
+_plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the results as a chart.")
+
 
 @click.command(epilog=example("wds-tools info shards/photos"))
-@click.argument("dataset", type=PLACE)
-@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.argument("dataset", type=PATH_OR_URL)
+@_as_json
 def info(dataset: str, as_json: bool) -> None:
-    """Describe a dataset: counts, bytes, sizes, fields, classes.
+    """Show counts, sizes, fields and classes of a dataset.
 
-    DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of shards that have an index. Only the
-    manifest and the indexes are read.
+    DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of indexed shards.
+    Only the manifest and the indexes are read.
     """
     from wds_tools.inspection.stats import describe, render
 
@@ -34,14 +40,15 @@ def info(dataset: str, as_json: bool) -> None:
 
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
-@click.argument("dataset", type=PLACE)
-@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.argument("dataset", type=PATH_OR_URL)
+@_as_json
 @click.pass_obj
 def verify(run: Run, dataset: str, as_json: bool) -> int:
     """Check every byte of a dataset against its checksums.
 
-    Checked are indexes, shards, tar headers and fields of DATASET; all damage is listed, with shard, key, field and
-    byte. The exit code is 0 if all is whole, 1 if there is damage, and 2 if something could not be checked.
+    Checks indexes, shards, tar headers and fields of DATASET, and lists all damage with shard, key,
+    field and byte offset. The exit code is 0 if nothing is damaged, 1 if something is, and 2 if
+    something could not be checked.
     """
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
@@ -58,76 +65,93 @@ def _verify_text(report: VerifyReport) -> str:
 
     lines = [f"damage: {one_line(damage)}" for damage in report.damages]
     if report.damage_count > len(report.damages):
-        lines.append(f"... and {counted(report.damage_count - len(report.damages), 'more damage')}")
+        lines.append(f"... and {report.damage_count - len(report.damages):,} more")
     lines += [f"not checked: shard {shard}: {one_line(reason)}" for shard, reason in report.unchecked.items()]
     lines += [f"note: {one_line(note)}" for note in report.notes]
     if report.strangers:
-        lines.append(f"not part of the dataset, so never read: {named(report.strangers)}")
+        lines.append(f"not part of the dataset and never read: {first_names(report.strangers)}")
     checked = amount(report.samples, report.shards, report.bytes)
     if report.damage_count:
-        count, where = counted(report.damage_count, "damage"), named(report.damaged_shards)
+        count = counted(report.damage_count, "damaged part")
         lines.append(
-            f"{report.dataset} is damaged: {count} in {where}; copy those again, or pack again (checked: {checked})"
+            f"{report.dataset} is damaged: {count} in {first_names(report.damaged_shards)}; copy these files again, or "
+            f"pack again (checked: {checked})"
         )
     elif report.unchecked:
-        lines.append(f"{report.dataset} could not be checked whole; no damage in {checked}")
+        lines.append(f"{report.dataset} could not be checked completely; no damage in {checked}")
     else:
-        lines.append(f"{report.dataset} is whole: {checked}, checked in {report.seconds:.1f} s")
+        lines.append(f"{report.dataset} is undamaged: {checked}, checked in {report.seconds:.1f} s")
     return "\n".join(lines)
 
 
 @click.command(epilog=example("wds-tools sample shards/photos --out grid.png --view train"))
-@click.argument("dataset", type=PLACE)
-@click.option("--out", type=FILE, default="sample.png", show_default=True, help="File to write.")
+@click.argument("dataset", type=PATH_OR_URL)
+@click.option(
+    "--out", type=LOCAL_PATH, default="sample.png", show_default=True, help="Image file to write: .png, .jpg or .webp."
+)
 @click.option(
     "--view",
     type=click.Choice(["train", "eval", "whole"]),
     default="train",
     show_default=True,
-    help="Crops as in training, as in evaluation, or the whole pictures.",
+    help="Crop as for training or for evaluation, or show whole images.",
 )
-@click.option("--size", default=128, show_default=True, help="Pixels of a tile.")
-@click.option("--count", default=48, show_default=True, help="How many samples, at most.")
-@click.option("--seed", default=0, show_default=True, help="Of order, crops and flips.")
-@click.option("--epoch", default=0, show_default=True, help="Which epoch.")
+@click.option("--size", metavar="PIXELS", default=128, show_default=True, help="Side of a tile.")
+@click.option("--count", default=48, show_default=True, help="Maximum number of samples.")
+@click.option("--seed", default=0, show_default=True, help="Seed of order, crops and flips.")
+@click.option("--epoch", default=0, show_default=True, help="Zero-based epoch whose first samples are shown.")
 def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int, epoch: int) -> None:
-    """Write a contact sheet of what the loader yields.
+    """Write a contact sheet of the images that the loader yields.
 
-    Shown are the first samples of an epoch of DATASET, in the order and with the crops that training would see.
+    It shows the first samples of an epoch of DATASET, in the order and with the crops of a training
+    run.
     """
     from wds_tools.inspection.contact_sheet import contact_sheet
 
     shown = contact_sheet(dataset, out, view=view, size=size, count=count, seed=seed, epoch=epoch)
-    click.echo(f"{shown} samples of {dataset} as {view} shows them: {out}")
+    click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
 
 
 @click.command(epilog=example("wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8"))
-@click.argument("dataset", type=PLACE)
-@click.option("--batch-size", default=256, show_default=True, help="Samples per batch of a rank.")
+@click.argument("dataset", type=PATH_OR_URL)
+@click.option("--batch-size", default=256, show_default=True, help="Samples per batch of each rank.")
 @click.option("--world-size", default=1, show_default=True, help="Number of ranks (GPUs).")
-@click.option("--ranks-per-node", type=int, help="Ranks of one machine; all of them, if not given.")
-@click.option("--num-workers", default=8, show_default=True, help="Workers of each rank.")
-@click.option("--shuffle", default="yes", show_default=True, help="yes, no, a window in samples, or a quality as 0.95.")
-@click.option("--seed", default=0, show_default=True, help="Of the order.")
+@click.option("--ranks-per-node", type=int, help="Ranks per machine; by default all ranks are on one machine.")
+@click.option("--num-workers", default=8, show_default=True, help="Worker processes of each rank.")
+@click.option(
+    "--shuffle",
+    metavar="SHUFFLE",
+    default="yes",
+    show_default=True,
+    help="yes, no, a window in samples such as 20000, or a quality such as 0.95.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the order.")
 @click.option(
     "--tail",
     type=click.Choice(["drop", "pad", "mask"]),
     default="drop",
     show_default=True,
-    help="What becomes of samples that fill no batch.",
+    help="Drop the samples that do not fill the last batch, or pad it; mask also marks the padding.",
 )
-@click.option("--where", metavar="CONDITION", help='Only samples for which this holds: "width >= 256".')
-@click.option("--subset", type=float, help="A fraction of them.")
-@click.option("--class-weights", help="balanced, or as cat=2,dog=0.5: how often the classes come.")
+@click.option("--where", metavar="CONDITION", help="Use only samples that match, such as 'width >= 256'.")
+@click.option("--subset", type=float, metavar="FRACTION", help="Use only this fraction of the samples, such as 0.1.")
+@click.option(
+    "--class-weights", metavar="WEIGHTS", help="How often samples of a class come: balanced, or cat=2,dog=0.5."
+)
 @click.option(
     "--size",
     type=click.IntRange(1),
     metavar="PIXELS",
-    help="Side of the pictures in a batch: tells the memory of slots.",
+    help="Side of the images in a batch; required to compute the memory of batch slots.",
 )
-@click.option("--step-seconds", type=float, help="How long a training step takes: tells the read rate needed.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-@click.option("--plot", type=FILE, metavar="FILE.svg", help="Draw the shuffle, too.")
+@click.option(
+    "--step-seconds",
+    type=float,
+    metavar="SECONDS",
+    help="Duration of a training step; required to compute the read rate.",
+)
+@_as_json
+@click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the shuffle as a chart.")
 def plan(
     dataset: str,
     batch_size: int,
@@ -145,10 +169,10 @@ def plan(
     as_json: bool,
     plot: Path | None,
 ) -> None:
-    """Tell what an epoch takes, before any training.
+    """Forecast an epoch before training.
 
-    Printed are steps, samples left out, the quality of the shuffle, what each machine reads, and memory. Only the
-    manifest is read, and the labels in the indexes, if there are not too many.
+    Prints steps, dropped samples, shuffle quality, bytes read by each machine, and memory. Reads
+    only the manifest, and the labels in the indexes of all but very large datasets.
     """
     from wds_tools.inspection.forecast import forecast, parse_shuffle, render
     from wds_tools.inspection.forecast_chart import picture_of
@@ -160,7 +184,7 @@ def plan(
         check_svg_name(plot)
     shards = open_shards(dataset)
     choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
-    told = forecast(
+    report = forecast(
         shards,
         batch_size=batch_size,
         world_size=world_size,
@@ -173,27 +197,27 @@ def plan(
         step_seconds=step_seconds,
         choice=choice,
     )
-    click.echo(json.dumps(told.to_dict(), indent=2) if as_json else render(told))
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else render(report))
     if plot:
-        write_svg(plot, picture_of(shards, told, seed=seed, choice=choice))
-        click.echo(f"picture: {plot}", err=as_json)  # JSON stays alone on stdout
+        write_svg(plot, picture_of(shards, report, seed=seed, choice=choice))
+        click.echo(f"chart: {plot}", err=as_json)  # with --json, stdout has nothing but JSON
 
 
 @click.command(epilog=example("wds-tools tune shards/photos --view train --device cuda --plot tune.svg"))
-@click.argument("dataset", type=PLACE)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option(
     "--view",
     type=click.Choice(["train", "eval", "small", "raw"]),
     default="train",
     show_default=True,
-    help="What is made of the pictures; `wds-tools bench --help` describes it.",
+    help="Workload to measure; see `wds-tools bench --help`.",
 )
-@click.option("--batch-size", type=int, help="Samples per batch: 128, or 256 for small and raw, unless told.")
-@click.option("--device", help="Where batches go, such as cuda; memory, if not given.")
-@click.option("--rounds", default=3, show_default=True, help="How often each number is measured, in turn.")
-@click.option("--seconds", default=3.0, show_default=True, help="Least duration of a measurement.")
-@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the figures to FILE.")
-@click.option("--plot", type=FILE, metavar="FILE.svg", help="Draw them.")
+@click.option("--batch-size", type=int, help="Samples per batch; by default 128 (small, raw: 256).")
+@click.option("--device", metavar="DEVICE", help="Device to copy batches to, such as cuda; by default none.")
+@click.option("--rounds", default=3, show_default=True, help="Rounds; each measures every setting once.")
+@click.option("--seconds", metavar="SECONDS", default=3.0, show_default=True, help="Minimum duration of a measurement.")
+@_json_file
+@_plot
 def tune(
     dataset: str,
     view: str,
@@ -206,19 +230,21 @@ def tune(
 ) -> None:
     """Find the number of workers to use.
 
-    DATASET is loaded with 0, 1, 2, ... workers, up to the cores there are. Proposed is the smallest number within 5 %
-    of the best, then the smallest prefetch_factor by the same rule. The loop that takes the batches does nothing else:
-    a training step that takes longer needs fewer workers, and num_workers="auto" finds out how many. The call of
-    make_loader to paste is printed last.
+    Measures the loader on DATASET with 0, 1, 2, ... workers, at most one per core. Proposes the
+    smallest number within 5 % of the best speed, then the smallest prefetch_factor by the same
+    rule, and prints the make_loader call to paste.
+
+    There is no training step in this measurement. With one, fewer workers may be enough;
+    num_workers="auto" finds the number during training.
     """
     from wds_tools.bench.tune import tune as run_tune
     from wds_tools.inspection.svg import check_svg_name, write_svg
 
-    _check_file(json_file)
-    _check_file(plot)
+    _check_writable(json_file)
+    _check_writable(plot)
     if plot:
         check_svg_name(plot)
-    found = run_tune(
+    report = run_tune(
         dataset,
         view=view,
         batch_size=batch_size,
@@ -227,43 +253,51 @@ def tune(
         seconds=seconds,
         progress=lambda line: click.echo(line, err=True),
     )
-    click.echo(found.to_text())  # first: a file that cannot be written takes no figures with it
+    click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
     if json_file:
-        json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
     if plot:
-        write_svg(plot, found.to_svg())
+        write_svg(plot, report.to_svg())
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
-@click.argument("dataset", type=PLACE)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option(
     "--view",
     type=click.Choice(["train", "eval", "small", "raw", "bytes"]),
     default="train",
     show_default=True,
-    help="What is made of the pictures; see above.",
+    help="Workload to measure; see above.",
 )
 @click.option(
-    "--against", default="crop-ready,imagefolder,webdataset", show_default=True, help="Peers, with commas; see above."
+    "--against",
+    metavar="PEERS",
+    default="crop-ready,imagefolder,webdataset",
+    show_default=True,
+    help="Peers to compare with, comma-separated; see above.",
 )
 @click.option(
     "--python",
     "pythons",
     multiple=True,
     metavar="NAME=PATH",
-    help="Python of the environment that peer NAME is installed in. May be repeated.",
+    help="Python of the environment that has peer NAME; by default this one. Repeatable.",
 )
 @click.option(
-    "--workers", default="2", show_default=True, help="Processes that decode, of each contender: 2, or 1,2,4."
+    "--workers",
+    metavar="NUMBERS",
+    default="2",
+    show_default=True,
+    help="Decoding workers of each loader; a list such as 1,2,4 measures each number.",
 )
-@click.option("--batch-size", type=int, help="Samples per batch: 128, or 256 for small, raw and bytes, unless told.")
-@click.option("--rounds", default=5, show_default=True, help="How often each contender is measured, in turn.")
-@click.option("--seconds", default=5.0, show_default=True, help="Least duration of a round.")
+@click.option("--batch-size", type=int, help="Samples per batch; by default 128 (small, raw, bytes: 256).")
+@click.option("--rounds", default=5, show_default=True, help="Rounds; each measures every loader once.")
+@click.option("--seconds", metavar="SECONDS", default=5.0, show_default=True, help="Minimum duration of a measurement.")
 @click.option(
-    "--stages", is_flag=True, help="Measure our own path too: read, verify, slice, decode, resize, write, ..."
+    "--stages", is_flag=True, help="Also measure the stages of our loader: read, verify, slice, decode, resize, write."
 )
-@click.option("--json", "json_file", type=FILE, metavar="FILE", help="Write the figures to FILE.")
-@click.option("--plot", type=FILE, metavar="FILE.svg", help="Draw them.")
+@_json_file
+@_plot
 def bench(
     dataset: str,
     view: str,
@@ -277,57 +311,62 @@ def bench(
     json_file: Path | None,
     plot: Path | None,
 ) -> None:
-    """Measure the loader beside its peers.
+    """Compare the speed of our loader with other loaders.
 
-    All get the same pictures, those of DATASET, in processes of their own, in alternating rounds. A ratio is taken
-    within a round; medians are printed with their range. Peers that are not installed are named, with what to install.
+    All loaders get the same images of DATASET, each in its own process, and are measured in
+    alternating rounds. Ratios are computed round by round; medians are printed with their range.
+    The limit is one step of the work measured alone, a reference for comparing machines.
 
     \b
-    train  RandomResizedCrop(224) and flip     limit: decoding alone
-    eval   resize to 256, CenterCrop(224)      limit: decoding alone
-    small  224 x 224 JPEGs resized to 128      limit: decoding alone
-    raw    128 x 128 x 3 bytes, stored decoded limit: copying in memory
-    bytes  stored bytes, not decoded           limit: reading the shards
+    VIEW   workload                               limit
+    train  RandomResizedCrop(224) and flip        decoding whole images
+    eval   resize to 256, CenterCrop(224)         decoding whole images
+    small  224 x 224 JPEGs resized to 128 x 128   decoding whole images
+    raw    128 x 128 x 3 bytes, stored decoded    copying in memory
+    bytes  stored bytes, not decoded              reading the shards
 
-    Peers: crop-ready (ours, packed so), imagefolder, imagefolder-io, webdataset, hdf5, hdf5-uint8, lmdb, dali, ffcv,
-    tfdata, tfdata-plain, litdata, mosaic. Several need an environment of their own: make one, install the peer there,
-    and name its Python.
-    """  # noqa: D301 - click's own mark of lines that stay as they are
+    Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset,
+        hdf5, hdf5-uint8,
+    lmdb, dali, ffcv, tfdata, tfdata-plain, litdata, mosaic. All except crop-ready require an
+    installation from a clone of the source repository (`pip install -e .`). Peers that are not
+    installed are skipped, and the command to install them is printed. Some need an environment of
+    their own: create one, install the peer in it, and name its Python.
+    """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.bench import bench as run_bench
     from wds_tools.inspection.svg import check_svg_name, write_svg
 
-    _check_file(json_file)
-    _check_file(plot)
+    _check_writable(json_file)
+    _check_writable(plot)
     if plot:
         check_svg_name(plot)
-    found = run_bench(
+    report = run_bench(
         dataset,
         view=view,
         against=_split(against),
-        workers=[_whole_number(word, "--workers") for word in _split(workers)],
+        workers=[_parse_int(word, "--workers") for word in _split(workers)],
         rounds=rounds,
         seconds=seconds,
         batch_size=batch_size,
-        pythons=dict(_named_path(word) for word in pythons),
+        pythons=dict(_parse_python(word) for word in pythons),
         stages=stages,
         progress=lambda line: click.echo(line, err=True),
     )
-    click.echo(found.to_text())  # first: a file that cannot be written takes no figures with it
+    click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
     if json_file:
-        json_file.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
     if plot:
-        write_svg(plot, found.to_svg())
+        write_svg(plot, report.to_svg())
 
 
 @click.command(epilog=example("wds-tools doctor", "wds-tools doctor shards/photos"))
-@click.argument("dataset", required=False, type=PLACE)
-@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.argument("dataset", required=False, type=PATH_OR_URL)
+@_as_json
 def doctor(dataset: str | None, as_json: bool) -> int:
-    """Check this machine, and say what to do.
+    """Check this machine and suggest fixes.
 
-    Checked are versions, security holes that are known, the fast path, cores, memory, limits, the GPU and the cache.
-    With DATASET, a quick look at that too: manifest, indexes, lengths of the shards. The exit code is 1 if there is a
-    problem; notes are no problem.
+    Checks versions, known vulnerabilities, the compiled code, cores, memory, limits, the GPU and
+    the cache. With DATASET, also checks its manifest, its indexes and the sizes of its shards. The
+    exit code is 1 if there is a problem; notes do not count.
     """
     from wds_tools.inspection.doctor import examine, render
     from wds_tools.inspection.machine import look
@@ -347,31 +386,35 @@ def _examine_dataset(dataset: str, machine: Machine) -> list[Finding]:
     from wds_tools.inspection.machine import NATIVE
 
     if machine.imports.broken.keys() - {"torch", NATIVE}:
-        return [Finding("dataset", "note", "not looked at: that takes packages that cannot be imported")]
+        return [Finding("dataset", "note", "not checked: packages that are needed for it cannot be imported")]
     from wds_tools.inspection.datacheck import examine_dataset
 
     return examine_dataset(dataset, memory_bytes=machine.memory, cache=machine.cache)
 
 
-def _check_file(path: Path | None) -> None:
-    """Refuse a file that could not be written, before figures are gathered for it."""
+def _check_writable(path: Path | None) -> None:
+    """Refuse an output file without a folder, before the measurements that it is for.
+
+    Raises:
+        OptionError: Its folder does not exist.
+    """
     if path is not None and not path.parent.is_dir():
-        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}")
+        raise OptionError(f"cannot write {path}: no folder {path.parent}")
 
 
 def _split(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
-def _whole_number(word: str, option: str) -> int:
+def _parse_int(word: str, option: str) -> int:
     try:
         return int(word)
     except ValueError:
-        raise OptionError(f"{option} {word!r}; allowed are whole numbers with commas between, such as 1,2,4") from None
+        raise OptionError(f"{option} {word!r}; allowed are whole numbers, comma-separated, such as 1,2,4") from None
 
 
-def _named_path(word: str) -> tuple[str, str]:
+def _parse_python(word: str) -> tuple[str, str]:
     name, equals, path = word.partition("=")
     if not (name and equals and path):
-        raise OptionError(f"--python {word!r}; allowed is NAME=PATH, such as dali=/opt/dali/bin/python")
+        raise OptionError(f"--python {word!r}; expected NAME=PATH, such as dali=/opt/dali/bin/python")
     return name, path

@@ -7,37 +7,40 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wds_tools.cli.words import PLACE, Run, amount, example
+from wds_tools.cli.common import PATH_OR_URL, Run, amount, example
 
 if TYPE_CHECKING:
     from wds_tools.upkeep.unpacker import UnpackLayout
 
 
 @click.command(epilog=example("wds-tools merge shards/2024 shards/2025 -o shards/both"))
-@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...", type=PLACE)
-@click.option("-o", "--out", "dst", required=True, metavar="DST", type=PLACE, help="Local folder of the result.")
-@click.option("--copy", is_flag=True, help="Copy local shards instead of linking them.")
-@click.option("--fresh", is_flag=True, help="Remove what an earlier merge left in DST, and start over.")
+@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...", type=PATH_OR_URL)
+@click.option(
+    "-o", "--out", "dst", required=True, metavar="DST", type=PATH_OR_URL, help="Local folder for the merged dataset."
+)
+@click.option("--copy", is_flag=True, help="Copy local shards; by default they are hard-linked.")
+@click.option("--fresh", is_flag=True, help="Delete what an earlier pack or merge left in DST, and start over.")
 @click.pass_obj
 def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool) -> None:
-    """Join datasets into one, without rewriting a shard.
+    """Join datasets into one without rewriting shards.
 
-    Local shards become hard links, which take no room; remote ones are copied. The classes of all DATASETs must be the
-    same, because labels are numbers in the shards. An interrupted merge goes on when it is run again.
+    Local shards become hard links, which need no disk space; remote shards are copied. All DATASETs
+    must have the same classes, because the shards contain class numbers. Run the same command again
+    to continue an interrupted merge.
     """
     from wds_tools.upkeep.merger import merge as merge_datasets
     from wds_tools.wording import counted
 
-    run.after_interrupt = "finished shards are kept, run the same command again to go on"
+    run.after_interrupt = "finished shards are kept; run the same command again to continue"
     report = merge_datasets(datasets, dst, copy=copy, fresh=fresh)
-    made = report.manifest
-    size = amount(made.samples, len(made.shards), made.bytes)
-    if report.kept == len(made.shards):
-        click.echo(f"{dst} was merged already: {size}")
+    manifest = report.manifest
+    size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
+    if report.kept == len(manifest.shards):
+        click.echo(f"{dst} is already merged: {size}")
         return
-    how = [f"{count:,} {word}" for count, word in ((report.linked, "linked"), (report.copied, "copied")) if count]
+    how = [f"{count:,} {verb}" for count, verb in ((report.linked, "linked"), (report.copied, "copied")) if count]
     if report.kept:
-        how.append(f"{report.kept:,} kept of an earlier run")
+        how.append(f"{report.kept:,} kept from an earlier run")
     click.echo(f"merged {counted(len(datasets), 'dataset')} into {dst}: {size} ({', '.join(how)})")
     click.echo(f"next: wds-tools verify {shlex.quote(dst)}")
 
@@ -45,33 +48,42 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
 @click.command(
     epilog=example("wds-tools unpack shards/photos photos/", "wds-tools unpack a.json out/ --fields image,txt")
 )
-@click.argument("dataset", type=PLACE)
-@click.argument("dst", type=PLACE)
-@click.option("--fields", metavar="NAMES", help="Fields to write, with commas; image is whichever image there is.")
+@click.argument("dataset", type=PATH_OR_URL)
+@click.argument("dst", type=PATH_OR_URL)
+@click.option(
+    "--fields",
+    metavar="NAMES",
+    help="Fields to write, comma-separated; `image` is the image of any type. By default all fields.",
+)
 @click.option(
     "--layout",
     type=click.Choice(["paths", "keys", "shards"]),
     default="paths",
     show_default=True,
-    help="How files are named.",
+    help="How to name the files; see above.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace files that are there and have other bytes.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files that have other bytes; by default an error.")
 @click.pass_obj
 def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: UnpackLayout, overwrite: bool) -> None:
     """Write the samples of a dataset to files.
 
-    Pictures that pack took from a folder get their paths back (layout paths); other samples become KEY.FIELD files
-    (keys), in a folder for each shard if asked (shards). Every byte is verified. Files that are there with the same
-    bytes are kept, so an interrupted run goes on when it is run again.
-    """
+    Every byte is verified. Existing files with the same bytes are kept, so running the same command
+    again continues an interrupted run.
+
+    \b
+    --layout paths   images packed from files get their paths back;
+                     other samples become KEY.FIELD files
+    --layout keys    KEY.FIELD files
+    --layout shards  KEY.FIELD files, in one folder per shard
+    """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.upkeep.unpacker import unpack as unpack_dataset
     from wds_tools.wording import counted, human_bytes
 
-    run.after_interrupt = "the files so far are kept, run the same command again to go on"
+    run.after_interrupt = "finished files are kept; run the same command again to continue"
     names = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
     report = unpack_dataset(dataset, dst, fields=names, layout=layout, overwrite=overwrite)
     files = counted(report.written + report.kept, "file")
-    kept = f"; {report.kept:,} were there already" if report.kept else ""
+    kept = f"; {report.kept:,} of them existed already" if report.kept else ""
     click.echo(
         f"unpacked {counted(report.samples, 'sample')} into {dst}: {files}, {human_bytes(report.bytes)}, "
         f"in {report.seconds:.1f} s{kept}"

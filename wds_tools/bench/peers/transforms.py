@@ -15,8 +15,8 @@ from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 def transform_of(view: View | None) -> v2.Transform:
     """Return a transform from a Pillow image or a uint8 tensor to uint8 [3, height, width].
 
-    Pillow images become tensors first, because Pillow resizes more slowly: 2.3 ms of CPU time per image of the
-    *train* workload instead of 1.95.
+    Pillow images become tensors first, because Pillow resizes more slowly: 2.3 ms of CPU time per
+    image of the *train* workload instead of 1.95.
     """
     return v2.Compose([v2.PILToTensor(), *_steps(view)])
 

@@ -24,7 +24,7 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     source = wds.WebDataset(shards, shardshuffle=len(shards), seed=seed, select_files=_is_used).shuffle(_SHUFFLE)
     dataset = (
         _samples(source, setup)
-        # torch's collate function writes directly into shared memory; batches of webdataset's own are copied there
+        # torch's collate function writes into shared memory; webdataset's batches are copied there
         .batched(setup.batch_size, collation_fn=collate_fn(setup), partial=False)
         .repeat()
     )

@@ -1,0 +1,78 @@
+"""Shared by the commands: the state of a run, types of arguments, and wording."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class NonEmptyPath(click.Path):
+    """A folder, a file, a URL or a pattern; with this type, Tab completes file names."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty path: it would be the current folder, but is more likely an unset shell variable."""
+        if not os.fspath(value):
+            self.fail("the path is empty; use . for the current folder.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH_OR_URL = NonEmptyPath()
+LOCAL_PATH = NonEmptyPath(path_type=Path)
+
+_MAX_NAMES = 5  # files or shards that a summary names; the rest is counted
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the program: how an error ends it.
+
+    Attributes:
+        debug: Show tracebacks.
+        failure_code: Exit code of an error that is not about the arguments.
+        after_interrupt: Message after Ctrl-C: how to continue.
+    """
+
+    debug: bool = False
+    failure_code: int = 1
+    after_interrupt: str = ""
+
+
+def example(*lines: str) -> str:
+    """Return an example for the end of a help text; the mark at its start keeps click from joining the lines."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def amount(samples: int, shards: int, size: int, *, noun: str = "sample") -> str:
+    """Return the size of a dataset as text: samples, shards and bytes."""
+    from wds_tools.wording import counted, human_bytes
+
+    return f"{counted(samples, noun)} in {counted(shards, 'shard')}, {human_bytes(size)}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names as text, and how many more there are."""
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
+
+
+def next_steps(calls: Mapping[str, str]) -> str:
+    """Return what to do with new datasets: commands that describe them, and statements that load them.
+
+    Args:
+        calls: The statement that loads a dataset, by dataset.
+    """
+    from wds_tools.packing.snippet import IMPORT
+
+    commands = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in calls)
+    return "\n".join([f"next: {commands}", "", IMPORT, "", *calls.values()])
+
+
+def one_line(message: object) -> str:
+    """Return a message without line breaks."""
+    return " ".join(str(message).split())
