@@ -26,7 +26,6 @@ from wds_tools.format.codecs import encode_png
 from wds_tools.packing.worker import ShardFile
 from wds_tools.sources.base import Listing
 from wds_tools.sources.detect import detect, open_source
-from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.labels import number_labels
 from wds_tools.sources.objects import ObjectSource
 from wds_tools.sources.pixels import layout_of, png_bound
@@ -340,23 +339,16 @@ def test_chunks_are_read_once_per_window(tmp_path: Path, six: list[Photo], monke
 
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("images", data=np.concatenate([pixels_of(six)] * 20), chunks=(10, 48, 48, 3))
-    loads = []
-    get = GroupCache.get
+    reads = []
+    get = h5py.Dataset.__getitem__
 
-    def counted(self: GroupCache, group: object, load: object) -> object:
-        return get(self, group, lambda: loads.append(group) or load())
+    def recorded(self: h5py.Dataset, rows: slice) -> np.ndarray:
+        reads.append(rows.start)
+        return get(self, rows)
 
-    monkeypatch.setattr(GroupCache, "get", counted)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", recorded)
     pack(tmp_path / "a.h5", tmp_path / "dst", shard_bytes=30_000, workers=1)
-    assert sorted(start for _, start in loads) == list(range(0, 120, 10))
-
-
-def test_the_cache_of_groups_is_bounded() -> None:
-    cache = GroupCache(100)
-    for group in range(50):
-        assert cache.get(group, lambda group=group: (group, 30)) == group
-    assert len(cache._held) == 3
-    assert cache.get(49, lambda: pytest.fail("is held")) == 49
+    assert sorted(reads) == list(range(0, 120, 10))
 
 
 # TFRecord and LMDB
