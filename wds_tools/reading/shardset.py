@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
-from wds_tools.format.index import Index, from_bytes, index_name
+from wds_tools.format.index import Index, from_bytes, index_name, shard_entry
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
@@ -230,15 +230,7 @@ def _entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
         ) from None
     index = from_bytes(data, name=join(store.folder, index_name(name)))
     totals.add(index)
-    return ShardEntry(
-        name=name,
-        samples=len(index),
-        bytes=index.shard_bytes,
-        xxh3=index.shard_xxh3,
-        index=index_name(name),
-        index_bytes=len(data),
-        index_xxh3=xxhash.xxh3_128_hexdigest(data),
-    )
+    return shard_entry(name, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3)
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
