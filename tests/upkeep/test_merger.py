@@ -390,7 +390,7 @@ def test_an_unfinished_merge_of_something_else_is_not_touched(
     halves: tuple[Path, Path], packed: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import os; from wds_tools import packstate; from wds_tools.upkeep.merger import merge\n"
+        "import os; from wds_tools.packing import destination; from wds_tools.upkeep.merger import merge\n"
         "destination.Destination.commit = lambda *_, **__: os.kill(os.getpid(), 9)\n"
         f"merge({[str(half) for half in halves]!r}, 'c')"
     )
