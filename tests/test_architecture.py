@@ -12,12 +12,11 @@ import wds_tools
 PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
-    "": "errors wording terminal options",
+    "": "errors wording terminal lru_cache options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
     "storage": "base cache commit lock patterns upload local remote",
-    "sources": """base group_cache optional_dependencies pixels protobuf urls columns files labels arrays huggingface
-        image_tree objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset
-        detect""",
+    "sources": """base optional_dependencies pixels protobuf urls columns files labels arrays huggingface image_tree
+        objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
     "reading": "shardset keys reader select stored_samples",

@@ -26,7 +26,6 @@ from wds_tools.format.codecs import encode_png
 from wds_tools.packing.worker import ShardFile
 from wds_tools.sources.base import Listing
 from wds_tools.sources.detect import detect, open_source
-from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.labels import number_labels
 from wds_tools.sources.objects import ObjectSource
 from wds_tools.sources.pixels import layout_of, png_bound
@@ -342,36 +341,16 @@ def test_each_chunk_is_read_once(tmp_path: Path, six: list[Photo], monkeypatch: 
 
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("images", data=np.concatenate([pixels_of(six)] * 20), chunks=(10, 48, 48, 3))
-    loads = []
-    get = GroupCache.get
+    reads = []
+    get = h5py.Dataset.__getitem__
 
-    def counted(self: GroupCache, group: object, load: object) -> object:
-        return get(self, group, lambda: loads.append(group) or load())
+    def recorded(self: h5py.Dataset, rows: slice) -> np.ndarray:
+        reads.append(rows.start)
+        return get(self, rows)
 
-    monkeypatch.setattr(GroupCache, "get", counted)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", recorded)
     pack(tmp_path / "a.h5", tmp_path / "dst", shard_bytes=30_000, workers=1)
-    assert sorted(start for _, start in loads) == list(range(0, 120, 10))
-
-
-def test_the_cache_of_groups_evicts_the_least_recently_used_group() -> None:
-    cache, loads = GroupCache(100), []
-
-    def get(group: int) -> int:
-        return cache.get(group, lambda: (loads.append(group) or group, 30))
-
-    for group in (0, 1, 2, 0, 3):  # three groups of 30 bytes fit: 1 is evicted for 3
-        assert get(group) == group
-    assert loads == [0, 1, 2, 3]
-    assert [get(group) for group in (0, 2, 3)] == [0, 2, 3]
-    assert loads == [0, 1, 2, 3]
-    assert get(1) == 1
-    assert loads == [0, 1, 2, 3, 1]
-
-
-def test_the_cache_of_groups_keeps_one_group_that_is_larger_than_its_limit() -> None:
-    cache = GroupCache(100)
-    assert cache.get("large", lambda: ("content", 1000)) == "content"
-    assert cache.get("large", lambda: pytest.fail("is cached")) == "content"
+    assert sorted(reads) == list(range(0, 120, 10))
 
 
 # TFRecord and LMDB

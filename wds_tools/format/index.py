@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import ManifestError
 from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.pages import memory_of
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.format.tar import BLOCK
@@ -168,6 +169,19 @@ def index_name(shard: str) -> str:
     'shard-000000.parquet'
     """
     return shard.removesuffix(".tar") + ".parquet"
+
+
+def shard_entry(shard: str, index: bytes, *, samples: int, shard_bytes: int, shard_xxh3: str) -> ShardEntry:
+    """Return the manifest's entry for a shard and its index, which is stored beside it as these bytes."""
+    return ShardEntry(
+        name=shard,
+        samples=samples,
+        bytes=shard_bytes,
+        xxh3=shard_xxh3,
+        index=index_name(shard),
+        index_bytes=len(index),
+        index_xxh3=xxhash.xxh3_128_hexdigest(index),
+    )
 
 
 def to_bytes(index: Index) -> bytes:

@@ -17,7 +17,6 @@ starting anywhere does not grow with the dataset.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
+from wds_tools.lru_cache import LRUCache
 from wds_tools.order.keyed_random import hashes, key_of, permute, unpermute
 from wds_tools.order.selection import Selection
 from wds_tools.order.tally import Tally, tally, tally_of_range
@@ -119,8 +119,8 @@ class Order:
         self._segment_blocks = max(1, SEGMENT_SAMPLES // block // lanes) * lanes
         self._whole: Tally | None = None
         self._chosen: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
-        self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
-        self._segments: OrderedDict[tuple[int, int], _Segment] = OrderedDict()
+        self._epochs = LRUCache[int, _Epoch](max_items=_KEPT_SEGMENTS)
+        self._segments = LRUCache[tuple[int, int], _Segment](max_items=_KEPT_SEGMENTS)
 
     @property
     def once(self) -> bool:
@@ -193,21 +193,22 @@ class Order:
         return self._chosen[1]
 
     def _epoch(self, epoch: int) -> _Epoch:
-        if epoch not in self._epochs:
-            key = key_of("order", self.fingerprint, self.seed, epoch)
-            places = self._places_of(key, self._short_blocks)
-            by_place = np.argsort(places)
-            self._epochs[epoch] = made = _Epoch(
-                key=key,
-                short_places=places[by_place],
-                lacking_before=np.concatenate([[0], np.cumsum(self._lacking[by_place])]),
-                segment_starts=np.empty(0, np.int64),
-            )
-            edges = np.arange(0, self._blocks + self._segment_blocks, self._segment_blocks)
-            made.segment_starts = self._starts(made, np.minimum(edges, self._blocks))
-            if len(self._epochs) > _KEPT_SEGMENTS:
-                self._epochs.popitem(last=False)
-        return self._epochs[epoch]
+        known = self._epochs.get(epoch)
+        if known is not None:
+            return known
+        key = key_of("order", self.fingerprint, self.seed, epoch)
+        places = self._places_of(key, self._short_blocks)
+        by_place = np.argsort(places)
+        made = _Epoch(
+            key=key,
+            short_places=places[by_place],
+            lacking_before=np.concatenate([[0], np.cumsum(self._lacking[by_place])]),
+            segment_starts=np.empty(0, np.int64),
+        )
+        edges = np.arange(0, self._blocks + self._segment_blocks, self._segment_blocks)
+        made.segment_starts = self._starts(made, np.minimum(edges, self._blocks))
+        self._epochs.put(epoch, made)
+        return made
 
     def _places_of(self, key: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         return unpermute(key, self._blocks, blocks) if self.window else blocks
@@ -236,9 +237,7 @@ class Order:
         lanes = (places % self.lanes).astype(np.int16)
         keys = np.repeat(_starts_in_lanes(counts, lanes) << 20, counts) + self._offsets(epoch.key, ids)
         made = _deal(ids, keys, np.repeat(lanes, counts), self.lanes)
-        self._segments[epoch_number, number] = made
-        if len(self._segments) > _KEPT_SEGMENTS:
-            self._segments.popitem(last=False)
+        self._segments.put((epoch_number, number), made)
         return made
 
     def _offsets(self, key: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import xxhash
 
 from wds_tools.errors import SampleError
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.index import Index, IndexBuilder, index_name, to_bytes
+from wds_tools.format.index import Index, IndexBuilder, index_name, shard_entry, to_bytes
 from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.sample import Sample, split_name
 from wds_tools.format.tar import BLOCK, END, build_header, padded
@@ -191,16 +191,10 @@ def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
 
 def commit_index(index: Index, folder: Path) -> ShardEntry:
     """Write a shard's index beside it; return what the manifest says of both."""
-    data, name = to_bytes(index), index_name(index.shard)
-    commit_bytes(folder / name, data)
-    return ShardEntry(
-        name=index.shard,
-        samples=len(index),
-        bytes=index.shard_bytes,
-        xxh3=index.shard_xxh3,
-        index=name,
-        index_bytes=len(data),
-        index_xxh3=xxhash.xxh3_128_hexdigest(data),
+    data = to_bytes(index)
+    commit_bytes(folder / index_name(index.shard), data)
+    return shard_entry(
+        index.shard, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3
     )
 
 

@@ -14,7 +14,7 @@ from wds_tools.errors import DecodeError, DestinationError, OptionError, SampleE
 from wds_tools.format import codecs
 from wds_tools.format import manifest as manifests
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.index import index_name
+from wds_tools.format.index import shard_entry
 from wds_tools.format.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.tar import END, padded
@@ -307,7 +307,7 @@ def _check_pattern(pattern: str, number: int) -> str:
     if one == two or not pattern.endswith(".tar") or Path(one).parent != Path(two).parent:
         raise OptionError(f"pattern {pattern!r}; expected is one number in the file's name and .tar, as 'out-%06d.tar'")
     name = Path(one).name
-    entry = ShardEntry(name, 0, 0, "0" * 32, index_name(name), 0, "0" * 32)
+    entry = shard_entry(name, b"", samples=0, shard_bytes=0, shard_xxh3="0" * 32)
     manifests.to_json(Manifest((entry,), {}))  # says now what it would say at the end
     return pattern
 

@@ -8,9 +8,9 @@ every field's checksum is compared before anyone sees it.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import ChecksumError, MissingFieldError
 from wds_tools.format.index import ABSENT, FieldColumns, Index, image_field
 from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.lru_cache import LRUCache
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Range
 
@@ -175,8 +176,8 @@ class Reader:
         self._blocks = np.broadcast_to(block, len(shards.places))
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
-        self._shards: OrderedDict[int, _Shard] = OrderedDict()
-        self._expected: OrderedDict[tuple[int, int], None] = OrderedDict()  # blocks announced lately
+        self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
+        self._expected = LRUCache[tuple[int, int], None](max_items=_MAX_EXPECTED)  # blocks announced lately
 
     def rows(self, ids: NDArray[np.int64]) -> Rows:
         """Return the samples with these ids, int64 [n]; their bytes are read when they are asked for."""
@@ -191,26 +192,14 @@ class Reader:
         """Start reading the blocks of these samples, which will be asked for soon."""
         shards, rows = self.locate(ids)
         wanted = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
-        for number, block in wanted.keys() - self._expected.keys():
-            self._expected[number, block] = None
+        for number, block in self._expected.missing(wanted):
+            self._expected.put((number, block), None)
             start, stop = self.shard(number).spans[block].tolist()
             self.shards.expect(number, [(start, stop)])
-        while len(self._expected) > _MAX_EXPECTED:
-            self._expected.popitem(last=False)
 
     def shard(self, number: int) -> _Shard:
         """Return what is known of a shard, its index read and verified when it is first needed."""
-        known = self._shards.get(number)
-        if known is None:
-            index = self.shards.index(number)
-            image, kind = _image_columns(index)
-            block = int(self._blocks[number])
-            known = _Shard(self.shards.shard_name(number), index, image, kind, block, _spans(index, block))
-            self._shards[number] = known
-            if len(self._shards) > _MAX_SHARDS:
-                self._shards.popitem(last=False)
-        self._shards.move_to_end(number)
-        return known
+        return self._shard(number)
 
     def pieces(
         self, shard: _Shard, number: int, name: str, columns: FieldColumns, rows: NDArray[np.int64]
@@ -249,6 +238,13 @@ class Reader:
             key=shard.index.keys[row],
             offset=offset,
         )
+
+
+def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], number: int) -> _Shard:
+    index = shards.index(number)
+    image, kind = _image_columns(index)
+    block = int(blocks[number])
+    return _Shard(shards.shard_name(number), index, image, kind, block, _spans(index, block))
 
 
 def _fields_of(index: Index, row: int) -> str:

@@ -8,7 +8,7 @@ and no names.
 from __future__ import annotations
 
 import os
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
-from wds_tools.format.index import Index, from_bytes, index_name
+from wds_tools.format.index import Index, from_bytes, index_name, shard_entry
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
+from wds_tools.lru_cache import LRUCache
 from wds_tools.options import CacheOptions
 from wds_tools.storage import Range, Store, is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import expand_pattern, has_pattern
@@ -43,8 +44,7 @@ class ShardSet:
         self.places = tuple(places)
         self.name = name
         self._one_folder = len({id(place.store) for place in self.places}) == 1
-        self._indexes: OrderedDict[int, Index] = OrderedDict()
-        self._index_bytes = 0
+        self._indexes = LRUCache[int, Index](max_items=MAX_OPEN_INDEXES, max_bytes=MAX_INDEX_BYTES)
 
     @property
     def has_manifest(self) -> bool:
@@ -78,17 +78,12 @@ class ShardSet:
             ChecksumError: It is not the one that the manifest names.
             ManifestError: It breaks the format, or belongs to another shard.
         """
-        if shard in self._indexes:
-            self._indexes.move_to_end(shard)
-            return self._indexes[shard]
+        known = self._indexes.get(shard)
+        if known is not None:
+            return known
         index = self._read_index(self.places[shard])
         if keep:
-            self._indexes[shard] = index
-            self._index_bytes += index.memory_bytes
-            while len(self._indexes) > MAX_OPEN_INDEXES or (
-                self._index_bytes > MAX_INDEX_BYTES and len(self._indexes) > 1
-            ):
-                self._index_bytes -= self._indexes.popitem(last=False)[1].memory_bytes
+            self._indexes.put(shard, index, index.memory_bytes)
         return index
 
     def fetch(self, shard: int, ranges: Sequence[Range]) -> list[memoryview]:
@@ -240,15 +235,7 @@ def _entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
         ) from None
     index = from_bytes(data, name=join(store.folder, index_name(name)))
     totals.add(index)
-    return ShardEntry(
-        name=name,
-        samples=len(index),
-        bytes=index.shard_bytes,
-        xxh3=index.shard_xxh3,
-        index=index_name(name),
-        index_bytes=len(data),
-        index_xxh3=xxhash.xxh3_128_hexdigest(data),
-    )
+    return shard_entry(name, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3)
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.format.codecs import encode_png
+from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     WINDOW_BYTES,
@@ -41,7 +42,6 @@ from wds_tools.sources.columns import (
     no_image_error,
     plain_name,
 )
-from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 
@@ -142,8 +142,8 @@ class ArraySource(LazySource):
         return self.open()
 
     @cached_property
-    def _cache(self) -> GroupCache:
-        return GroupCache(WINDOW_BYTES)
+    def _chunks(self) -> LRUCache[tuple[str, int], Any]:
+        return LRUCache(max_bytes=WINDOW_BYTES)
 
     @cached_property
     def _roles(self) -> _Roles:
@@ -178,12 +178,12 @@ class ArraySource(LazySource):
         if rows == 1:
             return array[row]
         start = row // rows * rows
-
-        def load() -> tuple[Any, int]:
+        chunk = self._chunks.get((name, start))
+        if chunk is None:
             chunk = array[start : start + rows]
-            return chunk, sum(map(len, chunk)) if chunk.dtype.hasobject else chunk.nbytes
-
-        return self._cache.get((name, start), load)[row - start]
+            size = sum(map(len, chunk)) if chunk.dtype.hasobject else chunk.nbytes
+            self._chunks.put((name, start), chunk, size)
+        return chunk[row - start]
 
     def _image_bytes(self, roles: _Roles) -> int:
         if roles.layout == "bytes":

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
+from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import WINDOW_BYTES, Input, LazySource, Listing, Record, Skip, as_source_error, stamp_files
 from wds_tools.sources.columns import check_columns
 from wds_tools.sources.files import find_files
-from wds_tools.sources.group_cache import GroupCache
 from wds_tools.sources.huggingface import Roles, find_roles, to_record
 from wds_tools.sources.labels import label_inputs
 
@@ -78,12 +78,12 @@ class ParquetSource(LazySource):
         """
         file, number, row = entry.location
         with as_source_error("cannot be read", pa.ArrowException, ValueError):
-            table = self._cache.get((file, number), lambda: self._load(file, number))
+            table = self._load(file, number)
             return to_record({name: table.column(name)[row].as_py() for name in table.column_names}, self._roles)
 
     @cached_property
-    def _cache(self) -> GroupCache:
-        return GroupCache(WINDOW_BYTES)
+    def _loaded(self) -> LRUCache[tuple[int, int], Any]:
+        return LRUCache(max_bytes=WINDOW_BYTES)
 
     @cached_property
     def _files(self) -> dict[int, Any]:
@@ -98,10 +98,13 @@ class ParquetSource(LazySource):
             self._files[file] = pq.ParquetFile(self.paths[file], memory_map=True)
         return self._files[file]
 
-    def _load(self, file: int, number: int) -> tuple[Any, int]:
-        columns = [self._roles.image, *self._roles.rest]
-        table = self._open(file).read_row_group(number, columns=columns, use_threads=False)
-        return table, table.nbytes
+    def _load(self, file: int, number: int) -> Any:
+        table = self._loaded.get((file, number))
+        if table is None:
+            columns = [self._roles.image, *self._roles.rest]
+            table = self._open(file).read_row_group(number, columns=columns, use_threads=False)
+            self._loaded.put((file, number), table, table.nbytes)
+        return table
 
     def _groups(self) -> Iterator[_Group]:
         for file, path in enumerate(self.paths):

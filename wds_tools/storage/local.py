@@ -6,8 +6,8 @@ import errno
 import mmap
 import os
 import stat
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +23,8 @@ class LocalStore:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
+        # A map that is evicted is closed when its last view is gone.
+        self._map = lru_cache(maxsize=MAX_OPEN_MAPS)(partial(self._open, folder))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder}  # maps cannot travel to another process; it opens its own
@@ -70,18 +71,9 @@ class LocalStore:
         """Return the names of the files in the folder."""
         return sorted(path.name for path in Path(self.folder).iterdir() if path.is_file())
 
-    def _map(self, name: str, total_bytes: int) -> mmap.mmap:
-        mapped = self._maps.get(name)
-        if mapped is None:
-            mapped = self._open(name, total_bytes)
-            self._maps[name] = mapped
-            if len(self._maps) > MAX_OPEN_MAPS:
-                self._maps.popitem(last=False)  # closed when its last view is gone
-        self._maps.move_to_end(name)
-        return mapped
-
-    def _open(self, name: str, total_bytes: int) -> mmap.mmap:
-        path = Path(self.folder) / name
+    @staticmethod  # so that the cache of maps has no reference to the store, and both are freed at once
+    def _open(folder: str, name: str, total_bytes: int) -> mmap.mmap:
+        path = Path(folder) / name
         try:
             with _open_file(path) as file:
                 length = file.seek(0, 2)

@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 from wds_tools.errors import ChecksumError, DestinationError, OptionError, WdsToolsError
 from wds_tools.format import index as indexes
-from wds_tools.format.index import index_name
-from wds_tools.format.manifest import Manifest, ShardEntry
+from wds_tools.format.index import index_name, shard_entry
+from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import CacheOptions
 from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
@@ -189,15 +189,8 @@ class _MergeRun:
             self._copy(number, folder / name, bar)
             self.copied += 1
         commit_bytes(folder / index_name(name), data)
-        entry = ShardEntry(
-            name=name,
-            samples=place.entry.samples,
-            bytes=place.entry.bytes,
-            xxh3=place.entry.xxh3,
-            index=index_name(name),
-            index_bytes=len(data),
-            index_xxh3=xxhash.xxh3_128_hexdigest(data),
-        )
+        old = place.entry
+        entry = shard_entry(name, data, samples=old.samples, shard_bytes=old.bytes, shard_xxh3=old.xxh3)
         report = ShardReport(number, entry, count_fields(index), image_stats(index), ())
         save_report(folder, report)
         return report
