@@ -347,8 +347,8 @@ def test_open_indexes_are_bounded_by_their_memory(monkeypatch: pytest.MonkeyPatc
     shards = open_shards(packed)
     one = shards.index(0).memory_bytes
     monkeypatch.setattr(shardset, "MAX_INDEX_BYTES", 3 * one)
-    for number in [*range(len(shards.places)), 0]:
-        assert shards.index(number).shard_bytes == shards.places[number].entry.bytes
+    for number in [*range(len(shards.locations)), 0]:
+        assert shards.index(number).shard_bytes == shards.locations[number].entry.bytes
         assert sum(index.memory_bytes for index in shards._indexes.values()) == shards._index_bytes <= 3 * one
     assert len(shards._indexes) > 1
 

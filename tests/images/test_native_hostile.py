@@ -23,7 +23,7 @@ from PIL import Image, ImageFile
 from wds_tools.errors import DecodeError
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
-from wds_tools.images.resize import render
+from wds_tools.images.resize import render_region
 from wds_tools.images.views import RandomResizedCrop, Regions, Resize
 
 pytestmark = needs_native
@@ -273,7 +273,7 @@ def expected_of(data: bytes, place: list[int], regions: Regions) -> Pixels:
     except DecodeError:  # of something that the region does not need, or it would have been left alone
         part = whole_picture(data)[top : top + height, left : left + width]
         assert part.shape == (height, width, 3)
-    return render(part, regions, 0, place[9:])
+    return render_region(part, regions, 0, place[9:])
 
 
 def test_a_mutant_is_left_alone_or_has_the_pixels_of_the_python_path(seeds, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,12 @@ from wds_tools.reading.shardset import open_shards
 
 
 def names(shards):
-    return [place.entry.name for place in shards.places]
+    return [place.entry.name for place in shards.locations]
 
 
 def test_a_folder_its_manifest_and_a_file_url_name_the_same_dataset(packed):
     by_folder = open_shards(packed)
-    assert len(by_folder.places) > 2
+    assert len(by_folder.locations) > 2
     for spec in (str(packed) + "/", packed / MANIFEST_NAME, f"file://{packed}"):
         assert open_shards(spec).manifest == by_folder.manifest
 

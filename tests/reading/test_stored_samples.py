@@ -15,7 +15,7 @@ from wds_tools.reading.stored_samples import stored_samples
 
 def test_every_sample_comes_in_order_with_all_its_fields(packed: Path) -> None:
     shards = open_shards(packed)
-    read = [sample for number in range(len(shards.places)) for sample in stored_samples(shards, number)]
+    read = [sample for number in range(len(shards.locations)) for sample in stored_samples(shards, number)]
     assert [sample.key for sample in read] == [f"{number:09d}" for number in range(400)]
     data = (packed / "shard-000000.tar").read_bytes()
     for sample in read[:10]:

@@ -46,7 +46,7 @@ _WRAPS = (
     _Wrap("decode", assemble, "decode_rgb"),
     _Wrap("decode", assemble, "decode_field"),
     _Wrap("resize", resize, "_resize"),
-    _Wrap("write", assemble, "render"),
+    _Wrap("write", assemble, "render_region"),
     _Wrap("write", native, "copy_pixels"),
     _Wrap("wait", workers, "wait"),
 )

@@ -92,7 +92,7 @@ def choose(
     Raises:
         OptionError: Arguments that do not fit each other, or ``crop-ready`` without the compiled module.
     """
-    is_compiled = native.is_there()
+    is_compiled = native.is_available()
     if images is not None and images not in get_args(Images):
         raise OptionError(f"images={images!r}; allowed are {', '.join(map(repr, get_args(Images)))}")
     if images == "crop-ready" and not is_compiled:

@@ -178,7 +178,7 @@ class _Job:
         """Bring one shard: first itself, then its index, then its report."""
         folder, name = self.destination.folder, shard_name(number)
         index = self.shards.index(number)  # verified, before a byte is copied
-        place = self.shards.places[number]
+        place = self.shards.locations[number]
         data = indexes.rename(place.store.read(place.entry.index), name=self.shards.shard_url(number), shard=name)
         if self._link(number, folder / name):
             self.linked += 1
@@ -202,7 +202,7 @@ class _Job:
 
     def _link(self, number: int, path: Path) -> bool:
         """Give the shard a second name, if it is local and the file system can."""
-        place = self.shards.places[number]
+        place = self.shards.locations[number]
         if self.copy or not isinstance(place.store, LocalStore):
             return False
         place.store.fetch(place.entry.name, [], total_bytes=place.entry.bytes)  # it is there, and of its length
@@ -219,7 +219,7 @@ class _Job:
 
     def _copy(self, number: int, path: Path, bar: Any) -> None:
         """Copy the shard, a part at a time, and compare it with its checksum before it gets its name."""
-        entry, digest = self.shards.places[number].entry, xxhash.xxh3_128()
+        entry, digest = self.shards.locations[number].entry, xxhash.xxh3_128()
         with CommitFile(path) as file:
             for start in range(0, entry.bytes, COPY_BYTES):
                 stop = min(start + COPY_BYTES, entry.bytes)
@@ -238,7 +238,11 @@ class _Job:
 def _source(sets: Sequence[ShardSet]) -> dict[str, Any]:
     """Return what the manifest says of the inputs: what they are, and not where they were."""
     inputs = [
-        {"fingerprint": shards.manifest.fingerprint, "shards": len(shards.places), "samples": shards.manifest.samples}
+        {
+            "fingerprint": shards.manifest.fingerprint,
+            "shards": len(shards.locations),
+            "samples": shards.manifest.samples,
+        }
         for shards in sets
     ]
     return {"kind": SOURCE_KIND, "inputs": inputs}
@@ -264,7 +268,7 @@ def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
                 f"{shards.name} and {before} are the same dataset (fingerprint {shards.manifest.fingerprint}), so each "
                 "sample would come twice; name it once, and to draw from it more often use wds_tools.Mixture"
             )
-        for folder in {place.store.folder for place in shards.places if isinstance(place.store, LocalStore)}:
+        for folder in {place.store.folder for place in shards.locations if isinstance(place.store, LocalStore)}:
             if dst.exists() and os.path.samefile(folder, dst):  # noqa: PTH121 - a string may be what it is
                 raise OptionError(f"{dst} is one of the inputs; merge into another folder")
 

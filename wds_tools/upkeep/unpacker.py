@@ -105,7 +105,7 @@ def unpack(
     try:
         with Tree(report.dst, overwrite=overwrite) as tree:
             with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
-                for number in range(len(shards.places)):
+                for number in range(len(shards.locations)):
                     for sample in stored_samples(shards, number):
                         _restore(tree, sample, wanted, layout, report)
                         bar.update()
@@ -190,7 +190,7 @@ def _told_by_path(facts: dict[str, Any]) -> set[str]:
 
 def _refuse_dataset(shards: ShardSet, dst: Path) -> None:
     """A file of a sample could have the name of a shard, an index, or the manifest."""
-    folders = {place.store.folder for place in shards.places if isinstance(place.store, LocalStore)}
+    folders = {place.store.folder for place in shards.locations if isinstance(place.store, LocalStore)}
     if dst.exists() and any(os.path.samefile(folder, dst) for folder in folders):  # noqa: PTH121 - a string as it is
         raise OptionError(f"{dst} is the folder of the dataset; unpack into another one")
 

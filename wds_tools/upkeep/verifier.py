@@ -310,6 +310,6 @@ def _strangers(shards: ShardSet) -> list[str]:
     own = _OWN_NAMES | {shards.name.rpartition("/")[2]}
     own |= {name for entry in shards.manifest.shards for name in (entry.name, entry.index)}
     try:
-        return sorted(set(shards.places[0].store.list()) - own)
+        return sorted(set(shards.locations[0].store.list()) - own)
     except (StoreError, OSError):
         return []  # plain HTTP servers list nothing
