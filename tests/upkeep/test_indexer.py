@@ -219,7 +219,7 @@ def test_a_field_that_comes_twice_is_an_error_at_its_byte(tmp_path: Path, twice:
 def test_a_cut_shard_is_an_error(tmp_path: Path, length: int) -> None:
     path = write_tar(tmp_path / "a.tar", PLAIN)
     os.truncate(path, length)
-    assert refused(path, TruncatedShardError, "copy or pack it again|was cut").shard == "a.tar"
+    assert refused(path, TruncatedShardError, "copy or pack it again|was truncated").shard == "a.tar"
 
 
 def test_a_file_that_is_no_tar_is_an_error(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_pictures_whose_keys_have_dots_are_never_merged_silently(tmp_path: Path,
 
 def test_the_error_names_pictures_that_would_be_merged(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", picture()) for number in range(16)])
-    words = "'photo.2024.00.jpg' and 'photo.2024.01.jpg' would become one sample, 'photo' (up to 16 pictures in one)"
+    words = "'photo.2024.00.jpg' and 'photo.2024.01.jpg' would become one sample, 'photo' (up to 16 images in one)"
     with pytest.raises(ShardError, match=re.escape(words)):
         index_shards(str(tmp_path / "a.tar"))
 

@@ -162,8 +162,7 @@ def _probe_pillow(data: bytes | memoryview, kind: str) -> ImageInfo:
 def sixteen_bit_mode(data: bytes | memoryview) -> str | None:
     """Return the mode of a PNG with 16 bits per channel, and None for any other file.
 
-    Pillow cannot tell: unless the image is grey, it converts the pixels to 8 bits and reports that
-    mode.
+    Pillow cannot tell: unless the image is grey, it converts the pixels to a mode with 8 bits.
     """
     if bytes(data[:8]) != _PNG_START or bytes(data[12:16]) != b"IHDR" or len(data) < 26 or data[24] != 16:
         return None
@@ -206,8 +205,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """
     out = io.BytesIO()
     pixels = np.ascontiguousarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
-    # For 224x224 pixels, level 3 takes 4.9 ms and level 6 takes 11.8 ms; files of level 3 are 2 %
-    # larger.
+    # 224x224 pixels: level 3 takes 4.9 ms, level 6 takes 11.8 ms and makes the file 2 % smaller.
     Image.fromarray(pixels).save(out, "PNG", compress_level=3)
     return out.getvalue()
 

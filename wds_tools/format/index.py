@@ -1,8 +1,7 @@
 """The index of a shard: location and checksum of each field, label and image size of each sample. No I/O.
 
 On disk an index is a Parquet file, which pandas, DuckDB and Polars can read; `docs/format.md`
-specifies it. In memory each column is a numpy array, because the loader reads thousands of rows at
-once.
+specifies it. In memory each column is a numpy array, because the loader reads many rows at once.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ def to_bytes(index: Index) -> bytes:
 
 
 def content_checksum(index: Index) -> str:
-    """Return the XXH3-128 of the values of an index, whatever way Parquet stores them."""
+    """Return the XXH3-128 of the values of an index, which does not depend on their storage in Parquet."""
     digest = xxhash.xxh3_128()
     for texts in ([index.shard, str(index.shard_bytes), index.shard_xxh3, *index.fields], index.keys, index.mode):
         for start in range(0, len(texts), _TEXTS_PER_UPDATE):
@@ -267,8 +266,7 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
     try:
         _check_rows(file.metadata.num_rows, metadata, samples)
         columns = _columns_to_read(file, metadata)
-        # pq.read_table() takes four times as long and starts threads, which a forked process would
-        # lack.
+        # pq.read_table() takes four times as long, and starts threads, which a fork would lose.
         file = pq.ParquetFile(pa.BufferReader(data), metadata=file.metadata, read_dictionary=_TEXT_COLUMNS)
         index = _from_table(file.read(columns=columns, use_threads=False), metadata)
         _check_values(index)
