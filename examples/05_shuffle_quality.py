@@ -14,7 +14,7 @@ import numpy as np
 
 from wds_tools.inspection.forecast_chart import quality_curves, streaks
 from wds_tools.inspection.svg import Plot, Series, draw, write_svg
-from wds_tools.order.quality import LEAST_WINDOW, measure, measured_quality, predicted, window_for, window_of
+from wds_tools.order.quality import MIN_WINDOW, measure_order, measured_quality, predicted, window_for, window_of
 from wds_tools.order.sequence import Order, default_block
 
 SAMPLE_BYTES = 110_000
@@ -73,7 +73,7 @@ def defaults(by_class: np.ndarray, packed: np.ndarray) -> None:
         for lanes, batch in ((1, 256), (8, 256), (1, 1024), (1, 4096)):
             window = window_of(True, block=block, samples=len(by_class), shuffled=shuffled)
             order = order_of(len(labels), window=window, block=block, lanes=lanes)
-            measured = measure(order, labels, batch=batch)
+            measured = measure_order(order, labels, batch=batch)
             print(
                 f"| {stored} | {window:,} | {lanes} | {batch:,} | {measured.quality:.2f} "
                 f"| {measured.blocks_per_batch:,.0f} ({measured.blocks_full:,.0f}) "
@@ -109,7 +109,7 @@ def epochs(samples: int) -> None:
     full = [random.permutation(samples) for _ in range(2)]
     rows = [("full shuffle", 1, full)]
     default = window_of(True, block=block, samples=samples, shuffled=True)
-    for window, lanes in ((LEAST_WINDOW, 1), (default, 1), (default, 8), (16 * LEAST_WINDOW, 1)):
+    for window, lanes in ((MIN_WINDOW, 1), (default, 1), (default, 8), (16 * MIN_WINDOW, 1)):
         order = order_of(samples, window=window, block=block, lanes=lanes)
         rows.append((f"{window:,}", lanes, [order.ids(epoch, 0, samples) for epoch in (0, 1)]))
     for name, lanes, (first, second) in rows:
@@ -153,7 +153,7 @@ def main() -> None:
 
     block = default_block(args.samples, args.samples * SAMPLE_BYTES)
     panels = [chart]
-    for window in (LEAST_WINDOW, window_of(True, block=block, samples=len(by_class), shuffled=False)):
+    for window in (MIN_WINDOW, window_of(True, block=block, samples=len(by_class), shuffled=False)):
         order = order_of(args.samples, window=window, block=block)
         panels.append(streaks(f"A window of {window:,}: each row is one block", order, order.ids(0, 0, args.samples)))
     description = "Quality grows with the window and falls with the size of blocks; measured points lie on the curves."

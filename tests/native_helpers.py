@@ -15,7 +15,7 @@ from wds_tools.errors import DecodeError
 from wds_tools.format.codecs import probe
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
-from wds_tools.images.resize import render
+from wds_tools.images.resize import render_region
 from wds_tools.images.views import Regions, View
 from wds_tools.order.keyed_random import uniform
 
@@ -64,7 +64,7 @@ def by_python(files: Sequence[bytes], regions: Regions, mode: str = "RGB") -> Pi
     images = []
     for i, (data, box) in enumerate(zip(files, regions.needed().tolist(), strict=True)):
         part = decode_rgb(memoryview(data), kind="jpg", mode=mode, orientation=1, box=tuple(box))
-        images.append(render(part, regions, i, box))
+        images.append(render_region(part, regions, i, box))
     return np.stack(images)
 
 

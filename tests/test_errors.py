@@ -1,4 +1,4 @@
-"""The tree of errors: what each is, what it says, and that it travels between processes."""
+"""The exception hierarchy: base classes, messages, and pickling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BUILT_INS = {
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_keeps_its_place_through_pickle_and_copy(kind: type[WdsToolsError]) -> None:
+def test_an_error_keeps_shard_key_and_offset_through_pickle_and_copy(kind: type[WdsToolsError]) -> None:
     error = kind("is broken: fix it", shard="s-0.tar", key="a/1", offset=0)
     for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
         assert type(again) is kind
@@ -44,19 +44,19 @@ def test_an_error_keeps_its_place_through_pickle_and_copy(kind: type[WdsToolsErr
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_error_without_a_place_is_its_message(kind: type[WdsToolsError]) -> None:
+def test_the_text_of_an_error_without_shard_key_and_offset_is_its_message(kind: type[WdsToolsError]) -> None:
     error = kind("is broken")
     assert str(error) == str(pickle.loads(pickle.dumps(error))) == "is broken"
     assert (error.shard, error.key, error.offset) == (None, None, None)
 
 
 @pytest.mark.parametrize(("name", "built_in"), BUILT_INS.items())
-def test_an_error_is_also_the_built_in_that_a_caller_would_catch(name: str, built_in: type[Exception]) -> None:
+def test_an_error_is_caught_as_its_built_in_base_class(name: str, built_in: type[Exception]) -> None:
     with pytest.raises(built_in, match="message"):
         raise getattr(errors, name)("message")
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_the_tree_in_the_docstring_matches_the_class_hierarchy() -> None:
     assert errors.__doc__ is not None
     drawn: list[str] = []
     depths: list[int] = []

@@ -69,8 +69,8 @@ def _change_topology(number):
             rows = [row for plan in plans for row in zip(*_columns(plan.step(step)), strict=True)]
             got += [sample for _, sample, valid in sorted(rows) if valid]
         state = state_dict(order, plans[0].cursor_after(steps - 1))
-        course, cursor = resume(state, _with_other_options(order))
-        order = course.of(cursor.epoch)
+        orders, cursor = resume(state, _with_other_options(order))
+        order = orders.of(cursor.epoch)
     assert got == expected, f"case {number}"
 
 

@@ -1,28 +1,28 @@
-"""One tree of errors; each also inherits the built-in that a caller would catch.
+"""The exception hierarchy. Each error also inherits from the built-in exception that fits it best.
 
 ::
 
-    WdsToolsError                     .shard .key .offset: where, as far as it is known
-    ├── OptionError (ValueError)      an argument that cannot be
-    ├── SourceError (OSError)         the packer's input: nothing there, unreadable, refused by --strict
-    ├── DestinationError (OSError)    the packer's output folder or URL holds something else, is full, or fails
-    ├── NotADatasetError (FileNotFoundError)   no manifest, no index, a pattern that matches nothing
-    ├── ManifestError (ValueError)    a manifest or index that breaks its format
-    ├── ShardError (ValueError)       a shard that is not what the manifest says
-    │   ├── TruncatedShardError       it ends too early
-    │   └── ChecksumError             its bytes have changed
-    ├── SampleError (ValueError)      one sample
-    │   ├── DecodeError               its image cannot be decoded
-    │   └── MissingFieldError (LookupError)    it lacks a field that was asked for
-    ├── StoreError (OSError)          storage that does not answer, or answers wrongly
-    ├── ResumeError (ValueError)      a state that belongs to something else
-    ├── ProofError (RuntimeError)     an epoch that did not deliver each sample once
-    ├── DeviceError (RuntimeError)    a device that is not there
-    ├── WorkerError (RuntimeError)    a worker process that died, stalled or could not start
-    ├── TransformError (RuntimeError) transform= raised something that is not an ordinary exception
-    └── LoaderError (RuntimeError)    a loader that is closed, copied, or used in another process
+    WdsToolsError                     .shard .key .offset: location of the problem, as far as known
+    ├── OptionError (ValueError)      invalid option or argument
+    ├── SourceError (OSError)         input of the packer: missing, unreadable, or refused by --strict
+    ├── DestinationError (OSError)    output of the packer: in use for something else, full, or failing
+    ├── NotADatasetError (FileNotFoundError)   no manifest, no index, a pattern without matches
+    ├── ManifestError (ValueError)    invalid manifest or index
+    ├── ShardError (ValueError)       shard that does not match its manifest, or is not a tar file
+    │   ├── TruncatedShardError       shard that ends too early
+    │   └── ChecksumError             bytes that changed after packing
+    ├── SampleError (ValueError)      problem with one sample
+    │   ├── DecodeError               image that cannot be decoded
+    │   └── MissingFieldError (LookupError)    requested field that a sample or dataset lacks
+    ├── StoreError (OSError)          storage that fails or returns wrong data
+    ├── ResumeError (ValueError)      state of another dataset, seed or version
+    ├── ProofError (RuntimeError)     epoch that did not deliver each sample once
+    ├── DeviceError (RuntimeError)    device that is not available
+    ├── WorkerError (RuntimeError)    worker process that died, stalled or could not start
+    ├── TransformError (RuntimeError) transform= raised something like SystemExit
+    └── LoaderError (RuntimeError)    loader that is closed, copied, or used in another process
 
-A message says four things: what, got, allowed, next step.
+A message states what is wrong, the value found, the values allowed, and what to do next.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-_LONG_NAME = 1000  # letters of a name or key that a message shows
+_MAX_NAME_LENGTH = 1000  # characters of a shard name or key that a message shows
 
 
 def printable(text: str) -> str:
-    r"""Escape what could control a terminal: keys and names come from data that anyone may have written.
+    r"""Escape control characters: keys and names come from untrusted data and may end up in a terminal.
 
     >>> printable("key \x1b[2J\u202e, next line:\n\tcafé")
     'key \\x1b[2J\\u202e, next line:\n\tcafé'
@@ -45,7 +45,9 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int = 20_000) -> str:
-    """Return the two ends of a text that is longer than ``most`` letters: a damaged file may put megabytes into it.
+    """Keep only the start and the end of a text of more than ``most`` characters.
+
+    Error messages quote values from files. A damaged file may put megabytes into such a value.
 
     >>> shortened("abcdefghij" * 100, 20)
     'abcdefghij … (980 characters left out) … abcdefghij'
@@ -55,25 +57,25 @@ def shortened(text: str, most: int = 20_000) -> str:
     return f"{text[: most // 2]} … ({len(text) - most:,} characters left out) … {text[len(text) - most // 2 :]}"
 
 
-class _Printable(logging.Filter):
-    """Makes the messages of our logger printable, wherever they go."""
+class _PrintableFilter(logging.Filter):
+    """Escapes control characters in all messages of the package's logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = printable(record.getMessage()), ()
         return True
 
 
-logging.getLogger("wds_tools").addFilter(_Printable())
+logging.getLogger("wds_tools").addFilter(_PrintableFilter())
 
 
 class WdsToolsError(Exception):
-    """Base of all errors raised on purpose by this package.
+    """Base class of all errors that this package raises on purpose.
 
     Args:
         message: What is wrong, what was found, what is allowed and what to do next.
-        shard: Name of the shard concerned, if one is.
-        key: Key of the sample concerned, if one is.
-        offset: Byte offset in the shard where the trouble starts, if known.
+        shard: Name of the affected shard, or None.
+        key: Key of the affected sample, or None.
+        offset: Byte offset in the shard at which the problem starts, or None.
     """
 
     def __init__(
@@ -85,16 +87,16 @@ class WdsToolsError(Exception):
         self.offset = offset
 
     def __str__(self) -> str:
-        where = [
-            f"{word} {shortened(str(value), _LONG_NAME)}"
-            for word, value in (("shard", self.shard), ("key", self.key), ("byte", self.offset))
+        location = [
+            f"{name} {shortened(str(value), _MAX_NAME_LENGTH)}"
+            for name, value in (("shard", self.shard), ("key", self.key), ("byte", self.offset))
             if value is not None
         ]
         message = str(self.args[0])
-        return printable(f"{', '.join(where)}: {message}" if where else message)
+        return printable(f"{', '.join(location)}: {message}" if location else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions pickle by their positional arguments alone; ours travel between processes with their place.
+        # By default an exception is pickled with its positional arguments only.
         return _rebuild, (type(self), self.args[0], self.shard, self.key, self.offset)
 
 
@@ -105,75 +107,75 @@ def _rebuild(
 
 
 class OptionError(WdsToolsError, ValueError):
-    """An argument that cannot be."""
+    """An invalid option or argument."""
 
 
 class SourceError(WdsToolsError, OSError):
-    """The packer's input: nothing there, unreadable, or refused by ``strict``."""
+    """The input of the packer is missing, unreadable, or refused by ``strict``."""
 
     __str__ = WdsToolsError.__str__
 
 
 class DestinationError(WdsToolsError, OSError):
-    """The packer's output folder holds something else, or is full."""
+    """The output folder or URL of the packer is in use for something else, full, or failing."""
 
     __str__ = WdsToolsError.__str__
 
 
 class NotADatasetError(WdsToolsError, FileNotFoundError):
-    """No manifest, no index, or a pattern that matches nothing."""
+    """There is no manifest, no index, or no file that matches the pattern."""
 
     __str__ = WdsToolsError.__str__
 
 
 class ManifestError(WdsToolsError, ValueError):
-    """A manifest or index that breaks its format."""
+    """A manifest or index is invalid."""
 
 
 class ShardError(WdsToolsError, ValueError):
-    """A shard that is not what the manifest says, or no tar file."""
+    """A shard does not match its manifest, or is not a tar file."""
 
 
 class TruncatedShardError(ShardError):
-    """A shard that ends too early."""
+    """A shard ends too early."""
 
 
 class ChecksumError(ShardError):
-    """Bytes that have changed since they were packed."""
+    """Bytes have changed since they were packed."""
 
 
 class SampleError(WdsToolsError, ValueError):
-    """Something about one sample."""
+    """A problem with one sample."""
 
 
 class DecodeError(SampleError):
-    """An image that cannot be decoded."""
+    """An image cannot be decoded."""
 
 
 class MissingFieldError(SampleError, LookupError):
-    """A sample or dataset lacks a field that was asked for."""
+    """A sample or dataset lacks a requested field."""
 
 
 class StoreError(WdsToolsError, OSError):
-    """Storage that does not answer, or answers wrongly."""
+    """Storage fails or returns wrong data."""
 
     __str__ = WdsToolsError.__str__
 
 
 class ResumeError(WdsToolsError, ValueError):
-    """A state that belongs to another dataset, seed or version."""
+    """A state belongs to another dataset, seed or version."""
 
 
 class ProofError(WdsToolsError, RuntimeError):
-    """An epoch did not deliver each sample once over all ranks, or a rank did not tell."""
+    """An epoch did not deliver each sample once over all ranks, or a rank did not report."""
 
 
 class DeviceError(WdsToolsError, RuntimeError):
-    """A device that is not there."""
+    """A device is not available."""
 
 
 class WorkerError(WdsToolsError, RuntimeError):
-    """A worker process that died, stalled or could not start."""
+    """A worker process died, stalled or could not start."""
 
 
 class TransformError(WdsToolsError, RuntimeError):
@@ -181,4 +183,4 @@ class TransformError(WdsToolsError, RuntimeError):
 
 
 class LoaderError(WdsToolsError, RuntimeError):
-    """A loader that is closed, copied, or used in another process than the one that its workers belong to."""
+    """A loader is closed, was copied, or is used in a process that did not start its workers."""

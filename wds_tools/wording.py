@@ -1,10 +1,10 @@
-"""Counts and sizes as people read them."""
+"""Counts and sizes as text for messages and reports."""
 
 from __future__ import annotations
 
 
 def human_bytes(size: float) -> str:
-    """Write a size for people, in decimal units as disks are sold.
+    """Return a size in bytes as text with three digits and a decimal unit (1 kB = 1000 bytes).
 
     >>> human_bytes(999), human_bytes(15_934), human_bytes(6_373_376), human_bytes(2.5e12)
     ('999 B', '15.9 kB', '6.37 MB', '2.50 TB')
@@ -17,7 +17,7 @@ def human_bytes(size: float) -> str:
 
 
 def counted(count: int, word: str, plural: str | None = None) -> str:
-    """Write a count with its noun.
+    """Return a count with its noun in the singular or plural.
 
     >>> counted(1, "shard"), counted(2000, "class", "classes")
     ('1 shard', '2,000 classes')

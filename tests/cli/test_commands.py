@@ -468,7 +468,7 @@ def make_no_samples(path: Path) -> None:
     [
         (truncate, "train-000000.tar, byte"),
         (flip_header, "train-000000.tar, byte 1024: not a tar header"),
-        (append, "train-000000.tar, byte 10240: data behind the end"),
+        (append, "train-000000.tar, byte 10240: data after the end"),
         (make_no_tar, "train-000000.tar, byte 0: not a tar header"),
         (make_no_samples, "hold no sample"),
     ],
@@ -542,16 +542,20 @@ def test_info_prints_to_a_terminal_that_cannot_encode_its_bars(packed: Path) -> 
 @pytest.mark.parametrize("command", ["info", "verify"])
 def test_a_missing_dataset_is_one_line_and_exit_code_2(call: Call, tmp_path: Path, foreign: Path, command: str) -> None:
     (tmp_path / "empty").mkdir()
-    assert_one_line_error(call(command, tmp_path / "nowhere"), 2, "nowhere: no such folder; give the folder")
+    assert_one_line_error(call(command, tmp_path / "nowhere"), 2, "nowhere: no such folder; pass the folder")
     assert_one_line_error(call(command, tmp_path / "empty"), 2, "empty has no manifest.json", "wds-tools pack")
-    assert_one_line_error(call(command, foreign.parent), 2, "holds tar files but no manifest.json", "wds-tools index")
+    assert_one_line_error(
+        call(command, foreign.parent), 2, "contains tar files but no manifest.json", "wds-tools index"
+    )
     assert_one_line_error(call(command, tmp_path / "no-*.tar"), 2, "matches no file")
     assert_one_line_error(call(command, foreign), 2, "no index beside it", "wds-tools index")
 
 
 def test_a_damaged_manifest_or_index_is_one_line_and_exit_code_1(call: Call, packed_copy: Path) -> None:
     flip(packed_copy / "shard-000002.parquet", 100)
-    assert_one_line_error(call("info", packed_copy), 1, "shard-000002.tar", "is not the one that the manifest names")
+    assert_one_line_error(
+        call("info", packed_copy), 1, "shard-000002.tar", "does not match the checksum in the manifest"
+    )
     (packed_copy / "manifest.json").write_text("{")
     assert_one_line_error(call("info", packed_copy), 1, "manifest.json is not JSON")
 

@@ -1,4 +1,4 @@
-"""What images are, by their bytes; and fields that are no images, safely."""
+"""Detection of image types and sizes, and safe decoding of other fields."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ IMAGES = Path(__file__).parents[2] / "shards" / "sample" / "images"
 QUICK = settings(deadline=None)
 
 
-def turned(orientation: int) -> bytes:
-    """Build EXIF, without the name that stands before it in a JPEG."""
+def exif_of(orientation: int) -> bytes:
+    """Build EXIF data with an orientation, without the prefix that it has in a JPEG."""
     return b"MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHIH2x", 0x0112, 3, 1, orientation) + bytes(4)
 
 
@@ -51,36 +51,36 @@ def png(width: int, height: int, *chunks: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
-def test_every_mode_of_png_is_known_without_decoding(mode: str) -> None:
+def test_the_mode_and_size_of_every_kind_of_png_are_detected(mode: str) -> None:
     assert probe(encoded("PNG", mode)) == ImageInfo("png", 31, 17, mode, 1)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
 @pytest.mark.parametrize("lossless", [False, True])
-def test_webp_is_known(mode: str, lossless: bool) -> None:
+def test_the_mode_and_size_of_webp_are_detected(mode: str, lossless: bool) -> None:
     assert probe(encoded("WEBP", mode, lossless=lossless)) == ImageInfo("webp", 31, 17, mode, 1)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_jpeg_is_known(mode: str) -> None:
+def test_the_mode_and_size_of_jpeg_are_detected(mode: str) -> None:
     mcu = 16 if mode == "RGB" else 8  # Pillow halves the chroma of RGB
     assert probe(encoded("JPEG", mode)) == ImageInfo("jpg", 31, 17, mode, 1, 0, mcu, mcu)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_turned_image_has_its_size_as_shown(kind: str, orientation: int) -> None:
-    info = probe(encoded(kind, exif=b"Exif\0\0" + turned(orientation)))
+def test_the_size_of_an_image_is_that_after_its_orientation_is_applied(kind: str, orientation: int) -> None:
+    info = probe(encoded(kind, exif=b"Exif\0\0" + exif_of(orientation)))
     size = (17, 31) if orientation in (5, 6, 7, 8) else (31, 17)
     assert (info.width, info.height, info.orientation) == (*size, orientation)
 
 
-def test_exif_behind_the_pixels_of_a_png_counts() -> None:
-    whole = encoded("PNG")
-    assert probe(whole[:-12] + chunk(b"eXIf", turned(6)) + whole[-12:]).orientation == 6
+def test_exif_after_the_pixels_of_a_png_is_read() -> None:
+    data = encoded("PNG")
+    assert probe(data[:-12] + chunk(b"eXIf", exif_of(6)) + data[-12:]).orientation == 6
 
 
-def test_every_image_of_the_sample_is_what_pillow_says() -> None:
+def test_every_sample_image_is_detected_as_pillow_detects_it() -> None:
     for path in sorted(IMAGES.rglob("*.*")):
         info = probe(path.read_bytes())
         with Image.open(path) as image:
@@ -88,56 +88,56 @@ def test_every_image_of_the_sample_is_what_pillow_says() -> None:
             assert {"jpg": "JPEG", "png": "PNG"}[info.kind] == image.format
 
 
-def test_a_memoryview_is_probed_as_bytes_are() -> None:
+def test_a_memoryview_gives_the_same_result_as_bytes() -> None:
     for kind in ("JPEG", "PNG", "WEBP"):
         assert probe(memoryview(encoded(kind))) == probe(encoded(kind))
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "is empty"),
-        (b"hello, I am text", r"is no JPEG, PNG or WebP: it starts with b'hello, I'"),
-        (b"GIF89a", "is no JPEG, PNG or WebP"),
-        (b"<svg/>", "is no JPEG, PNG or WebP"),
-        (b"RIFF\0\0\0\0WAVE", "is no JPEG, PNG or WebP"),
+        (b"hello, I am text", r"is not a JPEG, PNG or WebP: it starts with b'hello, I'"),
+        (b"GIF89a", "is not a JPEG, PNG or WebP"),
+        (b"<svg/>", "is not a JPEG, PNG or WebP"),
+        (b"RIFF\0\0\0\0WAVE", "is not a JPEG, PNG or WebP"),
         (b"\xff\xd8\xff", "JPEG"),
     ],
 )
-def test_what_is_no_image_is_refused(data: bytes, said: str) -> None:
+def test_data_that_is_not_an_image_is_refused(data: bytes, message: str) -> None:
     assert sniff(data) in (None, "jpg")
-    with pytest.raises(DecodeError, match=said):
+    with pytest.raises(DecodeError, match=message):
         probe(data)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_an_image_cut_anywhere_is_refused(kind: str) -> None:
+def test_an_image_truncated_at_any_byte_is_refused(kind: str) -> None:
     data = encoded(kind)
-    for length in range(len(data) - (1 if kind == "WEBP" else 0)):  # a last padding byte of RIFF is nobody's loss
-        with pytest.raises(DecodeError, match="is cut" if kind != "JPEG" and length >= 12 else None):
+    for length in range(len(data) - (1 if kind == "WEBP" else 0)):  # RIFF may lack its last padding byte
+        with pytest.raises(DecodeError, match="is truncated" if kind != "JPEG" and length >= 12 else None):
             probe(data[:length])
 
 
-@pytest.mark.parametrize("place", ["IHDR", "IDAT", "IEND"])
-def test_a_png_with_a_flipped_bit_is_refused(place: str) -> None:
+@pytest.mark.parametrize("name", ["IHDR", "IDAT", "IEND"])
+def test_a_png_with_a_flipped_bit_is_refused(name: str) -> None:
     data = bytearray(encoded("PNG"))
-    data[data.index(place.encode()) + 5 if place != "IEND" else -1] ^= 1
-    with pytest.raises(DecodeError, match=r"PNG is damaged: chunk b'I.* has another checksum"):
+    data[data.index(name.encode()) + 5 if name != "IEND" else -1] ^= 1
+    with pytest.raises(DecodeError, match=r"PNG is damaged: chunk b'I.* does not match its checksum"):
         probe(data)
 
 
 @pytest.mark.parametrize(
-    ("bomb", "said"),
+    ("bomb", "message"),
     [
         (png(65535, 65535), "4294836225 pixels"),
         (png(10_001, 10_000), "is 10001x10000 = 100,010,000 pixels; allowed are 100,000,000"),
         (encoded("JPEG").replace(b"\0\x11\0\x1f", b"\xff\xff" * 2, 1), "is 65535x65535 = 4,294,836,225 pixels"),
-        # Pillow before 13 looks for the pixels first, which this file lacks
+        # Pillow before 13 first looks for the pixels, which this file lacks.
         (b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\x3f\0" * 2, "268435456 pixels|could not create decoder"),
     ],
 )
-def test_a_bomb_is_refused_for_its_size(bomb: bytes, said: str) -> None:
-    with pytest.raises(DecodeError, match=said):
+def test_a_decompression_bomb_is_refused_for_its_size(bomb: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
         probe(bomb)
 
 
@@ -151,9 +151,9 @@ def test_a_large_image_within_the_limit_is_probed_without_decoding() -> None:
     st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=6),
 )
 def test_a_damaged_image_raises_nothing_but_a_decode_error(kind: str, changes: list[tuple[int, int]]) -> None:
-    data = bytearray(encoded(kind, exif=b"Exif\0\0" + turned(6)))
-    for where, value in changes:
-        data[where % len(data)] = value
+    data = bytearray(encoded(kind, exif=b"Exif\0\0" + exif_of(6)))
+    for position, value in changes:
+        data[position % len(data)] = value
     try:
         info = probe(data)
     except DecodeError:
@@ -175,9 +175,9 @@ def test_a_hostile_png_chunk_raises_nothing_but_a_decode_error(kind: bytes, payl
     assert 1 <= info.orientation <= 8
 
 
-def test_a_jpeg_of_two_components_is_refused_with_what_is_allowed() -> None:
+def test_a_jpeg_of_two_components_is_refused_with_the_allowed_numbers() -> None:
     data = encoded("JPEG", "L").replace(struct.pack(">HHB", 17, 31, 1), struct.pack(">HHB", 17, 31, 2), 1)
-    with pytest.raises(DecodeError, match="2 components at 8 bits; allowed: 1, 3, 4 at 8"):
+    with pytest.raises(DecodeError, match="2 components at 8 bits; allowed are 1, 3 or 4 at 8 bits"):
         probe(data)
 
 
@@ -197,7 +197,7 @@ def test_a_jpeg_of_two_components_is_refused_with_what_is_allowed() -> None:
         ("pyd", b"cos\nsystem\n"),
     ],
 )
-def test_a_field_decodes_to_what_was_encoded(field: str, value: object) -> None:
+def test_a_field_decodes_to_the_encoded_value(field: str, value: object) -> None:
     data = codec_for(field).encode(value)
     assert isinstance(data, bytes)
     assert decode_field(field, data, shard="s.tar", key="k") == value
@@ -205,7 +205,7 @@ def test_a_field_decodes_to_what_was_encoded(field: str, value: object) -> None:
 
 @QUICK
 @given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, min_side=0)), st.booleans())
-def test_any_array_decodes_to_what_was_encoded(array: np.ndarray[Any, Any], fortran: bool) -> None:
+def test_any_array_decodes_to_the_encoded_array(array: np.ndarray[Any, Any], fortran: bool) -> None:
     array = np.asfortranarray(array) if fortran else array
     again = CODECS["npy"].decode(CODECS["npy"].encode(array))
     assert again.dtype == array.dtype
@@ -241,7 +241,7 @@ def npy(header: str, content: bytes = b"") -> bytes:
     ],
 )
 def test_a_hostile_array_is_a_sample_error(data: bytes) -> None:
-    with pytest.raises(SampleError, match="which is no npy"):
+    with pytest.raises(SampleError, match="which is not npy"):
         decode_field("npy", data, shard="s.tar", key="k")
 
 
@@ -250,11 +250,11 @@ def test_an_array_field_opens_neither_zip_files_nor_pickles() -> None:
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr("a.npy", b"x")
     for data in (target.getvalue(), pickle.dumps([1])):
-        with pytest.raises(SampleError, match="which is no npy"):
+        with pytest.raises(SampleError, match="which is not npy"):
             decode_field("npy", data, shard="s.tar", key="k")
 
 
-@pytest.mark.filterwarnings("ignore:Reading")  # as Python 2 wrote it
+@pytest.mark.filterwarnings("ignore:Reading")  # numpy's warning of a header written by Python 2
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=60), st.text(alphabet="{}[]()'\"descr:,fotan_hp<8 \n\\#0", max_size=60))
 def test_any_bytes_of_an_array_raise_nothing_but_a_sample_error(data: bytes, header: str) -> None:
@@ -264,7 +264,7 @@ def test_any_bytes_of_an_array_raise_nothing_but_a_sample_error(data: bytes, hea
 
 
 @pytest.mark.parametrize(
-    ("field", "data", "word"),
+    ("field", "data", "extension"),
     [
         ("cls", b"dog", "cls"),
         ("cls", b"", "cls"),
@@ -275,16 +275,16 @@ def test_any_bytes_of_an_array_raise_nothing_but_a_sample_error(data: bytes, hea
         ("a.json", b"\xff", "json"),
     ],
 )
-def test_bytes_of_another_type_are_a_sample_error_that_names_shard_key_and_field(
-    field: str, data: bytes, word: str
+def test_data_of_another_type_is_a_sample_error_that_names_shard_key_and_field(
+    field: str, data: bytes, extension: str
 ) -> None:
-    with pytest.raises(SampleError, match=f"field '{field}' holds b'.*which is no {word}") as caught:
+    with pytest.raises(SampleError, match=f"field '{field}' holds b'.*which is not {extension}") as caught:
         decode_field(field, data, shard="s.tar", key="k")
     assert (caught.value.shard, caught.value.key) == ("s.tar", "k")
 
 
 @pytest.mark.parametrize("field", ["pyd", "pickle", "pkl", "pth", "pt", "cbor", "mp", "ten", "tb", "gz", "npz", "mp4"])
-def test_types_that_run_code_or_unpack_stay_bytes(field: str) -> None:
+def test_types_that_run_code_or_decompress_stay_bytes(field: str) -> None:
     assert decode_field(field, b"\x80\x04.", shard="s", key="k") == b"\x80\x04."
 
 
@@ -298,5 +298,5 @@ def test_json_is_written_as_compact_utf8() -> None:
     [(b"0", 0), (b"-3", -3), (b" 12\n", 12), (b"", None), (b"cat", None), (b"1.5", None), (b"\xff", None),
      (b"%d" % (2**63 - 1), 2**63 - 1), (b"%d" % 2**63, None), (b"%d" % -(2**63), None), (b"9" * 5000, None)],
 )  # fmt: skip
-def test_a_label_is_a_number_that_fits_the_index(data: bytes, label: int | None) -> None:
+def test_a_label_is_a_number_that_fits_int64(data: bytes, label: int | None) -> None:
     assert parse_label(data) == label

@@ -1,4 +1,4 @@
-"""The index of a shard: round trip through Parquet, hostile places, damaged bytes."""
+"""The index of a shard: round trip through Parquet, hostile offsets and sizes, damaged bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IMAGE = ImageInfo("jpg", 640, 480, "RGB", 6, 4, 16, 8)
 
 NUMBERS = ("label", "width", "height", "orientation", "restart", "mcu_width", "mcu_height")
 
-places = st.tuples(st.integers(0, 2**61), st.integers(0, 2**61), st.integers(0, 2**64 - 1))
+columns_of_field = st.tuples(st.integers(0, 2**61), st.integers(0, 2**61), st.integers(0, 2**64 - 1))
 images = st.builds(
     ImageInfo,
     kind=st.just("jpg"),
@@ -53,7 +53,7 @@ images = st.builds(
 rows = st.lists(
     st.tuples(
         st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-        st.dictionaries(st.sampled_from(["jpg", "cls", "json", "mask.png"]), places, min_size=1),
+        st.dictionaries(st.sampled_from(["jpg", "cls", "json", "mask.png"]), columns_of_field, min_size=1),
         st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
         st.none() | images,
     ),
@@ -78,16 +78,16 @@ def small() -> Index:
     )
 
 
-def rewritten(change: dict[str, Any] | None = None, **about: Any) -> bytes:
-    """Write the small index with other columns (None: without them) and other statements about it."""
+def rewritten(change: dict[str, Any] | None = None, **changed_metadata: Any) -> bytes:
+    """Encode the small index with changed columns (None removes one) and changed metadata."""
     table = pq.read_table(pa.BufferReader(to_bytes(small())))
-    told = json.loads(table.schema.metadata[b"wds_tools"])
-    del told["xxh3"]  # as in indexes of before there was one
-    told |= about
+    metadata = json.loads(table.schema.metadata[b"wds_tools"])
+    del metadata["xxh3"]  # as in older indexes, which have no checksum
+    metadata |= changed_metadata
     columns = {name: table.column(name) for name in table.column_names} | (change or {})
     table = pa.table({name: column for name, column in columns.items() if column is not None})
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({"wds_tools": json.dumps(told)}), sink)
+    pq.write_table(table.replace_schema_metadata({"wds_tools": json.dumps(metadata)}), sink)
     return bytes(sink.getvalue())
 
 
@@ -107,16 +107,16 @@ def assert_same(first: Index, second: Index) -> None:
 
 @QUICK
 @given(rows)
-def test_an_index_survives_parquet(content: list[Any]) -> None:
+def test_an_index_is_the_same_after_a_round_trip(content: list[Any]) -> None:
     index = build(content)
     assert_same(from_bytes(to_bytes(index), name="s.parquet"), index)
 
 
-def test_equal_indexes_are_equal_bytes() -> None:
+def test_equal_indexes_have_equal_bytes() -> None:
     assert to_bytes(small()) == to_bytes(small())
 
 
-def test_the_columns_have_the_types_that_the_format_names() -> None:
+def test_the_columns_have_the_types_of_the_specification() -> None:
     table = pq.read_table(pa.BufferReader(to_bytes(small())))
     assert {field.name: str(field.type) for field in table.schema} == {
         "key": "string",
@@ -136,7 +136,7 @@ def test_the_columns_have_the_types_that_the_format_names() -> None:
     }
 
 
-def test_what_is_absent_is_null_on_disk_and_marked_in_memory() -> None:
+def test_absent_fields_are_null_on_disk_and_have_markers_in_memory() -> None:
     table = pq.read_table(pa.BufferReader(to_bytes(small())))
     assert table.column("cls.offset").to_pylist() == [1536, None, 4096]
     assert table.column("json.xxh3").to_pylist() == [None, None, 1]
@@ -148,7 +148,7 @@ def test_what_is_absent_is_null_on_disk_and_marked_in_memory() -> None:
     assert (index.mode, index.orientation.tolist()) == (["RGB", "", ""], [6, 1, 1])
 
 
-def test_an_index_of_before_there_were_restart_intervals_is_read() -> None:
+def test_an_index_without_columns_of_restart_intervals_is_read() -> None:
     old = rewritten({"restart": None, "mcu_width": None, "mcu_height": None})
     index = from_bytes(old, name="s.parquet")
     assert [index.restart.tolist(), index.mcu_width.tolist(), index.mcu_height.tolist()] == [[0, 0, 0]] * 3
@@ -156,7 +156,7 @@ def test_an_index_of_before_there_were_restart_intervals_is_read() -> None:
     assert [now.restart.tolist(), now.mcu_width.tolist(), now.mcu_height.tolist()] == [[4, 0, 0], [16, 0, 0], [8, 0, 0]]
 
 
-def test_a_checksum_of_64_bits_is_kept() -> None:
+def test_a_checksum_of_64_bits_survives_a_round_trip() -> None:
     assert from_bytes(to_bytes(small()), name="s").fields["jpg"].xxh3.tolist() == [2**64 - 1, 5, 0]
 
 
@@ -165,7 +165,7 @@ def test_an_index_has_the_name_of_its_shard() -> None:
     assert index_name("odd.name") == "odd.name.parquet"
 
 
-def test_the_image_fields_are_those_of_the_shard() -> None:
+def test_the_image_fields_are_those_of_the_shard_in_order_of_preference() -> None:
     assert image_field(small()) == ["jpg"]
     assert image_field(build([("a", {"png": (0, 1, 2), "jpg": (0, 1, 2), "cls": (0, 1, 2)}, None, None)])) == [
         "jpg",
@@ -179,9 +179,9 @@ def test_a_span_is_the_smallest_that_holds_all_fields(content: list[Any], data: 
     index = build(content)
     start = data.draw(st.integers(0, len(index)))
     stop = data.draw(st.integers(start, len(index)))
-    there = [place for _, fields, _, _ in content[start:stop] for place in fields.values()]
-    ends = [offset + size for offset, size, _ in there]
-    expected = (min(offset for offset, _, _ in there), max(ends)) if there and max(ends) else (0, 0)
+    present = [columns for _, fields, _, _ in content[start:stop] for columns in fields.values()]
+    ends = [offset + size for offset, size, _ in present]
+    expected = (min(offset for offset, _, _ in present), max(ends)) if present and max(ends) else (0, 0)
     assert index.span(start, stop) == expected
 
 
@@ -189,35 +189,36 @@ def test_a_span_is_the_smallest_that_holds_all_fields(content: list[Any], data: 
     ("offset", "size"),
     [(SHARD_BYTES, 1), (0, SHARD_BYTES + 1), (-2, 1), (5, -1), (2**63 - 1, 2**63 - 1), (2**62, 2**62)],
 )
-def test_a_place_outside_the_shard_is_refused_with_its_key(offset: int, size: int) -> None:
+def test_a_field_outside_the_shard_is_refused_with_its_key(offset: int, size: int) -> None:
     data = rewritten({"jpg.offset": pa.array([512, offset, None]), "jpg.size": pa.array([1, size, None])})
-    with pytest.raises(ManifestError, match=r"field 'jpg' is said to be .* bytes at .* of a shard of 4,611,") as caught:
+    message = r"locates field 'jpg' outside the shard: .* bytes at .*, but the shard has 4,611,"
+    with pytest.raises(ManifestError, match=message) as caught:
         from_bytes(data, name="s.parquet")
     assert (caught.value.shard, caught.value.key) == ("s.tar", "b")
 
 
-def test_a_place_that_ends_with_the_shard_is_allowed() -> None:
+def test_a_field_that_ends_with_the_shard_is_allowed() -> None:
     data = rewritten({"jpg.offset": pa.array([0, SHARD_BYTES, None]), "jpg.size": pa.array([SHARD_BYTES, 0, None])})
     assert from_bytes(data, name="s").span(0, 1) == (0, SHARD_BYTES)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_another_version_is_refused_with_both(version: object) -> None:
+def test_another_version_is_refused_with_both_versions(version: object) -> None:
     with pytest.raises(ManifestError, match=r"s.parquet is an index of version .*, this release reads 1"):
         from_bytes(rewritten(version=version), name="s.parquet")
 
 
 @pytest.mark.parametrize(
-    "about",
+    "metadata",
     [
         {"shard_bytes": -1}, {"shard_bytes": 2**63}, {"shard_bytes": 10**30}, {"shard_bytes": "5"},
         {"shard_bytes": 1.0}, {"shard_bytes": True}, {"shard": None}, {"shard_xxh3": 5}, {"fields": None},
         {"fields": 3}, {"fields": ["png"]}, {"fields": [["jpg"]]}, {"fields": [None]},
     ],
 )  # fmt: skip
-def test_a_statement_that_cannot_be_is_refused(about: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match=r"s.parquet breaks the format .*make it again with `wds-tools index`"):
-        from_bytes(rewritten(**about), name="s.parquet")
+def test_invalid_metadata_is_refused(metadata: dict[str, Any]) -> None:
+    with pytest.raises(ManifestError, match=r"s.parquet breaks the format .*rebuild it with `wds-tools index`"):
+        from_bytes(rewritten(**metadata), name="s.parquet")
 
 
 @pytest.mark.parametrize(
@@ -233,13 +234,13 @@ def test_a_statement_that_cannot_be_is_refused(about: dict[str, Any]) -> None:
         {"key": pa.array([b"\xff", b"", b""])}, {"jpg.offset": pa.array([[1], [2], [3]])},
     ],
 )  # fmt: skip
-def test_a_column_that_cannot_be_is_refused(columns: dict[str, Any]) -> None:
+def test_an_invalid_or_missing_column_is_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(ManifestError, match=r"s.parquet breaks the format"):
         from_bytes(rewritten(columns), name="s.parquet")
 
 
 @pytest.mark.parametrize("columns", [{"width": pa.array([7, 8, 9], pa.int64())}, {"extra": pa.array([1.0, 2.0, 3.0])}])
-def test_a_column_of_another_width_or_one_more_is_read(columns: dict[str, Any]) -> None:
+def test_a_column_of_another_integer_type_and_an_extra_column_are_accepted(columns: dict[str, Any]) -> None:
     assert len(from_bytes(rewritten(columns), name="s.parquet")) == 3
 
 
@@ -272,17 +273,17 @@ def parquet_with(metadata: dict[str, str] | None) -> bytes:
         *(parquet_with({"wds_tools": text}) for text in ("", "{", "[]", "5", "null", '"x"', "[" * 100_000)),
     ],
 )
-def test_what_is_no_index_is_refused(data: bytes) -> None:
-    with pytest.raises(ManifestError, match=r"s.parquet is no index of wds_tools .*`wds-tools index`"):
+def test_data_that_is_not_an_index_is_refused(data: bytes) -> None:
+    with pytest.raises(ManifestError, match=r"s.parquet is not an index of wds_tools .*`wds-tools index`"):
         from_bytes(data, name="s.parquet")
 
 
 def test_a_damaged_index_raises_nothing_but_a_manifest_error() -> None:
     chance = random.Random(0)
-    whole = to_bytes(small())
+    intact = to_bytes(small())
     refused = 0
     for _ in range(3000):
-        data = bytearray(whole)
+        data = bytearray(intact)
         for _ in range(chance.choice([1, 1, 2, 8])):
             data[chance.randrange(len(data))] = chance.randrange(256)
         if chance.random() < 0.2:
@@ -317,28 +318,28 @@ def test_an_index_without_a_checksum_is_read() -> None:
         {"mcu_width": None},
     ],
 )
-def test_content_that_is_not_that_of_the_checksum_is_refused(change: dict[str, Any]) -> None:
+def test_content_that_does_not_match_the_checksum_is_refused(change: dict[str, Any]) -> None:
     checksum = content_checksum(small())
     assert_same(from_bytes(rewritten(xxh3=checksum), name="s.parquet"), small())
     with pytest.raises(ManifestError, match=r"its checksum is .* it was damaged"):
         from_bytes(rewritten(change, xxh3=checksum), name="s.parquet")
 
 
-def test_what_is_said_of_the_shard_belongs_to_the_checksum() -> None:
+def test_the_checksum_covers_the_metadata_of_the_shard() -> None:
     checksum = content_checksum(small())
-    for about in ({"shard": "t.tar"}, {"shard_xxh3": "0" * 32}, {"shard_bytes": 10**6}, {"xxh3": None}):
+    for metadata in ({"shard": "t.tar"}, {"shard_xxh3": "0" * 32}, {"shard_bytes": 10**6}, {"xxh3": None}):
         with pytest.raises(ManifestError, match="it was damaged"):
-            from_bytes(rewritten(**({"xxh3": checksum} | about)), name="s.parquet")
+            from_bytes(rewritten(**({"xxh3": checksum} | metadata)), name="s.parquet")
 
 
-def test_a_renamed_index_has_the_checksum_of_its_new_name() -> None:
+def test_a_renamed_index_has_a_checksum_that_covers_its_new_name() -> None:
     renamed = rename(to_bytes(small()), name="s.parquet", shard="t.tar")
     assert_same(from_bytes(renamed, name="t.parquet"), replace(small(), shard="t.tar"))
-    old = rename(rewritten(later=1), name="s.parquet", shard="t.tar")  # of an index without one
+    old = rename(rewritten(later=1), name="s.parquet", shard="t.tar")  # of an index without a checksum
     assert json.loads(pq.read_schema(pa.BufferReader(old)).metadata[b"wds_tools"])["xxh3"]
 
 
-def test_values_of_a_field_that_a_sample_lacks_do_not_matter() -> None:
+def test_the_size_of_an_absent_field_does_not_change_the_index() -> None:
     columns = small().fields["cls"]
     assert columns.offset[1] == ABSENT
     odd = replace(columns, size=columns.size + (columns.offset == ABSENT))

@@ -1,4 +1,4 @@
-"""What we pack is read by others: webdataset, tar programs, Hugging Face datasets, pandas, twenty lines of Python."""
+"""Packed datasets in other software: webdataset, tar programs, Hugging Face datasets, pandas, the specification."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_webdataset_decodes_images_labels_and_json(packed: Path, photos: Path) -
     assert count == 400
 
 
-# --- GNU tar, and libarchive, which is what bsdtar is and what CMake brings ---
+# --- GNU tar, and libarchive through CMake ---
 
 
 @pytest.mark.parametrize("program", [("tar", "-xf"), (sys.executable, "-m", "cmake", "-E", "tar", "xf")])
@@ -68,13 +68,13 @@ def test_tar_programs_unpack_every_byte_of_the_folder(
     described = sorted(tmp_path.glob("*.json"))
     assert len(described) == 400
     for path in described:
-        told = json.loads(path.read_text())
+        description = json.loads(path.read_text())
         (image,) = [other for other in tmp_path.glob(f"{path.stem}.*") if other.suffix in (".jpg", ".png")]
-        assert image.read_bytes() == (photos / told["path"]).read_bytes()
+        assert image.read_bytes() == (photos / description["path"]).read_bytes()
         assert image.stat().st_mtime == 0
 
 
-def test_samples_lie_together_in_the_order_of_their_keys(packed: Path) -> None:
+def test_the_members_of_a_sample_are_adjacent_and_in_the_order_of_keys(packed: Path) -> None:
     listed = [
         name
         for shard in shards(packed)
@@ -121,13 +121,13 @@ def test_hugging_face_reads_every_jpeg_of_the_folder(
     read = Counter(
         (sample["json"]["class"], sample["jpg"]["bytes"])
         for sample in dataset.cast_column("jpg", HuggingFaceImage(decode=False))
-        if sample["jpg"] is not None  # it takes the fields from the first samples, so a PNG elsewhere has no place
+        if sample["jpg"] is not None  # datasets takes the fields from the first samples and ignores later PNGs
     )
     jpegs = Counter({(name, data): count for (name, data), count in source.items() if data[:2] == b"\xff\xd8"})
     assert read == jpegs
 
 
-def test_the_first_samples_have_one_set_of_fields_as_hugging_face_wants_it(packed: Path) -> None:
+def test_the_first_samples_have_the_same_fields_as_hugging_face_requires(packed: Path) -> None:
     first = list(webdataset.WebDataset(shards(packed)[:1], shardshuffle=False))[:5]
     assert len({frozenset(name for name in sample if not name.startswith("__")) for sample in first}) == 1
 
@@ -135,7 +135,7 @@ def test_the_first_samples_have_one_set_of_fields_as_hugging_face_wants_it(packe
 # --- the index and the specification ---
 
 
-def test_pandas_finds_a_field_by_the_index(packed: Path) -> None:
+def test_a_field_is_found_by_reading_the_index_with_pandas(packed: Path) -> None:
     frame = pd.read_parquet(packed / "shard-000000.parquet")
     row = frame[frame["width"] > frame["height"]].iloc[0]
     data = (packed / "shard-000000.tar").read_bytes()[int(row["jpg.offset"]) :][: int(row["jpg.size"])]
@@ -158,7 +158,7 @@ def test_the_snippet_of_the_specification_reads_every_sample(packed: Path, sourc
     assert all(fields["cls"] == b"%d" % label for _, label, fields in samples)
 
 
-def test_the_snippet_needs_a_parquet_library_alone_and_is_short() -> None:
+def test_the_snippet_needs_only_a_parquet_library_and_is_short() -> None:
     imports = [
         alias.name for node in ast.walk(ast.parse(snippet())) if isinstance(node, ast.Import) for alias in node.names
     ]
@@ -166,7 +166,7 @@ def test_the_snippet_needs_a_parquet_library_alone_and_is_short() -> None:
     assert len([line for line in snippet().partition("def ")[2].splitlines() if line]) <= 20
 
 
-def test_the_snippet_of_the_checksum_tells_a_whole_manifest_from_a_changed_one(packed: Path) -> None:
+def test_the_snippet_of_the_checksum_detects_a_changed_manifest(packed: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", FORMAT.partition("## Read a sample")[0], re.DOTALL)
     assert len(code) == 1
     data = (packed / "manifest.json").read_bytes()
@@ -177,34 +177,34 @@ def test_the_snippet_of_the_checksum_tells_a_whole_manifest_from_a_changed_one(p
 
 
 def specified(heading: str) -> list[str]:
-    """Return the words of the first column of the table under ``heading``."""
+    """Return the names in the first column of the table under ``heading``."""
     table = FORMAT.partition(heading)[2].partition("|---|")[2].partition("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines()[1:]]
-    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
-def test_the_specification_names_every_word_of_the_manifest(packed: Path) -> None:
+def test_the_specification_lists_every_key_of_the_manifest(packed: Path) -> None:
     manifest = json.loads((packed / "manifest.json").read_text())
     assert specified("## Manifest") == list(manifest)
     assert sorted(specified("| JSON key of a shard | value |")) == sorted(manifest["shards"][0])
 
 
-def test_the_specification_names_every_column_of_an_index_with_its_type(packed: Path) -> None:
+def test_the_specification_lists_every_column_of_an_index_with_its_type(packed: Path) -> None:
     table = pq.read_table(packed / "shard-000000.parquet")
-    about = json.loads(table.schema.metadata[b"wds_tools"])
+    metadata = json.loads(table.schema.metadata[b"wds_tools"])
     columns = [
         column.replace("F", field)
         for column in specified("## Index")
-        for field in (about["fields"] if column.startswith("F.") else [""])
+        for field in (metadata["fields"] if column.startswith("F.") else [""])
     ]
     assert sorted(columns) == sorted(table.column_names)
     for column in specified("## Index"):
         written = table.schema.field(column.replace("F", "jpg")).type
         assert re.search(rf"\| `{re.escape(column)}` \| {written} \|", FORMAT)
-    assert sorted(specified("key-value metadata")) == sorted(about)
+    assert sorted(specified("key-value metadata")) == sorted(metadata)
 
 
-def test_the_specification_gives_the_name_and_number_of_the_format(packed: Path) -> None:
+def test_the_specification_states_the_name_and_version_of_the_format(packed: Path) -> None:
     manifest = json.loads((packed / "manifest.json").read_text())
     assert f"\nVersion {manifest['version']} of the manifest, version {INDEX_VERSION} of the index.\n" in FORMAT
     assert f'"{manifest["format"]}"' in FORMAT

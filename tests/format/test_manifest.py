@@ -1,4 +1,4 @@
-"""The manifest: round trip, contradictions, hostile names, damaged text; and what the fingerprint stands for."""
+"""The manifest: round trip, fingerprint, contradictions, hostile names, damaged text, checksum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wds_tools.format.manifest import ImageStats, Manifest, ShardEntry, fingerpr
 QUICK = settings(deadline=None)
 counts = st.integers(0, 2**53)
 checksums = st.text("0123456789abcdef", min_size=32, max_size=32)
-words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @st.composite
@@ -37,11 +37,11 @@ def manifests(draw: st.DrawFn) -> Manifest:
             )
             for number in range(draw(st.integers(0, 4)))
         ),
-        fields=draw(st.dictionaries(words, counts, max_size=4)),
-        classes=tuple(draw(st.lists(words, max_size=4))),
+        fields=draw(st.dictionaries(names, counts, max_size=4)),
+        classes=tuple(draw(st.lists(names, max_size=4))),
         shuffled=draw(st.booleans()),
         images=draw(st.none() | st.builds(ImageStats, counts, counts, counts, counts)),
-        source=draw(st.none() | st.dictionaries(words, words | counts, max_size=3)),
+        source=draw(st.none() | st.dictionaries(names, names | counts, max_size=3)),
     )
 
 
@@ -65,7 +65,7 @@ def small() -> Manifest:
 
 
 def edited(**changes: Any) -> str:
-    """Return a manifest with other words, and the checksum of what it says then."""
+    """Return a manifest with changed values and a valid checksum."""
     return seal(json.loads(to_json(small())) | changes)
 
 
@@ -76,7 +76,7 @@ def edited_shard(**changes: Any) -> str:
 
 
 def version_1(**changes: Any) -> str:
-    """Return a manifest as the first version of the format had it: the same words, without a checksum."""
+    """Return a manifest of version 1 of the format: the same keys, without a checksum."""
     raw = json.loads(to_json(small()))
     del raw["xxh3"]
     return json.dumps(raw | {"version": 1} | changes, indent=2)
@@ -84,12 +84,12 @@ def version_1(**changes: Any) -> str:
 
 @QUICK
 @given(manifests())
-def test_a_manifest_survives_json(manifest: Manifest) -> None:
+def test_a_manifest_is_the_same_after_a_round_trip(manifest: Manifest) -> None:
     assert from_json(to_json(manifest)) == manifest
     assert from_json(to_json(manifest).encode()) == manifest
 
 
-def test_every_statement_is_there_by_its_name() -> None:
+def test_the_json_has_the_keys_of_the_specification() -> None:
     raw = json.loads(to_json(small()))
     assert raw["format"] == "wds_tools manifest"
     assert raw["version"] == 2
@@ -99,13 +99,13 @@ def test_every_statement_is_there_by_its_name() -> None:
     assert raw["shards"][0] == dataclasses.asdict(entry(0))
 
 
-def test_each_shard_has_a_line_of_its_own_and_letters_stay_letters() -> None:
+def test_each_shard_has_a_line_of_its_own_and_non_ascii_text_is_not_escaped() -> None:
     lines = to_json(small()).splitlines()
     assert sum("shard-00000" in line for line in lines) == 2
     assert any("dög" in line for line in lines)
 
 
-def test_a_class_whose_name_is_no_utf8_survives() -> None:
+def test_a_class_name_that_is_not_utf8_survives_a_round_trip() -> None:
     manifest = dataclasses.replace(small(), classes=(b"caf\xe9".decode("utf-8", "surrogateescape"),))
     assert from_json(to_json(manifest).encode()) == manifest
 
@@ -138,36 +138,36 @@ def test_content_and_order_change_the_fingerprint(shards: tuple[ShardEntry, ...]
     assert fingerprint(shards) != small().fingerprint
 
 
-# --- what is refused ---
+# --- invalid manifests ---
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    ("changes", "contradiction"),
     [
         ({"samples": 19}, "samples is 19"),
         ({"bytes": 1}, "bytes is 1"),
         ({"fingerprint": "00" * 16}, "fingerprint is '0000"),
     ],
 )
-def test_a_total_that_contradicts_the_shards_is_refused(changes: dict[str, Any], word: str) -> None:
-    with pytest.raises(ManifestError, match=f"m.json contradicts itself: {word}.* but its shards give"):
+def test_a_total_that_contradicts_the_shards_is_refused(changes: dict[str, Any], contradiction: str) -> None:
+    with pytest.raises(ManifestError, match=f"m.json contradicts itself: {contradiction}.* but its shards give"):
         from_json(edited(**changes), name="m.json")
 
 
 @pytest.mark.parametrize("changes", [{"samples": 11}, {"bytes": 10_241}, {"xxh3": "e" * 32}])
-def test_a_changed_shard_contradicts_the_totals(changes: dict[str, Any]) -> None:
+def test_a_shard_that_contradicts_the_totals_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ManifestError, match="contradicts itself"):
         from_json(edited_shard(**changes))
 
 
-@pytest.mark.parametrize("which", ["name", "index"])
+@pytest.mark.parametrize("key", ["name", "index"])
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "../a.tar", "/etc/passwd", "a/b", "a\\b", "a\0", "a\n.tar", "\ud800.tar", "x::file", 5, None],
 )
-def test_a_name_that_is_no_file_beside_the_manifest_is_refused(which: str, name: object) -> None:
-    with pytest.raises(ManifestError, match="is no file name beside the manifest"):
-        from_json(edited_shard(**{which: name}))
+def test_a_name_that_is_not_a_file_name_is_refused(key: str, name: object) -> None:
+    with pytest.raises(ManifestError, match="is not the name of a file beside the manifest"):
+        from_json(edited_shard(**{key: name}))
 
 
 def test_a_manifest_that_could_not_be_read_back_is_not_written() -> None:
@@ -179,8 +179,8 @@ def test_a_manifest_that_could_not_be_read_back_is_not_written() -> None:
     "changes",
     [{"name": "shard-000000.tar"}, {"index": "shard-000000.parquet"}, {"index": "shard-000001.tar"}],
 )
-def test_a_file_named_twice_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match="is named twice"):
+def test_a_file_that_is_listed_twice_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ManifestError, match="is listed twice"):
         from_json(edited_shard(**changes))
 
 
@@ -192,7 +192,7 @@ def test_a_file_named_twice_is_refused(changes: dict[str, Any]) -> None:
         {"xxh3": "ab" * 16 + "\n"}, {"xxh3": "\ud800" * 32}, {"index_xxh3": 5}, {"more": 1},
     ],
 )  # fmt: skip
-def test_an_entry_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+def test_an_invalid_entry_of_a_shard_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ManifestError, match="breaks the format"):
         from_json(edited_shard(**changes))
 
@@ -207,37 +207,37 @@ def test_an_entry_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
         {"images": {"min_width": "1", "max_width": 1, "min_height": 1, "max_height": 1}},
     ],
 )  # fmt: skip
-def test_a_statement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+def test_an_invalid_value_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ManifestError, match=r"breaks the format|contradicts itself"):
         from_json(version_1(**changes))
 
 
-@pytest.mark.parametrize("word", ["shards", "fields", "classes", "shuffled", "samples", "bytes", "fingerprint"])
-def test_a_missing_statement_is_refused(word: str) -> None:
+@pytest.mark.parametrize("key", ["shards", "fields", "classes", "shuffled", "samples", "bytes", "fingerprint"])
+def test_a_manifest_with_a_missing_key_is_refused(key: str) -> None:
     raw = json.loads(version_1())
-    del raw[word]
-    with pytest.raises(ManifestError, match=word):
+    del raw[key]
+    with pytest.raises(ManifestError, match=key):
         from_json(json.dumps(raw))
 
 
-def test_a_word_that_is_not_known_is_ignored() -> None:
+def test_an_unknown_key_is_ignored() -> None:
     assert from_json(edited(later=1)) == small()
 
 
 @pytest.mark.parametrize("text", ["", "{", "PAR1", b"\xff\xfe\x00", "[" * 100_000, "9" * 10_000])
-def test_what_is_no_json_is_refused(text: str | bytes) -> None:
+def test_text_that_is_not_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(ManifestError, match=r"m\.json is not JSON"):
         from_json(text, name="m.json")
 
 
 @pytest.mark.parametrize("text", ["[]", "5", "null", "{}", '{"format": "other", "version": 1}'])
-def test_other_json_is_refused_with_what_it_lacks(text: str) -> None:
+def test_json_that_is_not_a_manifest_is_refused_with_the_missing_key(text: str) -> None:
     with pytest.raises(ManifestError, match='lacks "format": "wds_tools manifest"'):
         from_json(text)
 
 
 @pytest.mark.parametrize("version", [3, 0, "1", None, True, 1.0])
-def test_another_version_is_refused_with_both(version: object) -> None:
+def test_another_version_is_refused_with_the_supported_versions(version: object) -> None:
     with pytest.raises(ManifestError, match=r"is of version .*; this release reads 1 and 2"):
         from_json(version_1(version=version))
 
@@ -258,7 +258,7 @@ def test_a_manifest_of_version_1_is_read_and_has_no_checksum() -> None:
     assert from_json(version_1()).checksum is None
 
 
-def test_the_error_of_a_changed_manifest_says_what_to_do() -> None:
+def test_the_error_for_a_changed_manifest_gives_the_remedies() -> None:
     text = to_json(small()).replace('"cat"', '"dog"')
     with pytest.raises(ManifestError, match=r"m\.json has the checksum .*copy it again.*`wds-tools reseal`"):
         from_json(text, name="m.json")
@@ -278,7 +278,7 @@ def test_the_error_of_a_changed_manifest_says_what_to_do() -> None:
         lambda text: text.replace('"version": 2', '"version": 1').replace(',\n  "xxh3": "', ', \n  "xxh3": "'),
         lambda text: text[:-36] + text[-36:].upper(),
         lambda text: json.dumps(json.loads(text)),
-        lambda text: json.dumps({word: value for word, value in json.loads(text).items() if word != "xxh3"}),
+        lambda text: json.dumps({key: value for key, value in json.loads(text).items() if key != "xxh3"}),
         lambda text: json.dumps(json.loads(text) | {"version": 1}),
     ],
 )
@@ -289,22 +289,22 @@ def test_any_change_of_a_manifest_with_a_checksum_is_refused(change: Callable[[s
         from_json(changed)
 
 
-def test_every_flipped_bit_and_every_cut_of_a_manifest_is_refused() -> None:
-    whole = to_json(small()).encode()
-    for place in range(len(whole)):
+def test_a_manifest_with_a_flipped_bit_or_truncated_at_any_byte_is_refused() -> None:
+    intact = to_json(small()).encode()
+    for position in range(len(intact)):
         for bit in range(8):
             with pytest.raises(ManifestError):
-                from_json(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+                from_json(intact[:position] + bytes([intact[position] ^ 1 << bit]) + intact[position + 1 :])
         with pytest.raises(ManifestError):
-            from_json(whole[:place])
+            from_json(intact[:position])
 
 
-def test_damaged_text_of_version_1_raises_nothing_else_and_never_changes_what_is_read_of_the_shards() -> None:
+def test_a_damaged_manifest_of_version_1_is_a_manifest_error_or_has_the_same_shards() -> None:
     chance = random.Random(0)
-    whole = version_1().encode()
+    intact = version_1().encode()
     refused = 0
     for _ in range(5000):
-        data = bytearray(whole)
+        data = bytearray(intact)
         for _ in range(chance.choice([1, 1, 2, 8])):
             data[chance.randrange(len(data))] = chance.randrange(256)
         if chance.random() < 0.2:

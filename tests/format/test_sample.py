@@ -1,4 +1,4 @@
-"""Keys, fields, and the named tuples of a batch."""
+"""Keys, fields, and the named tuples of samples and batches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_name_splits_as_webdataset_splits_it(name: str) -> None:
     key, field = base_plus_ext(name)
     if ours is not None:
         assert ours == (key, field.lower())
-    elif key is not None:  # WebDataset makes a sample of these; nobody means one
+    elif key is not None:  # WebDataset takes these for samples, but they have no field or no key
         assert field == "" or key.endswith("/")
 
 
@@ -68,7 +68,7 @@ def test_samples_do_not_share_their_fields() -> None:
     assert second.fields == {}
 
 
-def test_jpeg_is_an_image_field_after_the_ones_that_the_packer_writes() -> None:
+def test_the_image_fields_are_in_order_of_preference() -> None:
     assert IMAGE_FIELDS == ("jpg", "png", "webp", "jpeg", "npy")
 
 
@@ -82,7 +82,7 @@ def test_jpeg_is_an_image_field_after_the_ones_that_the_packer_writes() -> None:
         ("class", "field_class"),
     ],
 )
-def test_a_field_becomes_an_attribute(field: str, name: str) -> None:
+def test_a_field_name_becomes_an_attribute_name(field: str, name: str) -> None:
     assert attribute_names((field,)) == (name,)
     assert getattr(make_record((field,), (1,)), name) == 1
 
@@ -94,19 +94,19 @@ def test_any_fields_make_a_record_or_an_option_error(fields: list[str]) -> None:
         assert tuple(make_record(tuple(fields), tuple(range(len(fields))))) == tuple(range(len(fields)))
 
 
-def test_two_fields_of_one_attribute_are_refused_with_both_names() -> None:
+def test_two_fields_with_the_same_attribute_name_are_refused_with_both_names() -> None:
     with pytest.raises(OptionError, match=re.escape("('mask.png', 'mask_png')")):
         record_type(("mask.png", "mask_png"))
 
 
-def test_a_record_pickles() -> None:
+def test_a_record_can_be_pickled() -> None:
     record = make_record(("image", "__key__"), (1, "k"))
     again = pickle.loads(pickle.dumps(record))
     assert (again.image, again.key) == (1, "k")
     assert type(again) is type(record)
 
 
-def test_a_record_pickles_into_a_process_that_has_not_made_its_type() -> None:
+def test_a_pickled_record_loads_in_a_process_that_has_not_created_its_type() -> None:
     data = pickle.dumps(make_record(("image", "mask.png"), (1, 2)))
     code = f"import pickle; record = pickle.loads({data!r}); print(record.image, record.mask_png)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -136,12 +136,12 @@ def assert_same(again: object, record: tuple[object, ...]) -> None:
         copy.deepcopy,
     ],
 )
-def test_a_batch_is_built_again_from_its_values(fields: tuple[str, ...], rebuild: Callable[[Any], Any]) -> None:
+def test_a_batch_can_be_rebuilt_from_its_values(fields: tuple[str, ...], rebuild: Callable[[Any], Any]) -> None:
     record = make_record(fields, map(str, range(len(fields))))
     assert_same(rebuild(record), record)
 
 
-def test_a_batch_of_several_fields_is_built_from_one_list_or_tuple_of_them() -> None:
+def test_a_batch_of_several_fields_can_be_built_from_one_list_or_tuple() -> None:
     record = make_record(("image", "label"), (1, 2))
     assert_same(type(record)([1, 2]), record)
     assert_same(type(record)((1, 2)), record)
@@ -159,20 +159,20 @@ def test_a_batch_of_the_wrong_number_of_values_is_a_type_error(values: tuple[obj
 
 
 @pytest.mark.parametrize("fields", FIELDS)
-def test_the_tree_maps_of_torch_keep_a_batch(fields: tuple[str, ...]) -> None:
+def test_tree_functions_of_torch_keep_the_type_of_a_batch(fields: tuple[str, ...]) -> None:
     from torch.utils import _pytree
     from torch.utils.data._utils.pin_memory import pin_memory
 
     record = make_record(fields, range(len(fields)))
     doubled = make_record(fields, [2 * value for value in record])
-    if hasattr(_pytree, "is_namedtuple_instance"):  # earlier versions do not look into subclasses of named tuples
+    if hasattr(_pytree, "is_namedtuple_instance"):  # older versions do not support subclasses of named tuples
         assert_same(_pytree.tree_map(lambda value: 2 * value, record), doubled)
     assert_same(_pytree.tree_unflatten(*_pytree.tree_flatten(record)), record)
     assert_same(pin_memory(record), record)
 
 
 @pytest.mark.parametrize("fields", FIELDS)
-def test_torch_collates_samples_to_a_batch(fields: tuple[str, ...]) -> None:
+def test_torch_collates_samples_into_a_batch_of_the_same_type(fields: tuple[str, ...]) -> None:
     import torch
     from torch.utils.data import default_collate, default_convert
 
@@ -185,7 +185,7 @@ def test_torch_collates_samples_to_a_batch(fields: tuple[str, ...]) -> None:
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("fields", FIELDS)
-def test_accelerate_keeps_a_batch(fields: tuple[str, ...]) -> None:
+def test_accelerate_keeps_the_type_of_a_batch(fields: tuple[str, ...]) -> None:
     import torch
     from accelerate import utils
 

@@ -1,4 +1,4 @@
-"""What our decoder takes of a file made to cost much: memory and time that the size of the picture explains."""
+"""Memory and time of our JPEG decoder for hostile files are bounded by the size of the image."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if task == "transcode":
     made = module.transcode_jpeg(data, 8, 11, most_pixels) is not None
 else:
     box = left, top, width, height
-    place = struct.pack("13i", *box, 224, 224, 0, 0, 0, *box)
-    made = module.render_jpegs([data], place, bytearray(3 * 224 * 224), 224, 224, most_pixels, None) == b"\\1"
+    geometry = struct.pack("13i", *box, 224, 224, 0, 0, 0, *box)
+    made = module.render_jpegs([data], geometry, bytearray(3 * 224 * 224), 224, 224, most_pixels, None) == b"\\1"
 print(int(made), peak() - before, time.process_time() - start)
 """
 
@@ -40,7 +40,7 @@ END = b"\xff\xd9"
 
 
 def head(marker: int, width: int, height: int, components: int) -> bytes:
-    """Return headers with the shortest codes: 0 for no difference of DC, 0 for the end of a block, 10 for EOB14."""
+    """Return headers whose codes are as short as possible: 0 for an equal DC, 0 for an end of block, 10 for EOB14."""
     frame = struct.pack(">BHHB", 8, height, width, components)
     frame += b"".join(bytes([1 + c, 0x11, 0]) for c in range(components))
     dc, ac = b"\x00\x01" + bytes(15) + b"\x00", b"\x10\x01\x01" + bytes(14) + b"\x00\xe0"
@@ -57,18 +57,18 @@ def blocks_of(width: int, height: int) -> int:
 
 
 def sequential(width: int, height: int, components: int, *, markers: bool = False) -> bytes:
-    """Return a picture of one colour, with a restart marker behind each MCU or without any."""
+    """Return an image of one colour, with a restart marker after each MCU or without markers."""
     blocks, coded = blocks_of(width, height), bytes(-(-2 * components * blocks_of(width, height) // 8))
     restart = b""
     if markers:
         restart = segment(0xDD, b"\x00\x01")
-        one = b"\x3f" if components == 1 else b"\x03"  # two bits a block, the rest of the byte ones
+        one = b"\x3f" if components == 1 else b"\x03"  # two bits per block; the other bits are ones
         coded = b"".join(one + bytes([0xFF, 0xD0 | i & 7]) for i in range(blocks - 1)) + one
     return head(0xC0, width, height, components) + restart + scan(range(components), 0, 63, 0) + coded + END
 
 
 def progressive(width: int, height: int, components: int, *, bits: int, bands: int) -> bytes:
-    """Return a picture whose scans each bring a bit of a band, and say that nothing changes."""
+    """Return an image in which each scan refines one bit of one band, without changing a coefficient."""
     blocks = blocks_of(width, height)
     runs = ("10" + "1" * 14) * (blocks // 32_767) + "0" * (blocks % 32_767)
     runs = runs.ljust(-(-len(runs) // 8) * 8, "1")
@@ -82,7 +82,7 @@ def progressive(width: int, height: int, components: int, *, bits: int, bands: i
     return b"".join([*out, END])
 
 
-Case = tuple[Callable[[], bytes], int, int, bool, int, int]  # file, width, height, is it made?, megabytes of two tasks
+Case = tuple[Callable[[], bytes], int, int, bool, int, int]  # file, width, height, whether it is supported, 2 x MB
 CASES: dict[str, Case] = {
     "huge": (
         lambda: head(0xC0, 65_500, 65_500, 1) + scan(range(1), 0, 63, 0) + bytes(999) + END,
@@ -110,10 +110,10 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_a_file_takes_is_bounded(name: str, tmp_path: Path) -> None:
-    make, width, height, is_made, *most = CASES[name]
+def test_memory_and_time_of_a_hostile_file_are_bounded(name: str, tmp_path: Path) -> None:
+    make, width, height, is_supported, *limits = CASES[name]
     (tmp_path / "file").write_bytes(make())
-    for task, megabytes in zip(("render", "transcode"), most, strict=True):
+    for task, megabytes in zip(("render", "transcode"), limits, strict=True):
         command = [
             sys.executable,
             "-c",
@@ -122,9 +122,9 @@ def test_what_a_file_takes_is_bounded(name: str, tmp_path: Path) -> None:
             native._native.__file__,
             tmp_path / "file",
         ]
-        words = [*command, task, 0, 0, width, height, MAX_PIXELS // 4]
-        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
-        made, taken, seconds = done.stdout.split()
-        assert int(made) == is_made
-        assert int(taken) < megabytes, task
-        assert float(seconds) < 10, task  # of the processor; it is under one everywhere
+        arguments = [*command, task, 0, 0, width, height, MAX_PIXELS // 4]
+        done = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=True)
+        is_done, memory, seconds = done.stdout.split()
+        assert int(is_done) == is_supported
+        assert int(memory) < megabytes, task
+        assert float(seconds) < 10, task  # CPU time; usually less than one second

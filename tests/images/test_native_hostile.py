@@ -1,4 +1,4 @@
-"""The compiled path bears what strangers' shards hold and what Python calls it with; behind it, threads and memory."""
+"""The compiled path with hostile files and wrong arguments; its threads, its memory and the GIL."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from PIL import Image, ImageFile
 from wds_tools.errors import DecodeError
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
-from wds_tools.images.resize import render
+from wds_tools.images.resize import render_region
 from wds_tools.images.views import RandomResizedCrop, Regions, Resize
 
 pytestmark = needs_native
 
-PLACE = np.array([[0, 0, 64, 48, 24, 32, 0, 0, 0, 0, 0, 64, 48]], np.int32)
+GEOMETRY = np.array([[0, 0, 64, 48, 24, 32, 0, 0, 0, 0, 0, 64, 48]], np.int32)
 
 
 @pytest.fixture(scope="module")
 def photo(photos: Path) -> Image.Image:
-    """A colour photograph."""
+    """Return a colour photograph."""
     return Image.open(sorted((photos / "coffee").glob("*.jpg"))[0]).convert("RGB")
 
 
 @pytest.fixture(scope="module")
 def files(photos: Path) -> list[bytes]:
-    """Sample photographs that are JPEGs."""
+    """Return sample photographs that are JPEGs."""
     return [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))[::12]]
 
 
 @pytest.fixture(scope="module")
 def seeds(photo: Image.Image) -> list[bytes]:
-    """JPEGs of all codings, small, for mutants to be made of."""
+    """Return small JPEGs of all codings, from which mutants are generated."""
     options = [{}, {"progressive": True}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 1}, {"keep_rgb": True}]
-    made = []
+    files = []
     for size in ((96, 64), (17, 9), (1, 1), (40, 131)):
         image = photo.resize(size)
-        made += [encoded(image.convert(mode), **each) for mode in ("L", "RGB") for each in options]
-        made += [sampled(image, sampling) for sampling in ("444", "422", "440", "411")]
-        made += [encoded(image.convert("CMYK")), encoded(image, subsampling=0, restart_marker_blocks=1)]
-    return made
+        files += [encoded(image.convert(mode), **each) for mode in ("L", "RGB") for each in options]
+        files += [sampled(image, sampling) for sampling in ("444", "422", "440", "411")]
+        files += [encoded(image.convert("CMYK")), encoded(image, subsampling=0, restart_marker_blocks=1)]
+    return files
 
 
-def test_impossible_places_are_left_alone(photo: Image.Image) -> None:
+def test_extreme_numbers_in_a_geometry_are_handled_without_partial_output(photo: Image.Image) -> None:
     data = encoded(photo.resize((64, 48)))
     assert by_native([data], region((0, 0, 64, 48), (24, 32), (0, 0), (24, 32), flip=False))[0] == [True]
     for column in range(13):
         for number in mutants.LIMITS:
-            place = PLACE.copy()
-            place[0, column] = number
-            made, out = mutants.run(native._native, [data], place.tolist(), (24, 32))
+            geometry = GEOMETRY.copy()
+            geometry[0, column] = number
+            made, out = mutants.run(native._native, [data], geometry.tolist(), (24, 32))
             assert len(made) == 1
             assert made[0] or not any(out)
 
@@ -72,19 +72,19 @@ def test_impossible_places_are_left_alone(photo: Image.Image) -> None:
     ("column", "number"),
     [(0, -1), (0, 1), (2, 63), (4, 23), (5, 31), (6, 1), (7, 1), (9, 1), (10, -1), (11, 0), (11, 65), (12, 49)],
 )
-def test_a_place_that_does_not_hold_together_is_left_alone(photo: Image.Image, column: int, number: int) -> None:
-    place = PLACE.copy()
-    place[0, column] = number
-    made, out = mutants.run(native._native, [encoded(photo.resize((64, 48)))], place.tolist(), (24, 32))
+def test_an_image_with_an_inconsistent_geometry_is_skipped(photo: Image.Image, column: int, number: int) -> None:
+    geometry = GEOMETRY.copy()
+    geometry[0, column] = number
+    made, out = mutants.run(native._native, [encoded(photo.resize((64, 48)))], geometry.tolist(), (24, 32))
     assert made == b"\0"
     assert not any(out)
 
 
-def test_a_file_that_may_not_be_read_is_an_error(photo: Image.Image) -> None:
+def test_a_file_that_is_not_a_contiguous_buffer_is_an_error(photo: Image.Image) -> None:
     out = np.zeros((1, 3, 24, 32), np.uint8)
     for files in ([1], ["text"], [object()], (b"",), b"", None, [memoryview(encoded(photo))[::2]]):
         with pytest.raises((TypeError, ValueError, BufferError)):
-            native._native.render_jpegs(files, PLACE, out, 24, 32, 10_000, None)
+            native._native.render_jpegs(files, GEOMETRY, out, 24, 32, 10_000, None)
 
 
 READ_ONLY = np.zeros((1, 3, 24, 32), np.uint8)
@@ -94,11 +94,11 @@ READ_ONLY.flags.writeable = False
 @pytest.mark.parametrize(
     "changes",
     [
-        {"places": PLACE[:, :12]},
-        {"places": PLACE[[0, 0]]},
-        {"places": np.repeat(PLACE, 2, axis=1)[:, ::2]},
-        {"places": np.zeros(53, np.uint8)[1:]},  # where C may not read numbers
-        {"places": None},
+        {"geometry": GEOMETRY[:, :12]},
+        {"geometry": GEOMETRY[[0, 0]]},
+        {"geometry": np.repeat(GEOMETRY, 2, axis=1)[:, ::2]},
+        {"geometry": np.zeros(53, np.uint8)[1:]},  # not aligned for 32-bit integers
+        {"geometry": None},
         {"out": np.zeros((1, 3, 24, 31), np.uint8)},
         {"out": np.zeros((2, 3, 24, 32), np.uint8)},
         {"out": np.zeros((1, 3, 24, 64), np.uint8)[..., ::2]},
@@ -121,7 +121,15 @@ READ_ONLY.flags.writeable = False
 )
 def test_wrong_arguments_are_errors(photo: Image.Image, changes: dict[str, object]) -> None:
     out = np.zeros((1, 3, 24, 32), np.uint8)
-    given = {"places": PLACE, "out": out, "height": 24, "width": 32, "max_pixels": 10_000, "timings": None, **changes}
+    given = {
+        "geometry": GEOMETRY,
+        "out": out,
+        "height": 24,
+        "width": 32,
+        "max_pixels": 10_000,
+        "timings": None,
+        **changes,
+    }
     with pytest.raises((TypeError, ValueError, BufferError, OverflowError)):
         native._native.render_jpegs([encoded(photo)], *given.values())
     assert not out.any()
@@ -149,18 +157,18 @@ def test_wrong_arguments_for_stored_pixels_are_errors(files: object, offset: int
         native._native.copy_pixels(files, offset, bytearray(105), height, width)
 
 
-def test_nothing_is_asked_of_an_empty_batch() -> None:
+def test_an_empty_batch_is_accepted() -> None:
     assert native._native.render_jpegs([], b"", bytearray(), 5, 7, 10, None) == b""
     assert native._native.copy_pixels([], 0, bytearray(), 5, 7) is None
 
 
-def test_pictures_above_the_limit_are_left_alone(photo: Image.Image) -> None:
+def test_images_above_the_pixel_limit_are_skipped(photo: Image.Image) -> None:
     data, out = encoded(photo.resize((64, 48))), bytearray(3 * 24 * 32)
-    assert native._native.render_jpegs([data], PLACE, out, 24, 32, 64 * 48, None) == b"\1"
-    assert native._native.render_jpegs([data], PLACE, out, 24, 32, 64 * 48 - 1, None) == b"\0"
+    assert native._native.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48, None) == b"\1"
+    assert native._native.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48 - 1, None) == b"\0"
 
 
-def test_a_small_file_that_claims_to_be_huge_is_left_alone(photo: Image.Image) -> None:
+def test_a_small_file_that_claims_a_huge_size_is_skipped(photo: Image.Image) -> None:
     for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}):
         data = bytearray(encoded(photo.resize((64, 48)), **options))
         frame = data.index(b"\xff\xc2" if "progressive" in options else b"\xff\xc0")
@@ -169,17 +177,17 @@ def test_a_small_file_that_claims_to_be_huge_is_left_alone(photo: Image.Image) -
         assert by_native([bytes(data)], whole)[0] == [False]
 
 
-def goes_on_during(call: Callable[[], object]) -> bool:
-    """Return whether another thread gets anywhere while this one makes calls and nothing else."""
+def releases_gil(call: Callable[[], object]) -> bool:
+    """Return whether another thread makes progress while this one only repeats a call."""
     switch, turns, stop = sys.getswitchinterval(), [0], threading.Event()
 
     def count() -> None:
         while not stop.is_set():
             turns[0] += 1
-            time.sleep(0)  # lets go of the GIL
+            time.sleep(0)  # releases the GIL
 
     counter = threading.Thread(target=count)
-    sys.setswitchinterval(60)  # nobody has to give way: the counter goes on only when this thread lets go of the GIL
+    sys.setswitchinterval(60)  # so that the counter runs only if the call releases the GIL
     counter.start()
     try:
         before = turns[0]
@@ -194,14 +202,14 @@ def goes_on_during(call: Callable[[], object]) -> bool:
     return False
 
 
-def test_the_interpreter_goes_on_during_a_call(photo: Image.Image) -> None:
+def test_a_call_releases_the_gil(photo: Image.Image) -> None:
     files = [encoded(photo.resize((64, 48)))] * 1000
-    places, out = np.repeat(PLACE, 1000, axis=0), np.zeros((1000, 3, 24, 32), np.uint8)
-    assert goes_on_during(lambda: native._native.render_jpegs(files, places, out, 24, 32, 10_000, None))
-    assert not goes_on_during(lambda: sum(range(10_000)))
+    geometry, out = np.repeat(GEOMETRY, 1000, axis=0), np.zeros((1000, 3, 24, 32), np.uint8)
+    assert releases_gil(lambda: native._native.render_jpegs(files, geometry, out, 24, 32, 10_000, None))
+    assert not releases_gil(lambda: sum(range(10_000)))
 
 
-def test_seconds_of_each_step_are_added_up(files: list[bytes]) -> None:
+def test_the_seconds_of_each_step_are_added_to_the_timings(files: list[bytes]) -> None:
     regions = regions_of(RandomResizedCrop(64), files)
     out, timings = np.zeros((len(files), 3, 64, 64), np.uint8), np.zeros(len(native.STEPS))
     before = timings.copy()
@@ -211,7 +219,7 @@ def test_seconds_of_each_step_are_added_up(files: list[bytes]) -> None:
         before = timings.copy()
 
 
-def test_threads_that_call_it_at_once_get_the_same_pixels(files: list[bytes]) -> None:
+def test_concurrent_calls_of_several_threads_return_the_same_pixels(files: list[bytes]) -> None:
     regions = regions_of(RandomResizedCrop(96, flip=True), files)
     _, expected = by_native(files, regions)
     with ThreadPoolExecutor(8) as threads:
@@ -220,7 +228,7 @@ def test_threads_that_call_it_at_once_get_the_same_pixels(files: list[bytes]) ->
             assert (out == expected).all()
 
 
-def test_pictures_do_not_depend_on_their_neighbours(files: list[bytes], seeds: list[bytes]) -> None:
+def test_pixels_do_not_depend_on_damaged_images_in_the_same_batch(files: list[bytes], seeds: list[bytes]) -> None:
     regions = regions_of(Resize((30, 40)), files)
     _, expected = by_native(files, regions)
     rng = random.Random(0)
@@ -230,15 +238,15 @@ def test_pictures_do_not_depend_on_their_neighbours(files: list[bytes], seeds: l
         assert (by_native([*others, data], mixed)[1][3] == expected[i]).all()
 
 
-def test_no_pixel_shows_what_memory_held_before(seeds: list[bytes], tmp_path: Path) -> None:
+def test_no_pixel_depends_on_uninitialized_memory(seeds: list[bytes], tmp_path: Path) -> None:
     for number, data in enumerate(seeds):
         (tmp_path / f"{number:03}").write_bytes(data)
     command = [sys.executable, "-S", mutants.__file__, native._native.__file__, str(tmp_path), "0", "2000"]
-    said = set()
-    for filler in ("0", "85", "170"):  # glibc fills with this what it gives, and what it takes back
+    outputs = set()
+    for filler in ("0", "85", "170"):  # glibc fills allocated and freed memory with this byte
         environment = {**os.environ, "MALLOC_PERTURB_": filler, "PYTHONMALLOC": "malloc"}
-        said.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-    assert len(said) == 1
+        outputs.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert len(outputs) == 1
 
 
 def resident_bytes() -> int:
@@ -253,43 +261,43 @@ def test_memory_does_not_grow_over_many_batches(files: list[bytes], seeds: list[
     before = resident_bytes()
     for batch in batches:
         by_native(batch, regions)
-    assert resident_bytes() - before < 16 << 20  # a leak of one picture a batch would be 60 MB
+    assert resident_bytes() - before < 16 << 20  # a leak of one image per batch would be 60 MB
 
 
-def whole_picture(data: bytes) -> Pixels:
-    """Decode whatever can be decoded, with filler for what is lost."""
+def decode_damaged(data: bytes) -> Pixels:
+    """Decode a damaged JPEG; lost pixels have any value."""
     try:
         return simplejpeg.decode_jpeg(data, "RGB", strict=False)
-    except ValueError:  # libjpeg knows samplings that its simpler interface does not
+    except ValueError:  # simplejpeg does not support all samplings of libjpeg
         with Image.open(io.BytesIO(data)) as image:
             return np.asarray(image.convert("RGB"))
 
 
-def expected_of(data: bytes, place: list[int], regions: Regions) -> Pixels:
-    """Return what the Python path makes; of a file that it refuses, what lies where there is no damage."""
-    left, top, width, height = place[9:]
+def expected_of(data: bytes, geometry: list[int], regions: Regions) -> Pixels:
+    """Return the pixels of the Python path; if it refuses the file, decode it despite the damage."""
+    left, top, width, height = geometry[9:]
     try:
         part = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1, box=(left, top, width, height))
-    except DecodeError:  # of something that the region does not need, or it would have been left alone
-        part = whole_picture(data)[top : top + height, left : left + width]
+    except DecodeError:  # damage outside the region; the compiled path skips an image with damage inside
+        part = decode_damaged(data)[top : top + height, left : left + width]
         assert part.shape == (height, width, 3)
-    return render(part, regions, 0, place[9:])
+    return render_region(part, regions, 0, geometry[9:])
 
 
-def test_a_mutant_is_left_alone_or_has_the_pixels_of_the_python_path(seeds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_skipped_or_has_the_pixels_of_the_python_path(seeds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    differences, left_alone = [], 0
-    for batch, places, out in mutants.cases(seeds, 0, 1500):
-        made, pixels = mutants.run(native._native, batch, places, out)
-        left_alone += made.count(0)
-        shown = np.frombuffer(pixels, np.uint8).reshape(-1, 3, *out)
+    differences, skipped = [], 0
+    for batch, geometries, out in mutants.cases(seeds, 0, 1500):
+        made, pixels = mutants.run(native._native, batch, geometries, out)
+        skipped += made.count(0)
+        rendered = np.frombuffer(pixels, np.uint8).reshape(-1, 3, *out)
         for i in np.flatnonzero(np.frombuffer(made, np.uint8)).tolist():
-            place = places[i]
-            regions = region(tuple(place[:4]), place[4:6], place[6:8], out, flip=bool(place[8]))
-            if place[9:] == regions.needed()[0].tolist() and max(place) < 1 << 15:
-                expected = expected_of(batch[i], place, regions)
-                differences.append(abs(shown[i].astype(int) - expected).mean())
+            geometry = geometries[i]
+            regions = region(tuple(geometry[:4]), geometry[4:6], geometry[6:8], out, flip=bool(geometry[8]))
+            if geometry[9:] == regions.needed()[0].tolist() and max(geometry) < 1 << 15:
+                expected = expected_of(batch[i], geometry, regions)
+                differences.append(abs(rendered[i].astype(int) - expected).mean())
     assert len(differences) > 300
-    assert left_alone > 1500
-    # Numbers that no encoder writes overflow in one way here and in another way in libjpeg.
+    assert skipped > 1500
+    # Values that no encoder writes overflow differently here and in libjpeg.
     assert np.quantile(differences, 0.98) < 4

@@ -1,4 +1,4 @@
-"""Pictures with 16 bits a channel keep all of them, or are an error that says what to do: never 8 bits of them."""
+"""Images with 16 bits per channel keep all bits or are an error with a remedy; they never lose bits silently."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def noise(channels: int, height: int = 37, width: int = 23) -> np.ndarray:
     return RNG.integers(0, 65_536, (height, width, channels)).astype(np.uint16)
 
 
-def depth_picture(number: int = 0) -> np.ndarray:
-    """Return uint16 [48, 64] of as many levels as pixels."""
+def depth_image(number: int = 0) -> np.ndarray:
+    """Return uint16 [48, 64] in which every pixel has another value."""
     return (np.arange(48 * 64).reshape(48, 64) * 21 + number).astype(np.uint16)
 
 
@@ -41,7 +41,7 @@ def jpeg() -> bytes:
 
 @pytest.fixture(scope="module")
 def with_depth(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset of eight samples with a depth picture, a normal map in colour and a mask."""
+    """Return a dataset of eight samples with a depth image, a normal map in colour and a mask."""
     folder = tmp_path_factory.mktemp("deep") / "data"
     with wt.ShardWriter(folder / "shard-%06d.tar", encoder=True) as writer:
         for number in range(8):
@@ -49,8 +49,8 @@ def with_depth(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 {
                     "__key__": f"{number:04}",
                     "jpg": jpeg(),
-                    "depth.png": depth_picture(number),
-                    "normal.png": deep_png(np.stack([depth_picture(number + c) for c in range(3)], axis=2)),
+                    "depth.png": depth_image(number),
+                    "normal.png": deep_png(np.stack([depth_image(number + c) for c in range(3)], axis=2)),
                     "mask.png": (np.arange(48 * 64).reshape(48, 64) % 7).astype(np.uint8),
                     "cls": number % 2,
                 }
@@ -61,7 +61,7 @@ def with_depth(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize("interlaced", [False, True])
 @pytest.mark.parametrize("size", [(37, 23), (1, 1), (2, 9)])
-def test_every_kind_of_sixteen_bit_png_is_decoded_to_the_last_bit(channels, interlaced, size) -> None:
+def test_every_kind_of_sixteen_bit_png_is_decoded_with_all_bits(channels, interlaced, size) -> None:
     pixels = noise(channels, *size)
     data = deep_png(pixels, interlaced=interlaced)
     decoded = decode_stored(memoryview(data))
@@ -71,22 +71,22 @@ def test_every_kind_of_sixteen_bit_png_is_decoded_to_the_last_bit(channels, inte
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_stored_pictures_arrive_with_all_their_bits(with_depth: Path, num_workers: int) -> None:
+def test_a_loader_delivers_stored_images_with_all_their_bits(with_depth: Path, num_workers: int) -> None:
     fields = ("depth.png", "normal.png", "mask.png", "__key__")
     with wt.make_loader(with_depth, batch_size=4, fields=fields, num_workers=num_workers) as loader:
         for depths, normals, masks, keys in loader:
             for depth, normal, mask, key in zip(depths, normals, masks, keys, strict=True):
-                expected = torch.from_numpy(depth_picture(int(key)))
+                expected = torch.from_numpy(depth_image(int(key)))
                 assert (depth.dtype, tuple(depth.shape)) == (torch.uint16, (1, 48, 64))
                 assert torch.equal(depth[0], expected)
                 assert (normal.dtype, tuple(normal.shape)) == (torch.uint16, (3, 48, 64))
-                assert torch.equal(normal[2], torch.from_numpy(depth_picture(int(key) + 2)))
+                assert torch.equal(normal[2], torch.from_numpy(depth_image(int(key) + 2)))
                 assert (mask.dtype, tuple(mask.shape)) == (torch.uint8, (1, 48, 64))
                 assert mask.max() == 6
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_plain_dataloader_stacks_them(with_depth: Path, num_workers: int) -> None:
+def test_a_dataloader_of_torch_stacks_sixteen_bit_images(with_depth: Path, num_workers: int) -> None:
     dataset = wt.StreamingDataset(with_depth, batch_size=4, fields=("depth.png", "label"))
     for depth, _ in DataLoader(dataset, batch_size=4, num_workers=num_workers):
         assert (depth.dtype, tuple(depth.shape)) == (torch.uint16, (4, 1, 48, 64))
@@ -95,14 +95,16 @@ def test_a_plain_dataloader_stacks_them(with_depth: Path, num_workers: int) -> N
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_they_are_copied_to_a_device(with_depth: Path) -> None:
+def test_sixteen_bit_images_are_copied_to_a_device(with_depth: Path) -> None:
     with wt.make_loader(with_depth, batch_size=4, fields=("depth.png", "__key__"), device="cuda") as loader:
         depths, keys = next(iter(loader))
-        assert torch.equal(depths[1].cpu()[0], torch.from_numpy(depth_picture(int(keys[1]))))
+        assert torch.equal(depths[1].cpu()[0], torch.from_numpy(depth_image(int(keys[1]))))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_as_an_image_they_are_an_error_that_names_the_sample_and_the_way_out(channels: int, tmp_path: Path) -> None:
+def test_a_sixteen_bit_image_as_field_image_is_an_error_with_the_sample_and_a_remedy(
+    channels: int, tmp_path: Path
+) -> None:
     with wt.ShardWriter(tmp_path / "shard-%06d.tar") as writer:
         writer.write({"__key__": "deep", "png": deep_png(noise(channels)), "cls": b"1"})
     for view in (None, wt.Resize((8, 8))):
@@ -113,7 +115,7 @@ def test_as_an_image_they_are_an_error_that_names_the_sample_and_the_way_out(cha
         assert next(iter(loader)).png[0].dtype == torch.uint16
 
 
-def sources(tmp_path: Path) -> Path:
+def source_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "colour.png").write_bytes(deep_png(noise(3)))
@@ -123,8 +125,8 @@ def sources(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("policy", [{"images": "resize", "resize": 8}, {"images": "raw"}])
-def test_a_policy_that_writes_eight_bits_skips_them_and_says_why(policy, tmp_path: Path) -> None:
-    folder = sources(tmp_path)
+def test_a_policy_that_writes_eight_bits_skips_sixteen_bit_images_with_a_reason(policy, tmp_path: Path) -> None:
+    folder = source_folder(tmp_path)
     report = wt.pack(folder, tmp_path / "out", workers=1, **policy)
     assert (report.packed, [skip.path for skip in report.skipped]) == (1, ["colour.png", "grey.png"])
     lines = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
@@ -133,8 +135,10 @@ def test_a_policy_that_writes_eight_bits_skips_them_and_says_why(policy, tmp_pat
         wt.pack(folder, tmp_path / "strict", workers=1, strict=True, **policy)
 
 
-def test_kept_they_are_packed_byte_for_byte_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = sources(tmp_path)
+def test_the_policy_keep_packs_sixteen_bit_images_unchanged_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = source_folder(tmp_path)
     with caplog.at_level(logging.WARNING, "wds_tools"):
         report = wt.pack(folder, tmp_path / "out", workers=1, images="keep")
     assert report.packed == 3
@@ -144,26 +148,26 @@ def test_kept_they_are_packed_byte_for_byte_with_a_warning(tmp_path: Path, caplo
     assert kept == {path.read_bytes() for path in folder.glob("*.png")}
 
 
-def test_crop_ready_leaves_them_as_they_are() -> None:
+def test_the_policy_crop_ready_leaves_sixteen_bit_images_unchanged() -> None:
     data = deep_png(noise(3))
     assert transcode(data, ImageOptions(images="crop-ready")).data == data
 
 
 @pytest.mark.parametrize("mode", ["I", "F", "I;16B"])
-def test_pil_images_that_do_not_fit_rgb_are_refused_when_they_are_packed(mode: str, tmp_path: Path) -> None:
+def test_pil_images_with_more_than_eight_bits_in_unsupported_modes_are_refused(mode: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=f"mode '{mode}'.*convert it to 'I;16'"):
         wt.pack([(Image.new(mode, (8, 8)), 0)], tmp_path / "out")
 
 
-def test_a_pil_image_of_sixteen_bits_is_packed_with_all_of_them(tmp_path: Path) -> None:
-    wt.pack([(Image.fromarray(depth_picture()), 0)], tmp_path / "out", images="keep")
+def test_a_pil_image_of_sixteen_bits_is_packed_with_all_bits(tmp_path: Path) -> None:
+    wt.pack([(Image.fromarray(depth_image()), 0)], tmp_path / "out", images="keep")
     with wt.make_loader(tmp_path / "out", batch_size=1, fields=("png",), num_workers=0) as loader:
-        assert torch.equal(next(iter(loader)).png[0][0], torch.from_numpy(depth_picture()))
+        assert torch.equal(next(iter(loader)).png[0][0], torch.from_numpy(depth_image()))
 
 
-def test_arrays_of_sixteen_bits_beside_the_images_keep_them(tmp_path: Path) -> None:
+def test_sixteen_bit_arrays_beside_the_images_keep_all_bits(tmp_path: Path) -> None:
     images = np.zeros((4, 48, 64, 3), np.uint8)
-    depth = np.stack([depth_picture(number) for number in range(4)])
+    depth = np.stack([depth_image(number) for number in range(4)])
     np.savez(tmp_path / "data.npz", images=images, labels=np.arange(4), depth=depth)
     wt.pack(tmp_path / "data.npz", tmp_path / "out", images="keep", workers=1)
     with wt.make_loader(tmp_path / "out", batch_size=4, fields=("label", "depth.npy"), num_workers=0) as loader:

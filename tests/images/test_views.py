@@ -1,4 +1,4 @@
-"""Views: torchvision's geometry, a batch at a time."""
+"""Views: their geometry compared with torchvision."""
 
 import numpy as np
 import pytest
@@ -19,11 +19,11 @@ def regions_of(view, width, height, position=0):
     return view.regions(np.array([width]), np.array([height]), u)
 
 
-class _Fixed:
-    """Stands in for torch's generator calls, so that torchvision's own code draws our numbers."""
+class _FixedDraws:
+    """Replaces torch's random functions, so that torchvision's code uses given numbers."""
 
     def __init__(self, u):
-        self.areas, self.aspects, self.place = u[:10], u[10:20], u[20:22]
+        self.areas, self.aspects, self.corner = u[:10], u[10:20], u[20:22]
         self.calls, self.attempt = 0, -1
 
     def uniform(self, low, high):
@@ -33,16 +33,16 @@ class _Fixed:
             return low + self.areas[self.attempt] * (high - low)
         return low + self.aspects[self.attempt] * (high - low)
 
-    def randint(self, low, high, which):
-        return int(low + np.floor(self.place[which] * (high - low)))
+    def randint(self, low, high, axis):
+        return int(low + np.floor(self.corner[axis] * (high - low)))
 
 
 @settings(max_examples=300, deadline=None)
 @given(SIDES, SIDES, st.integers(0, 10**9), st.sampled_from([(0.08, 1.0), (0.35, 1.0), (0.9, 1.0)]))
-def test_random_resized_crop_is_torchvisions_given_the_same_draws(width, height, position, scale):
+def test_random_resized_crop_is_the_crop_of_torchvision_for_the_same_random_numbers(width, height, position, scale):
     view = RandomResizedCrop(224, scale=scale)
     u = uniform(9, np.array([position]), view.draws)[0]
-    fixed = _Fixed(u)
+    fixed = _FixedDraws(u)
     ours = view.regions(np.array([width]), np.array([height]), u[None]).box[0].tolist()
 
     theirs = v2.RandomResizedCrop(224, scale=scale, antialias=True)
@@ -53,14 +53,14 @@ def test_random_resized_crop_is_torchvisions_given_the_same_draws(width, height,
             def uniform_(self, low, high):
                 return torch.tensor([fixed.uniform(low, high)], dtype=torch.float64)
 
-        # torchvision draws the row first, then the column; ours keep the column first.
+        # torchvision draws the row first, then the column; the view has the column first.
         def randint(low, high, size):
             nonlocal draws
-            place = next(draws, None)
-            if place is None:
+            axis = next(draws, None)
+            if axis is None:
                 draws = iter([0])
-                place = 1
-            return torch.tensor([fixed.randint(low, high, place)])
+                axis = 1
+            return torch.tensor([fixed.randint(low, high, axis)])
 
         patch.setattr(torch, "empty", lambda *_, **__: Empty())
         patch.setattr(torch, "randint", randint)
@@ -71,7 +71,7 @@ def test_random_resized_crop_is_torchvisions_given_the_same_draws(width, height,
 
 @settings(max_examples=200, deadline=None)
 @given(SIDES, SIDES, st.integers(0, 10**9))
-def test_random_resized_crop_stays_inside_the_picture(width, height, position):
+def test_random_resized_crop_stays_inside_the_image(width, height, position):
     left, top, w, h = regions_of(RandomResizedCrop(224), width, height, position).box[0].tolist()
     assert 0 <= left <= left + w <= width
     assert 0 <= top <= top + h <= height
@@ -79,7 +79,7 @@ def test_random_resized_crop_stays_inside_the_picture(width, height, position):
     assert h > 0
 
 
-def test_crops_cover_the_asked_scale_and_ratio_and_half_are_flipped():
+def test_crops_cover_the_range_of_areas_and_half_of_them_are_flipped():
     view = RandomResizedCrop(224, flip=True)
     n = 20_000
     found = view.regions(np.full(n, 500), np.full(n, 400), uniform(1, np.arange(n), view.draws))
@@ -92,18 +92,18 @@ def test_crops_cover_the_asked_scale_and_ratio_and_half_are_flipped():
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(16, 1000), st.integers(16, 1000), st.sampled_from([16, 64, 224]))
-def test_resize_of_the_shorter_side_gives_torchvisions_size(width, height, side):
+def test_resize_of_the_shorter_side_has_the_size_of_torchvision(width, height, side):
     theirs = v2.functional.resize(torch.zeros(3, 1, 1, dtype=torch.uint8).expand(3, height, width), [side]).shape[1:]
     assert tuple(regions_of(Resize(side), width, height).size[0]) == tuple(theirs)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(60, 700), st.integers(60, 700), st.sampled_from([(32, 40), (48, 48), (57, 64)]))
-def test_center_crop_takes_torchvisions_pixels(width, height, sizes):
+def test_center_crop_has_the_position_of_torchvision(width, height, sizes):
     crop, resize = sizes
     rows = torch.arange(height)[:, None].expand(height, width)
     columns = torch.arange(width)[None].expand(height, width)
-    grid = torch.stack([rows, columns])  # each pixel says where it was
+    grid = torch.stack([rows, columns])  # each pixel holds its own position
     scaled = v2.functional.resize(grid.float(), [resize], antialias=True).shape[1:]
     found = regions_of(CenterCrop(crop, resize=resize), width, height)
     assert tuple(found.resize[0]) == tuple(scaled)
@@ -112,7 +112,7 @@ def test_center_crop_takes_torchvisions_pixels(width, height, sizes):
     assert found.corner[0].tolist() == theirs[:, 0, 0].tolist()
 
 
-def test_one_picture_gets_the_same_region_alone_and_in_a_batch():
+def test_an_image_has_the_same_region_alone_and_in_a_batch():
     view = RandomResizedCrop(64, flip=True)
     widths, heights = np.arange(100, 150), np.arange(250, 200, -1)
     together = view.regions(widths, heights, uniform(5, np.arange(50), view.draws))
@@ -147,12 +147,12 @@ def test_one_picture_gets_the_same_region_alone_and_in_a_batch():
         lambda: CenterCrop(224, resize=256.0),
     ],
 )
-def test_a_view_that_cannot_be_says_what_is_allowed(make):
+def test_an_invalid_view_is_an_error_with_the_allowed_values(make):
     with pytest.raises(OptionError, match="allowed are"):
         make()
 
 
-def test_sizes_may_be_numbers_of_numpy_and_lists():
+def test_sizes_may_be_numpy_numbers_and_lists():
     side = np.int64(32)
     assert RandomResizedCrop(side, flip=np.True_).shape == CenterCrop([side, 32], resize=side).shape == (32, 32)
     assert Resize([side, 48]).shape == (32, 48)

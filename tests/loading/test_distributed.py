@@ -120,7 +120,7 @@ def test_a_rank_that_nobody_took_is_found_out_at_the_end_of_the_epoch(packed):
     options = {"rank": 0, "world_size": 2}
     ranks = run_ranks(dataset=packed, world=4, batch=20, lockstep=False, may_fail=True, options=options)
     errors = [rank["error"] for rank in ranks if "error" in rank]
-    assert any("of 4 processes 4 as rank 0" in error for error in errors), errors
+    assert any("of 4 processes, 4 read as rank 0" in error for error in errors), errors
 
 
 def test_processes_that_all_read_everything_on_purpose_are_told_so(packed):

@@ -1,4 +1,4 @@
-"""Randomness that is a function of its key."""
+"""Counter-based random numbers and permutations."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 @given(KEYS, st.integers(1, 5000))
-def test_permute_hits_every_value_once_and_unpermute_undoes_it(key, n):
+def test_permute_returns_every_value_once_and_unpermute_inverts_it(key, n):
     values = np.arange(n)
     permuted = permute(key, n, values)
     assert sorted(permuted.tolist()) == list(range(n))
@@ -18,7 +18,7 @@ def test_permute_hits_every_value_once_and_unpermute_undoes_it(key, n):
 
 
 @given(KEYS, st.integers(2, 2**40), st.lists(st.integers(0, 2**40), min_size=1, max_size=50))
-def test_permute_of_a_few_values_of_a_huge_range_stays_inside_and_is_undone(key, n, values):
+def test_permute_of_a_few_values_stays_in_a_huge_range_and_unpermute_inverts_it(key, n, values):
     values = np.array(values) % n
     permuted = permute(key, n, values)
     assert (permuted >= 0).all()
@@ -30,7 +30,7 @@ def test_permutations_of_two_keys_differ():
     assert (permute(1, 1000, np.arange(1000)) != permute(2, 1000, np.arange(1000))).mean() > 0.9
 
 
-def test_permute_sends_each_value_everywhere_about_equally_often():
+def test_permute_maps_each_value_to_every_result_about_equally_often():
     counts = np.zeros((8, 8))
     for key in range(4000):
         counts[np.arange(8), permute(key, 8, np.arange(8))] += 1
@@ -38,11 +38,11 @@ def test_permute_sends_each_value_everywhere_about_equally_often():
 
 
 @given(KEYS, st.integers(0, 10**12), st.integers(1, 40))
-def test_uniform_depends_on_its_position_alone(key, position, count):
-    alone = uniform(key, np.array([position]), count)
-    among = uniform(key, np.arange(position, position + 5), count)
-    assert (alone[0] == among[0]).all()
-    assert ((among >= 0) & (among < 1)).all()
+def test_uniform_depends_only_on_key_and_position(key, position, count):
+    single = uniform(key, np.array([position]), count)
+    several = uniform(key, np.arange(position, position + 5), count)
+    assert (single[0] == several[0]).all()
+    assert ((several >= 0) & (several < 1)).all()
 
 
 def test_uniform_is_uniform_and_uncorrelated():
@@ -53,11 +53,11 @@ def test_uniform_is_uniform_and_uncorrelated():
     assert abs(np.corrcoef(u[:-1, 0], u[1:, 0])[0, 1]) < 0.03
 
 
-def test_hashes_of_neighbouring_counters_share_half_their_bits():
+def test_hashes_of_consecutive_counters_differ_in_half_of_their_bits():
     x = hashes(3, np.arange(10_000))
     different = np.unpackbits((x[1:] ^ x[:-1]).view(np.uint8)).sum() / len(x[1:])
     assert abs(different - 32) < 0.2
 
 
-def test_key_of_tells_numbers_from_text_and_keeps_parts_apart():
+def test_key_of_distinguishes_numbers_from_text_and_separates_parts():
     assert len({key_of(1), key_of("1"), key_of("a", "b"), key_of("ab"), key_of("b", "a")}) == 5

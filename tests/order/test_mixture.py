@@ -1,4 +1,4 @@
-"""Mixtures: exact proportions at every place, one sequence, one state."""
+"""Mixtures: exact proportions at every position, one sequence, one state."""
 
 import json
 
@@ -34,56 +34,57 @@ def mixtures(draw):
     return MixtureOrder(parts, shares, draw(st.sampled_from(["first_exhausted", "all_exhausted"])))
 
 
-def whose(order, ids):
+def part_of(order, ids):
+    """Return the number of the dataset of each id."""
     return np.searchsorted(order._first_id, ids, side="right") - 1
 
 
 @given(SHARES)
-def test_after_any_number_of_places_each_part_has_its_share_to_within_one(shares):
+def test_up_to_any_position_each_dataset_has_its_share_to_within_one_sample(shares):
     pattern = np.tile(pattern_of(shares), 2)
     for number, share in enumerate(shares):
-        taken = np.cumsum(pattern == number)
-        assert (abs(taken - np.arange(1, len(pattern) + 1) * share / sum(shares)) < 1).all()
+        counts = np.cumsum(pattern == number)
+        assert (abs(counts - np.arange(1, len(pattern) + 1) * share / sum(shares)) < 1).all()
 
 
 @given(mixtures(), st.integers(1, 3), st.integers(0, 2))
-def test_batches_of_whole_shares_have_exactly_these(order, times, epoch):
+def test_batches_of_whole_periods_have_exact_proportions(order, times, epoch):
     size = times * sum(order.shares)
     for start in range(0, order.samples - size + 1, size):
         ids = order.ids(epoch, start, start + size)
-        assert np.bincount(whose(order, ids), minlength=len(order.shares)).tolist() == [
+        assert np.bincount(part_of(order, ids), minlength=len(order.shares)).tolist() == [
             times * share for share in order.shares
         ]
 
 
 @given(mixtures(), st.integers(0, 2), st.data())
-def test_any_part_of_the_sequence_is_the_same_however_it_is_asked_for(order, epoch, data):
-    whole = order.ids(epoch, 0, order.samples)
+def test_any_slice_of_the_sequence_equals_that_part_of_the_full_sequence(order, epoch, data):
+    full = order.ids(epoch, 0, order.samples)
     start = data.draw(st.integers(0, order.samples))
     stop = data.draw(st.integers(start, order.samples))
     again = order.like(window=order.window, block=order.block, lanes=order.lanes)
-    assert (again.ids(epoch, start, stop) == whole[start:stop]).all()
+    assert (again.ids(epoch, start, stop) == full[start:stop]).all()
 
 
 @given(mixtures(), st.integers(0, 2))
-def test_the_stop_rules_end_where_they_say(order, epoch):
+def test_an_epoch_ends_by_its_stop_rule(order, epoch):
     ids = order.ids(epoch, 0, order.samples)
-    counts = np.bincount(whose(order, ids), minlength=len(order.parts))
+    counts = np.bincount(part_of(order, ids), minlength=len(order.parts))
     sizes = np.array([part.samples for part in order.parts])
     if order.stop == "first_exhausted":
-        assert len(set(ids.tolist())) == len(ids)  # nothing twice
-        after = whose(order, np.array([order._first_id[n] for n in [order._pattern[order.samples % order._period]]]))
-        assert counts[after[0]] == sizes[after[0]]  # the next place would need a sample that is not there
+        assert len(set(ids.tolist())) == len(ids)  # no repetition
+        after = part_of(order, np.array([order._first_id[n] for n in [order._pattern[order.samples % order._period]]]))
+        assert counts[after[0]] == sizes[after[0]]  # the next position would need a sample that does not exist
     else:
         assert (counts >= sizes).all()
-        assert set(ids.tolist()) == set(range(order.stored))  # each at least once
-        assert len(set(ids[:-1].tolist())) < order.stored  # and not one place too long
+        assert set(ids.tolist()) == set(range(order.stored))  # each sample at least once
+        assert len(set(ids[:-1].tolist())) < order.stored  # but not without the last position
         for number, size in enumerate(sizes.tolist()):
-            mine = ids[whose(order, ids) == number]
-            assert len(set(mine[:size].tolist())) == size  # a pass is complete before the next one
+            part_ids = ids[part_of(order, ids) == number]
+            assert len(set(part_ids[:size].tolist())) == size  # a pass is complete before the next one
 
 
-def test_a_second_pass_and_a_second_epoch_have_orders_of_their_own():
+def test_every_pass_and_every_epoch_has_another_order():
     small = Order(fingerprint="s", shard_samples=[40], seed=0, window=40, block=2)
     large = Order(fingerprint="l", shard_samples=[200], seed=0, window=40, block=2)
     order = MixtureOrder([small, large], [1, 1], "all_exhausted")
@@ -93,15 +94,15 @@ def test_a_second_pass_and_a_second_epoch_have_orders_of_their_own():
 
 
 @given(mixtures(), st.integers(1, 3), st.integers(1, 7), st.data())
-def test_a_state_goes_on_on_any_topology(order, world, batch, data):
+def test_resuming_with_any_number_of_ranks_gives_the_rest_of_the_sequence(order, world, batch, data):
     plan = EpochPlan(order, Cursor(1), World(), data.draw(st.integers(1, 9)), "mask")
     number = data.draw(st.integers(0, len(plan) - 1))
     cursor = plan.cursor_after(number)
     state = json.loads(json.dumps(state_dict(order, cursor)))
-    course, found = resume(state, order.like(window=[3] * len(order.parts), block=[2] * len(order.parts), lanes=1))
+    orders, found = resume(state, order.like(window=[3] * len(order.parts), block=[2] * len(order.parts), lanes=1))
     assert found == cursor
     rest = []
-    plans = [EpochPlan(course.of(cursor.epoch), cursor, World(rank, world), batch, "mask") for rank in range(world)]
+    plans = [EpochPlan(orders.of(cursor.epoch), cursor, World(rank, world), batch, "mask") for rank in range(world)]
     for step in (plan.step(k) for plan in plans for k in range(len(plan))):
         rest += [row for row in zip(step.positions.tolist(), step.ids.tolist(), step.valid, strict=True) if row[2]]
     assert [i for _, i, _ in sorted(rest)] == order.ids(cursor.epoch, cursor.position, order.samples).tolist()
@@ -116,7 +117,7 @@ def test_weights_become_the_smallest_whole_numbers(weights, shares):
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6))
-def test_odd_weights_are_met_to_a_few_thousandths(weights):
+def test_shares_approximate_any_weights_to_two_ten_thousandths(weights):
     shares = np.array(whole_shares(weights))
     assert abs(shares / shares.sum() - np.array(weights) / sum(weights)).max() < 2e-4
     assert shares.sum() <= 10_000
@@ -133,25 +134,25 @@ def test_odd_weights_are_met_to_a_few_thousandths(weights):
         {"datasets": ["a"], "weights": [float("nan")]},
     ],
 )
-def test_what_is_no_mixture_is_refused(wrong):
+def test_an_invalid_mixture_is_refused(wrong):
     with pytest.raises(OptionError, match=r"Mixture|stop="):
         wt.Mixture(**wrong)
 
 
 @pytest.fixture(scope="module")
 def two(photos, tmp_path_factory):
-    """Return two datasets, of cats and of all the others, with the same classes."""
+    """Return two datasets with the same class names: one of cats, one of all other classes."""
     folder = tmp_path_factory.mktemp("mixture")
     classes = sorted(path.name for path in photos.iterdir() if path.is_dir())
     for name, wanted in (("cats", classes[:1]), ("others", classes[1:])):
         (folder / f"{name}-in").mkdir()
-        for word in wanted:
-            (folder / f"{name}-in" / word).symlink_to(photos / word)
+        for class_name in wanted:
+            (folder / f"{name}-in" / class_name).symlink_to(photos / class_name)
         wt.pack(folder / f"{name}-in", folder / name, shard_bytes="500kB", classes=classes, workers=1)
     return folder / "cats", folder / "others"
 
 
-def test_a_loader_of_a_mixture_gives_exact_proportions_right_labels_and_resumes(two):
+def test_a_loader_of_a_mixture_has_exact_proportions_and_resumes(two):
     def make(**options):
         mixture = wt.Mixture(two, weights=[0.3, 0.7], stop="all_exhausted")
         return wt.make_loader(
@@ -179,7 +180,7 @@ def test_a_loader_of_a_mixture_gives_exact_proportions_right_labels_and_resumes(
         )
 
 
-def test_a_mixture_of_other_weights_refuses_the_state(two):
+def test_a_mixture_with_other_weights_refuses_the_state(two):
     def make(weights):
         return wt.make_loader(wt.Mixture(two, weights=weights), batch_size=10, fields=("label",), shuffle=True)
 
@@ -187,7 +188,7 @@ def test_a_mixture_of_other_weights_refuses_the_state(two):
         other.load_state_dict(one.state_dict())
 
 
-def test_datasets_that_number_their_classes_differently_do_not_mix(two, packed, photos, tmp_path):
+def test_datasets_with_different_class_numbers_cannot_be_mixed(two, packed, photos, tmp_path):
     wt.pack(photos, tmp_path / "flat", workers=1, classes=sorted(p.name for p in photos.iterdir())[::-1])
     with pytest.raises(OptionError, match="number their classes differently"):
         wt.make_loader(wt.Mixture([two[0], tmp_path / "flat"], weights=[1, 1]), batch_size=4, fields=("label",))

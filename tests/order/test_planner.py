@@ -35,33 +35,33 @@ def segment_samples(request, monkeypatch):
 
 @MANY
 @given(orders(), st.integers(0, 3))
-def test_each_epoch_holds_every_sample_exactly_once(order, epoch):
+def test_each_epoch_contains_every_sample_exactly_once(order, epoch):
     assert sorted(order.ids(epoch, 0, order.samples).tolist()) == list(range(order.samples))
 
 
 @MANY
 @given(orders(), st.data())
-def test_any_part_of_the_sequence_is_the_same_however_it_is_asked_for(order, data):
+def test_any_slice_of_the_sequence_equals_that_part_of_the_full_sequence(order, data):
     start = data.draw(st.integers(0, order.samples))
     stop = data.draw(st.integers(start, order.samples))
-    whole = order.ids(1, 0, order.samples)
+    full = order.ids(1, 0, order.samples)
     fresh = order.like(window=order.window, block=order.block, lanes=order.lanes)
-    assert (fresh.ids(1, start, stop) == whole[start:stop]).all()
+    assert (fresh.ids(1, start, stop) == full[start:stop]).all()
 
 
 @MANY
 @given(SHARDS, st.integers(1, 20), st.integers(1, 100))
-def test_no_sample_moves_further_than_the_window_and_a_block_from_its_block(shards, block, window):
+def test_no_sample_is_further_from_its_block_than_the_window_and_a_block(shards, block, window):
     order = Order(fingerprint="x", shard_samples=shards, seed=0, window=window, block=block)
-    unshuffled = Order(fingerprint="x", shard_samples=shards, seed=0, window=1, block=block)
-    place = np.argsort(unshuffled.ids(0, 0, order.samples))  # where the permuted blocks alone would put each sample
-    moved = np.argsort(order.ids(0, 0, order.samples)) - place
+    only_blocks = Order(fingerprint="x", shard_samples=shards, seed=0, window=1, block=block)
+    position = np.argsort(only_blocks.ids(0, 0, order.samples))  # of each sample if only blocks are permuted
+    moved = np.argsort(order.ids(0, 0, order.samples)) - position
     assert abs(moved).max() <= window + block
 
 
 @MANY
 @given(SHARDS, st.integers(1, 12), st.integers(2, 4), st.integers(0, 60), st.integers(1, 8))
-def test_lanes_share_no_block_and_take_turns(shards, block, lanes, window, batch):
+def test_lanes_have_disjoint_blocks_and_take_turns(shards, block, lanes, window, batch):
     order = Order(fingerprint="x", shard_samples=shards, seed=0, window=window, block=block, lanes=lanes)
     ids, lane = order.slice(0, 0, order.samples)
     blocks = order.block_of(ids)[1]
@@ -70,14 +70,14 @@ def test_lanes_share_no_block_and_take_turns(shards, block, lanes, window, batch
     if order_module.SEGMENT_SAMPLES == 1 << 20:
         shortest = np.bincount(lane, minlength=lanes).min()
         assert lane[: shortest * lanes].tolist() == list(range(lanes)) * shortest  # while all lanes have samples
-        # One rank a lane: while all lanes have samples, each rank reads the blocks of its own lane only.
+        # With one rank per lane, each rank reads only blocks of its own lane while all lanes have samples.
         for rank in range(lanes):
             plan = EpochPlan(order, Cursor(), World(rank, lanes), batch, "drop")
             for number in range(min(len(plan), shortest // batch)):
                 assert {owner[b] for b in order.block_of(plan.step(number).ids)[1].tolist()} == {rank}
 
 
-def test_a_shuffled_epoch_differs_from_the_stored_order_and_by_epoch_and_seed_and_dataset():
+def test_a_shuffled_epoch_differs_from_the_stored_order_and_from_other_epochs_seeds_and_datasets():
     def ids(fingerprint="x", seed=0, epoch=0):
         order = Order(fingerprint=fingerprint, shard_samples=[500, 500], seed=seed, window=300, block=10)
         return order.ids(epoch, 0, 1000)
@@ -88,7 +88,7 @@ def test_a_shuffled_epoch_differs_from_the_stored_order_and_by_epoch_and_seed_an
         assert (first == other).mean() < 0.05
 
 
-def test_the_order_is_pinned_so_that_a_release_that_changes_it_must_say_so():
+def test_the_pinned_order_has_not_changed():
     order = Order(fingerprint="pinned", shard_samples=[6, 4, 5], seed=3, window=8, block=2)
     if order_module.SEGMENT_SAMPLES > 100:
         assert order.ids(2, 0, 15).tolist() == PINNED
@@ -99,21 +99,21 @@ PINNED = [12, 13, 6, 5, 2, 3, 7, 1, 10, 4, 0, 11, 14, 9, 8]
 
 @MANY
 @given(orders(), st.integers(1, 9), st.integers(1, 9), st.sampled_from(["drop", "pad", "mask"]), st.data())
-def test_the_union_over_ranks_of_each_step_does_not_depend_on_the_number_of_ranks(order, world, batch, tail, data):
+def test_the_samples_of_each_step_do_not_depend_on_the_number_of_ranks(order, world, batch, tail, data):
     cursor = Cursor(1, data.draw(st.integers(0, order.samples)))
     many = [EpochPlan(order, cursor, World(rank, world), batch, tail) for rank in range(world)]
     one = EpochPlan(order, cursor, World(), batch * world, tail)
     assert {len(plan) for plan in many} == {len(one)}
     for number in range(len(one)):
         steps = [plan.step(number) for plan in many]
-        whole = one.step(number)
+        expected = one.step(number)
         rows = [row for step in steps for row in zip(step.positions, step.ids, step.valid, strict=True)]
-        assert sorted(rows) == list(zip(whole.positions, whole.ids, whole.valid, strict=True))
+        assert sorted(rows) == list(zip(expected.positions, expected.ids, expected.valid, strict=True))
 
 
 @MANY
 @given(orders(), st.integers(1, 50), st.sampled_from(["drop", "pad", "mask"]))
-def test_an_epoch_delivers_each_sample_once_but_for_the_tail(order, batch, tail):
+def test_an_epoch_delivers_each_sample_once_except_a_dropped_tail(order, batch, tail):
     plan = EpochPlan(order, Cursor(0), World(), batch, tail)
     steps = [plan.step(number) for number in range(len(plan))]
     valid = [int(i) for step in steps for i, ok in zip(step.ids, step.valid, strict=True) if ok]
@@ -128,13 +128,15 @@ def test_an_epoch_delivers_each_sample_once_but_for_the_tail(order, batch, tail)
 
 @MANY
 @given(orders(), st.integers(1, 4), st.integers(1, 9), st.integers(1, 4), st.integers(1, 9), st.data())
-def test_resuming_anywhere_on_any_topology_gives_the_rest_of_the_sequence(order, world, batch, world2, batch2, data):
+def test_resuming_with_any_ranks_and_batch_size_gives_the_rest_of_the_sequence(
+    order, world, batch, world2, batch2, data
+):
     plan = EpochPlan(order, Cursor(2), World(0, world), batch, "mask")
     number = data.draw(st.integers(0, len(plan) - 1))
     state = json.loads(json.dumps(state_dict(order, plan.cursor_after(number))))
-    fresh = order.like(window=99 if order.window else 0, block=3, lanes=2)  # other defaults; the state's count
-    course, cursor = resume(state, fresh)
-    order2 = course.of(2)
+    fresh = order.like(window=99 if order.window else 0, block=3, lanes=2)  # ignored: those of the state are used
+    orders, cursor = resume(state, fresh)
+    order2 = orders.of(2)
     if number == len(plan) - 1:
         assert cursor == Cursor(3, 0)
         return
@@ -165,32 +167,32 @@ def test_a_state_is_a_few_hundred_bytes_of_json():
         ({"window": 0}, ["window of 0", "50"]),
     ],
 )
-def test_a_state_of_something_else_is_refused_with_both_values(change, words):
+def test_a_state_that_does_not_match_the_order_is_refused_with_both_values(change, words):
     order = Order(fingerprint="mine", shard_samples=[100], seed=0, window=50, block=5)
     with pytest.raises(ResumeError) as caught:
         resume({**state_dict(order, Cursor(0, 10)), **change}, order)
     assert all(word in str(caught.value) for word in words)
 
 
-def test_what_is_no_state_at_all_is_refused():
+def test_an_object_that_is_not_a_state_is_refused():
     order = Order(fingerprint="mine", shard_samples=[100], seed=0, window=50, block=5)
     for nonsense in ({}, {"version": 1}, [], None):
-        with pytest.raises(ResumeError, match="no loader state"):
+        with pytest.raises(ResumeError, match="this is not a loader state"):
             resume(nonsense, order)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
-def test_an_impossible_rank_is_refused(rank, world_size):
+def test_an_invalid_rank_is_refused(rank, world_size):
     with pytest.raises(OptionError, match="allowed"):
         World(rank, world_size)
 
 
 @pytest.mark.parametrize("segment_samples", [1 << 20], indirect=True)
-def test_a_billion_samples_plan_and_resume_without_a_list_of_them(segment_samples):
+def test_a_slice_of_a_billion_samples_is_computed_without_the_full_order(segment_samples):
     order = Order(fingerprint="x", shard_samples=[10_000] * 100_000, seed=0, window=50_000, block=19)
     ids = order.ids(3, 777_777_777, 777_778_277)
     assert len(set(ids.tolist())) == 500
-    assert ids.max() > 9e8  # they come from everywhere
+    assert ids.max() > 9e8  # the ids are spread over the whole dataset
     assert ids.min() < 1e8
 
 

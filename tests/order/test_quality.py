@@ -1,4 +1,4 @@
-"""Shuffle quality: the prediction agrees with what is measured, and a wanted quality is reached."""
+"""Shuffle quality: predictions agree with measurements, and a requested quality is reached."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import OptionError
-from wds_tools.order.quality import USUAL_BATCH, measure, measured_quality, predicted, window_for, window_of
+from wds_tools.order.quality import TYPICAL_BATCH, measure_order, measured_quality, predicted, window_for, window_of
 from wds_tools.order.sequence import Order, default_block
 
 CLASSES, PER_CLASS = 200, 600
@@ -21,32 +21,30 @@ def order_of(window, block):
 @pytest.mark.parametrize("block", [8, 20, 60])
 @pytest.mark.parametrize("window", [4_000, 20_000])
 @pytest.mark.parametrize("batch", [128, 512])
-def test_the_prediction_is_within_a_fifth_of_what_is_measured_on_sorted_data(block, window, batch):
+def test_the_prediction_is_within_a_fifth_of_the_measurement_on_sorted_data(block, window, batch):
     expected = predicted(batch=batch, block=block, window=window, shuffled=False)
-    assert 0.8 < measure(order_of(window, block), SORTED, batch=batch).quality / expected < 1.25
+    assert 0.8 < measure_order(order_of(window, block), SORTED, batch=batch).quality / expected < 1.25
 
 
-def test_a_wanted_quality_is_reached_on_data_sorted_by_class():
+def test_a_requested_quality_is_reached_on_data_sorted_by_class():
     for wanted in (0.5, 0.8):
         window = window_for(wanted, batch=128, block=8)
-        assert measure(order_of(window, 8), SORTED, batch=128).quality > 0.9 * wanted
+        assert measure_order(order_of(window, 8), SORTED, batch=128).quality > 0.9 * wanted
 
 
-def test_shuffled_data_needs_no_window_for_its_quality():
+def test_shuffled_data_has_full_quality_with_its_default_window():
     labels = np.random.default_rng(0).permutation(SORTED)
-    assert (
-        measure(order_of(window_of(True, block=20, samples=400_000, shuffled=True), 20), labels, batch=256).quality
-        > 0.95
-    )
+    order = order_of(window_of(True, block=20, samples=400_000, shuffled=True), 20)
+    assert measure_order(order, labels, batch=256).quality > 0.95
 
 
-def test_without_a_shuffle_sorted_data_has_almost_no_quality():
-    assert measure(order_of(0, 20), SORTED, batch=128).quality < 0.05
+def test_sorted_data_without_a_shuffle_has_almost_no_quality():
+    assert measure_order(order_of(0, 20), SORTED, batch=128).quality < 0.05
     assert predicted(batch=128, block=20, window=0, shuffled=False) == 0
 
 
-def test_a_larger_window_spreads_a_batch_over_more_blocks_and_neighbours_further():
-    small, large = (measure(order_of(window, 20), SORTED, batch=128) for window in (500, 20_000))
+def test_a_larger_window_spreads_a_batch_over_more_blocks_and_separates_neighbours():
+    small, large = (measure_order(order_of(window, 20), SORTED, batch=128) for window in (500, 20_000))
     assert small.blocks_per_batch < large.blocks_per_batch <= large.blocks_full * 1.01
     assert small.shards_per_batch < large.shards_per_batch <= large.shards_full * 1.01
     assert small.travel < large.travel < large.travel_full
@@ -60,12 +58,12 @@ def test_window_for_inverts_the_prediction(quality, batch, block):
 
 
 @pytest.mark.parametrize("shuffle", [0, -5, 1.5, "much", 1.0, 0.0])
-def test_what_is_neither_a_window_nor_a_quality_is_refused(shuffle):
+def test_a_value_that_is_neither_a_window_nor_a_quality_is_refused(shuffle):
     with pytest.raises(OptionError, match=r"allowed|above 0"):
         window_of(shuffle, block=10, samples=400_000, shuffled=False)
 
 
-def test_the_default_window_does_not_depend_on_the_batch_so_that_the_order_does_not():
+def test_the_default_window_does_not_depend_on_the_batch_size():
     assert window_of(True, block=19, samples=400_000, shuffled=False, batch=64) == window_of(
         True, block=19, samples=400_000, shuffled=False, batch=4096
     )
@@ -74,18 +72,18 @@ def test_the_default_window_does_not_depend_on_the_batch_so_that_the_order_does_
     )
 
 
-def test_the_quality_of_few_batches_is_steadied_by_more_epochs():
+def test_measuring_more_epochs_reduces_the_variance_of_the_quality_of_few_batches():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(8), 50))
     orders = [
         Order(fingerprint="few", shard_samples=[400], seed=seed, window=4096, block=20, lanes=1) for seed in range(8)
     ]
-    alone, steadied = ([measured_quality(o, labels, batch=32, epochs=n) for o in orders] for n in (1, 20))
-    assert np.std(steadied) < np.std(alone) / 2
-    assert np.mean(steadied) == pytest.approx(1, abs=0.05)
+    one_epoch, many_epochs = ([measured_quality(o, labels, batch=32, epochs=n) for o in orders] for n in (1, 20))
+    assert np.std(many_epochs) < np.std(one_epoch) / 2
+    assert np.mean(many_epochs) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
-def test_by_default_data_that_we_packed_measures_095_and_data_sorted_by_class_09(lanes):
+def test_the_default_window_has_quality_095_on_shuffled_data_and_09_on_sorted_data(lanes):
     samples, block = 400_000, default_block(400_000, 400_000 * 110_000)
     by_class = np.arange(samples) * 1000 // samples
     for labels, shuffled, least in (
@@ -94,11 +92,11 @@ def test_by_default_data_that_we_packed_measures_095_and_data_sorted_by_class_09
     ):
         window = window_of(True, block=block, samples=400_000, shuffled=shuffled)
         order = Order(fingerprint="d", shard_samples=[8_000] * 50, seed=0, window=window, block=block, lanes=lanes)
-        assert measured_quality(order, labels, batch=USUAL_BATCH) >= least
+        assert measured_quality(order, labels, batch=TYPICAL_BATCH) >= least
 
 
-def meetings(first, second, batch):
-    """Return how many pairs share a batch in both of two epochs."""
+def repeated_pairs(first, second, batch):
+    """Return the number of pairs of samples that share a batch in both of two epochs."""
     steps = np.arange(len(first)) // batch
     later = np.empty(len(first), np.int64)
     later[second] = steps
@@ -107,9 +105,9 @@ def meetings(first, second, batch):
 
 
 @pytest.mark.parametrize(("window", "block"), [(4_096, 19), (4_096, 100), (20_000, 100)])
-def test_how_often_pairs_meet_in_the_next_epoch_too_follows_from_window_and_block(window, block):
+def test_the_number_of_repeated_pairs_follows_from_window_and_block(window, block):
     samples, batch = 500_000, 256
     order = Order(fingerprint="m", shard_samples=[10_000] * 50, seed=0, window=window, block=block)
-    full = (batch - 1) / 2 * batch  # pairs that meet twice after two full shuffles: steps x pairs x batch / samples
-    met = meetings(order.ids(0, 0, samples), order.ids(1, 0, samples), batch) / full
-    assert met == pytest.approx(1 + (block - 1) * samples / window**2, rel=0.1)
+    full = (batch - 1) / 2 * batch  # repeated pairs with full shuffles: steps x pairs x batch / samples
+    relative = repeated_pairs(order.ids(0, 0, samples), order.ids(1, 0, samples), batch) / full
+    assert relative == pytest.approx(1 + (block - 1) * samples / window**2, rel=0.1)

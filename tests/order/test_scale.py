@@ -1,4 +1,4 @@
-"""A billion samples in 100,000 shards: planned and resumed from the counts alone, in little memory."""
+"""A billion samples in 100,000 shards: planned and resumed from the manifest alone, in little memory."""
 
 import json
 import subprocess
@@ -18,41 +18,41 @@ from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.reading.shardset import open_shards
 
 def memory():
-    status = pathlib.Path("/proc/self/status").read_text()  # ru_maxrss would start at that of the test process
+    status = pathlib.Path("/proc/self/status").read_text()  # ru_maxrss would include the peak of the test process
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 def timed(name, work):
     start = time.perf_counter()
     result = work()
-    told[name + "_seconds"] = round(time.perf_counter() - start, 3)
+    results[name + "_seconds"] = round(time.perf_counter() - start, 3)
     return result
 
-told = {}
+results = {}
 before = memory()
 shards = timed("manifest", lambda: open_shards(sys.argv[1]))
 with_manifest = memory()
 request = Request(batch_size=256, shuffle=True, fields=("label",), lanes=8, ranks=RankOptions(5, 64))
-wds_tools.loading.request.open_shards = lambda *a, **k: shards  # it was read just now
+wds_tools.loading.request.open_shards = lambda *a, **k: shards  # the manifest has just been read
 opened = timed("plan", lambda: open_dataset(sys.argv[1], request))
 plan = EpochPlan(opened.order, Cursor(), opened.ranks.find().world, 256, "drop")
 first = timed("first_ids", lambda: plan.step(0))
 state = json.loads(json.dumps(state_dict(opened.order, Cursor(3, 777_777_777))))
 def again():
-    course, cursor = resume(state, open_dataset(sys.argv[1], request).order)
-    return EpochPlan(course.of(3), cursor, World(1, 7), 100, "drop").step(0)
+    orders, cursor = resume(state, open_dataset(sys.argv[1], request).order)
+    return EpochPlan(orders.of(3), cursor, World(1, 7), 100, "drop").step(0)
 step = timed("resume", again)
-told["forecast"] = forecast(shards, batch_size=256, world_size=64, ranks_per_node=8).steps
-told["steps"] = len(plan)
-told["ids"] = step.ids.tolist()
-told["manifest_mb"], told["plan_mb"] = round(with_manifest - before), round(memory() - with_manifest)
-told["indexes"] = len(shards._indexes)
-sys.stdout.write(json.dumps(told))
+results["forecast"] = forecast(shards, batch_size=256, world_size=64, ranks_per_node=8).steps
+results["steps"] = len(plan)
+results["ids"] = step.ids.tolist()
+results["manifest_mb"], results["plan_mb"] = round(with_manifest - before), round(memory() - with_manifest)
+results["indexes"] = len(shards._indexes)
+sys.stdout.write(json.dumps(results))
 """
 
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    """Return a manifest of a billion samples; there are no shards and no indexes."""
+    """Return a folder with a manifest of a billion samples, without shards and indexes."""
     from wds_tools.format.manifest import Manifest, ShardEntry, to_json
 
     entries = tuple(
@@ -67,10 +67,10 @@ def simulated(tmp_path_factory):
 
 def test_a_billion_samples_are_planned_and_resumed_in_little_memory_and_without_an_index(simulated):
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(simulated)], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    sys.stdout.write(f"{ {word: value for word, value in told.items() if word != 'ids'} }\n")
-    assert told["steps"] == told["forecast"] == SHARDS * SAMPLES // (64 * 256)
-    assert len(set(told["ids"])) == 100
-    assert max(told["ids"]) - min(told["ids"]) > 5e8  # they come from everywhere
-    assert told["indexes"] == 0
-    assert told["plan_mb"] < 200
+    results = json.loads(done.stdout)
+    sys.stdout.write(f"{ {name: value for name, value in results.items() if name != 'ids'} }\n")
+    assert results["steps"] == results["forecast"] == SHARDS * SAMPLES // (64 * 256)
+    assert len(set(results["ids"])) == 100
+    assert max(results["ids"]) - min(results["ids"]) > 5e8  # the ids are spread over the whole dataset
+    assert results["indexes"] == 0
+    assert results["plan_mb"] < 200

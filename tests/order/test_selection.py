@@ -1,4 +1,4 @@
-"""Which samples an epoch has, and how often: counts are exact, who is repeated rotates."""
+"""Selections: exact counts per class, rotation of repeated samples, splits, and their order."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ def test_apportion_sums_up_and_stays_within_one_of_the_exact_share(total, shares
 
 
 @given(LABELS, WEIGHTS, st.integers(0, 5))
-def test_each_class_gets_its_share_of_each_epoch_and_its_samples_come_equally_often(label, weights, epoch):
+def test_each_class_has_its_share_of_each_epoch_and_its_samples_repeat_equally_often(label, weights, epoch):
     selection = Selection(np.arange(len(label)) * 3, balance=balance(label, weights), seed=1)
     ids = selection.ids(epoch)
     assert len(ids) == selection.samples == len(label)
     assert (np.diff(ids) >= 0).all()
-    share = weights[label]  # what WeightedRandomSampler would be given
+    share = weights[label]  # as for WeightedRandomSampler
     for number in np.unique(label):
         repeats = selection.repeats(epoch)[label == number]
         expected = len(label) * share[label == number].sum() / share.sum()
@@ -34,12 +34,12 @@ def test_each_class_gets_its_share_of_each_epoch_and_its_samples_come_equally_of
         assert repeats.max() - repeats.min() <= 1
 
 
-def test_who_comes_once_more_rotates_until_each_has_had_its_turn():
+def test_extra_repetitions_rotate_over_all_samples_of_a_class():
     label = np.array([0] * 30 + [1] * 10)
     selection = Selection(np.arange(40), balance=balance(label, np.array([1 / 30, 1 / 10])), seed=0)
     assert selection.balance.factors.tolist() == [20 / 30, 2.0]
     counts = sum(selection.repeats(epoch) for epoch in range(3))
-    assert (counts[:30] == 2).all()  # 20 of 30 in each of three epochs
+    assert (counts[:30] == 2).all()  # 20 of 30 samples in each of three epochs
     assert (counts[30:] == 6).all()
     assert (selection.repeats(0) != selection.repeats(1)).any()
 
@@ -57,12 +57,12 @@ def test_the_counts_are_those_of_a_weighted_random_sampler():
 
 
 @pytest.mark.parametrize("weights", [[-1, 1], [np.nan, 1], [np.inf, 1], [0, 0]])
-def test_impossible_weights_are_refused(weights):
+def test_invalid_weights_are_refused(weights):
     with pytest.raises(OptionError, match="class_weights"):
         balance(np.array([0, 1]), np.array(weights, np.float64))
 
 
-def test_nothing_chosen_is_refused():
+def test_an_empty_selection_is_refused():
     with pytest.raises(OptionError, match="leave no sample"):
         Selection(np.empty(0, np.int64))
 
@@ -75,11 +75,11 @@ def test_a_split_is_disjoint_complete_and_stratified(label, data):
     assert len(second) == count
     assert sorted([*first, *second]) == ids.tolist()
     for number in np.unique(label):
-        there = ids[label == number]
-        assert abs(np.isin(second, there).sum() - len(there) * count / len(ids)) < 1 + 1e-6
+        class_ids = ids[label == number]
+        assert abs(np.isin(second, class_ids).sum() - len(class_ids) * count / len(ids)) < 1 + 1e-6
 
 
-def test_another_seed_draws_others():
+def test_another_seed_draws_other_samples():
     ids = np.arange(1000)
     one, two = (draw(ids, 100, seed=seed, purpose="subset") for seed in (0, 1))
     assert len(one) == 100
@@ -88,7 +88,7 @@ def test_another_seed_draws_others():
 
 
 @given(LABELS, WEIGHTS, st.integers(0, 50), st.integers(1, 7), st.integers(1, 3), st.integers(0, 4))
-def test_an_order_of_a_selection_holds_exactly_its_samples(label, weights, window, block, lanes, epoch):
+def test_an_order_of_a_selection_contains_exactly_its_samples(label, weights, window, block, lanes, epoch):
     selection = Selection(np.arange(len(label)) * 3, balance=balance(label, weights), seed=1)
     shards = [3 * len(label) - 5, 5] if len(label) > 2 else [3 * len(label)]
     order = Order(
@@ -101,12 +101,12 @@ def test_an_order_of_a_selection_holds_exactly_its_samples(label, weights, windo
     assert again.ids(epoch, middle, order.samples).tolist() == ids[middle:].tolist()
 
 
-def test_repeated_samples_stay_within_the_window_of_their_block():
+def test_repetitions_of_a_sample_stay_within_the_window_of_their_block():
     label = np.array([0] * 900 + [1] * 100)
     selection = Selection(np.arange(1000), balance=balance(label, np.array([1 / 900, 1 / 100])), seed=0)
     order = Order(fingerprint="x", shard_samples=[1000], seed=0, window=50, block=10, selection=selection)
     ids = order.ids(0, 0, 1000)
     for sample in (905, 950):
-        places = np.flatnonzero(ids == sample)
-        assert len(places) == 5
-        assert np.ptp(places) <= 2 * (50 + 10)
+        positions = np.flatnonzero(ids == sample)
+        assert len(positions) == 5
+        assert np.ptp(positions) <= 2 * (50 + 10)

@@ -1,4 +1,4 @@
-"""The epoch proof: it holds for a whole epoch and for nothing else."""
+"""The epoch proof: it succeeds for a complete epoch and for nothing else."""
 
 import numpy as np
 import pytest
@@ -13,19 +13,19 @@ IDS = st.lists(st.integers(0, 200), max_size=60)
 
 
 @given(IDS, IDS)
-def test_tallies_are_equal_only_for_the_same_samples_equally_often(one, other):
+def test_tallies_are_equal_only_for_the_same_samples_with_the_same_counts(one, other):
     same = sorted(one) == sorted(other)
     assert (tally(np.array(one, np.int64)) == tally(np.array(other, np.int64))) == same
 
 
 @given(IDS, st.integers(0, 60))
-def test_tallies_add_up_over_parts(ids, cut):
+def test_tallies_of_parts_add_up(ids, middle):
     ids = np.array(ids, np.int64)
-    assert tally(ids[:cut]) + tally(ids[cut:]) == tally(ids)
-    assert tally(ids) - tally(ids[cut:]) == tally(ids[:cut])
+    assert tally(ids[:middle]) + tally(ids[middle:]) == tally(ids)
+    assert tally(ids) - tally(ids[middle:]) == tally(ids[:middle])
 
 
-def test_a_range_is_counted_in_parts():
+def test_the_tally_of_a_range_is_that_of_its_ids_in_any_order():
     assert tally_of_range(2_500_000) == tally(np.random.default_rng(0).permutation(2_500_000))
 
 
@@ -36,37 +36,37 @@ def proof(*ranks, expected=None, finished=True):
     return EpochProof(2, expected or tally_of_range(100), reports, finished, 0, 100)
 
 
-def test_what_is_missing_or_too_many_is_said():
-    whole = list(range(100))
-    assert str(proof(whole[:50], whole[50:])) == "epoch 2: 100 samples, each once"
-    assert proof(whole[:50], whole[50:]).ok is True
-    for parts, words in (
-        ((whole[:50], whole[51:]), "99 samples of 100; 1 missing; namely sample 50"),
-        ((whole, [17]), "101 samples of 100; 1 too many; namely sample 17"),
-        ((whole[:50], whole[53:]), "97 samples of 100; 3 missing"),
-        ((whole[:99], [3]), "some came twice, others not at all"),
-        ((whole[:50], whole[:50]), "ranks 0 and 1 delivered the same samples"),
+def test_the_text_of_a_proof_states_missing_and_repeated_samples():
+    ids = list(range(100))
+    assert str(proof(ids[:50], ids[50:])) == "epoch 2: 100 samples, each once"
+    assert proof(ids[:50], ids[50:]).ok is True
+    for parts, text in (
+        ((ids[:50], ids[51:]), "99 samples of 100; 1 missing; namely sample 50"),
+        ((ids, [17]), "101 samples of 100; 1 too many; namely sample 17"),
+        ((ids[:50], ids[53:]), "97 samples of 100; 3 missing"),
+        ((ids[:99], [3]), "some were repeated, others are missing"),
+        ((ids[:50], ids[:50]), "ranks 0 and 1 delivered the same samples"),
     ):
-        assert words in str(proof(*parts))
+        assert text in str(proof(*parts))
         assert proof(*parts).ok is False
-    assert "not over" in str(proof(whole, finished=False))
-    assert proof(whole, finished=False).ok is None
-    assert "1 of 2 ranks have not told" in str(proof(whole, None))
-    assert proof(whole, None).ok is None
+    assert "not over" in str(proof(ids, finished=False))
+    assert proof(ids, finished=False).ok is None
+    assert "1 of 2 ranks have not reported" in str(proof(ids, None))
+    assert proof(ids, None).ok is None
 
 
-def test_processes_that_disagree_about_the_ranks_prove_nothing():
+def test_a_proof_fails_if_processes_disagree_about_ranks():
     everything = tally_of_range(100)
     halves = tally(np.arange(50)), tally(np.arange(50, 100))
-    for reports, words in (
+    for reports, text in (
         ([(0, 1, everything), (0, 1, everything)], "100 samples, each once by each of 2 groups of 1 rank(s)"),
         ([(0, 2, halves[0]), (1, 2, halves[1])] * 2, "100 samples, each once by each of 2 groups of 2 rank(s)"),
         ([(0, 1, everything), (1, 2, halves[1])], "process 0 read as rank 0 of 1, process 1 read as rank 1 of 2"),
-        ([(0, 2, halves[0]), (0, 2, halves[0])], "of 2 processes 2 as rank 0"),
+        ([(0, 2, halves[0]), (0, 2, halves[0])], "of 2 processes, 2 read as rank 0"),
     ):
-        told = EpochProof(0, everything, tuple(Report(*report) for report in reports), True, 0, 100)
-        assert words in str(told)
-        assert told.ok is ("groups" in words)
+        result = EpochProof(0, everything, tuple(Report(*report) for report in reports), True, 0, 100)
+        assert text in str(result)
+        assert result.ok is ("groups" in text)
 
 
 def make(packed, **options):
@@ -99,7 +99,7 @@ def test_the_rest_of_an_epoch_is_proved_after_a_resume(packed):
         assert str(loader.epoch_proof()) == "epoch 0 from position 120 on: 280 samples, each once"
 
 
-def test_a_plan_that_loses_a_sample_is_found_out(packed, monkeypatch):
+def test_a_proof_detects_a_plan_that_repeats_one_sample_instead_of_another(packed, monkeypatch):
     from wds_tools.order.sequence import Order
 
     right = Order.slice
@@ -110,12 +110,12 @@ def test_a_plan_that_loses_a_sample_is_found_out(packed, monkeypatch):
             return np.where(ids == 123, 124, ids), lanes
 
         monkeypatch.setattr(Order, "slice", wrong)
-        with pytest.raises(ProofError, match=r"400 samples of 400; some came twice"):
+        with pytest.raises(ProofError, match=r"400 samples of 400; some were repeated"):
             list(loader)
         assert loader.epoch_proof().ok is False
 
 
-def test_one_rank_alone_says_that_it_cannot_know(packed):
+def test_the_proof_of_a_single_rank_states_that_other_ranks_have_not_reported(packed):
     with make(packed, rank=1, world_size=3, batch_size=10) as loader:
         list(loader)
-        assert str(loader.epoch_proof()) == "epoch 0: 130 samples here; 2 of 3 ranks have not told theirs"
+        assert str(loader.epoch_proof()) == "epoch 0: 130 samples counted; 2 of 3 ranks have not reported"

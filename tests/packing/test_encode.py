@@ -109,7 +109,7 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
         ("cls", 3.7, "cannot hold float"),
         ("cls", None, "cannot hold NoneType"),
         ("cls", torch.tensor([1, 2]), "cannot hold Tensor"),
-        ("txt", 5, "takes text, not int"),
+        ("txt", 5, "requires text, not int"),
         ("json", {1, 2}, "not JSON serializable"),
         ("txt", "\ud800", "surrogates not allowed"),
         ("mp", {"a": 1}, "there is no encoder for .mp"),

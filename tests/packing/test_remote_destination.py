@@ -355,8 +355,8 @@ def test_strict_publishes_nothing(src, bucket, tmp_path):
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("https://host/train", "nothing can be written there"),
-        ("zip://a::s3://bucket/x", "nothing can be written there"),
+        ("https://host/train", "is not writable"),
+        ("zip://a::s3://bucket/x", "is not writable"),
         ("s3://bucket/train-*", "no URL of a folder"),
         ("s3://bucket/{a,b}", "no URL of a folder"),
         ("s3://", "no URL of a folder"),
@@ -369,7 +369,7 @@ def test_urls_that_cannot_be_are_refused(src, url, why):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "words"), [("s3", r"pip install 'wds-tools\[s3\]'"), ("gs", "'gcsfs'"), ("oss", "install that")]
+    ("scheme", "words"), [("s3", r"pip install 'wds-tools\[s3\]'"), ("gs", "'gcsfs'"), ("oss", "install it")]
 )
 def test_a_missing_driver_says_what_to_install(src, monkeypatch, scheme, words):
     def missing(*_: Any, **__: Any) -> None:

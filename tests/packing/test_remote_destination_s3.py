@@ -104,7 +104,7 @@ def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(
 
 
 def test_a_bucket_that_is_not_there_is_an_error_and_none_is_made(photos, s3):
-    with pytest.raises(DestinationError, match=r"specified bucket does not exist.*is the bucket there"):
+    with pytest.raises(DestinationError, match=r"specified bucket does not exist.*check that the bucket exists"):
         wt.pack(photos, "s3://none/train", **OPTIONS)
     assert s3.ls("") == ["bucket"]
 

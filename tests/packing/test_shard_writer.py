@@ -337,7 +337,7 @@ def test_a_sample_that_cannot_be_is_refused_and_writing_goes_on(
 def test_bytes_that_are_no_image_are_refused(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "a-%d.tar") as writer:
         writer.write({"__key__": "a", "txt": "x"})
-        with pytest.raises(DecodeError, match="field 'jpg' is no JPEG, PNG or WebP"):
+        with pytest.raises(DecodeError, match="field 'jpg' is not a JPEG, PNG or WebP"):
             writer.write({"__key__": "b", "jpg": b"GIF89a"})
     assert writer.manifest.samples == 1
 

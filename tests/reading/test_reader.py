@@ -1,4 +1,4 @@
-"""Ids become verified bytes."""
+"""Reading of verified bytes by sample id."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def reader(packed):
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())
-def test_any_choice_of_ids_gives_their_own_bytes_in_order(reader, packed, data):
+def test_any_ids_give_the_bytes_keys_and_labels_of_their_samples_in_order(reader, packed, data):
     samples = reader.shards.manifest.samples
     ids = np.array(data.draw(st.lists(st.integers(0, samples - 1), min_size=1, max_size=30)))
     rows = reader.rows(ids)
@@ -33,7 +33,7 @@ def test_any_choice_of_ids_gives_their_own_bytes_in_order(reader, packed, data):
         assert labels[i] == index.label[row]
 
 
-def test_a_whole_epoch_of_the_reader_is_the_folder_of_photographs(reader, photos):
+def test_all_samples_together_are_the_packed_photographs(reader, photos):
     rows = reader.rows(np.arange(reader.shards.manifest.samples))
     read = sorted(bytes(image) for image in rows.images())
     assert read == sorted(path.read_bytes() for path in photos.rglob("*") if path.is_file())
@@ -59,7 +59,7 @@ def test_a_flipped_bit_is_reported_with_shard_key_and_byte(packed_copy, field):
     assert "wds-tools verify" in str(caught.value)
 
 
-def test_a_sample_without_the_field_names_those_it_has(reader):
+def test_the_error_for_a_missing_field_lists_the_fields_of_the_sample(reader):
     ids = np.arange(reader.shards.manifest.samples)
     png = next(i for i, kind in enumerate(reader.rows(ids).kinds()) if kind == "png")
     with pytest.raises(MissingFieldError, match=r"no field 'jpg'; it has .*png") as caught:
@@ -68,7 +68,7 @@ def test_a_sample_without_the_field_names_those_it_has(reader):
 
 
 @pytest.mark.parametrize(
-    ("fields", "available", "fine"),
+    ("fields", "available", "valid"),
     [
         (("image", "label", "__key__"), ["jpg", "cls"], True),
         (("webp",), ["webp"], True),
@@ -77,16 +77,16 @@ def test_a_sample_without_the_field_names_those_it_has(reader):
         (("mask.png",), ["jpg", "cls"], False),
     ],
 )
-def test_check_fields_knows_what_a_dataset_offers(fields, available, fine):
-    if fine:
+def test_check_fields_refuses_fields_that_a_dataset_lacks(fields, available, valid):
+    if valid:
         check_fields(fields, available)
         return
     with pytest.raises(MissingFieldError) as caught:
         check_fields(fields, available)
-    assert all(word in str(caught.value) for word in available)
+    assert all(name in str(caught.value) for name in available)
 
 
-def test_a_damaged_block_of_the_cache_is_fetched_again_and_not_given_out(packed, tmp_path):
+def test_a_damaged_block_of_the_cache_is_fetched_again(packed, tmp_path):
     import fsspec
     import xxhash
 
@@ -97,7 +97,7 @@ def test_a_damaged_block_of_the_cache_is_fetched_again_and_not_given_out(packed,
     cache = CacheOptions(folder=tmp_path / "blocks")
     try:
         Reader(open_shards("memory://again", cache=cache), block=5).rows(np.arange(20)).images()
-        for path in cache.folder.glob("*/*"):  # damage that the cache's own checksum agrees with
+        for path in cache.folder.glob("*/*"):  # damage that the checksum of the cache does not detect
             block = bytes(len(path.read_bytes()) - 16)
             path.write_bytes(block + xxhash.xxh3_128_digest(block))
         images = Reader(open_shards("memory://again", cache=cache), block=5).rows(np.arange(20)).images()

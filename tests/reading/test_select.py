@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 @pytest.fixture(scope="module")
 def rows(packed):
-    """Return every sample as the indexes have it."""
+    """Return every sample as recorded in the indexes."""
     found = []
     for path in sorted(packed.glob("*.parquet")):
         index = from_bytes(path.read_bytes(), name=path.name)
@@ -52,21 +52,21 @@ def epoch(packed, *, epoch=0, **options):
         ("id >= 390", lambda row: int(row.key) >= 390),
     ],
 )
-def test_where_delivers_exactly_the_samples_that_it_holds_for(packed, rows, where, holds):
+def test_where_selects_exactly_the_samples_that_meet_the_condition(packed, rows, where, holds):
     got = epoch(packed, where=where)
     assert sorted(got) == sorted((row.key, row.label) for row in rows if holds(row))
     assert got != sorted(got)
     assert len(got) > 5
 
 
-def test_a_fraction_is_drawn_by_seed_and_stays_the_same_over_epochs(packed):
+def test_a_fraction_is_drawn_by_seed_and_is_the_same_in_every_epoch(packed):
     one, again = (sorted(epoch(packed, subset=0.25, epoch=number)) for number in (0, 3))
     assert one == again
     assert len(one) == 100
     assert sorted(epoch(packed, subset=0.25, seed=1)) != one
 
 
-def test_ids_choose_samples_whatever_their_order(packed):
+def test_ids_select_samples_in_any_order(packed):
     assert sorted(key for key, _ in epoch(packed, subset=[399, 5, 7])) == ["000000005", "000000007", "000000399"]
     got = epoch(packed, subset=np.arange(0, 400, 10), where="label != 0")
     assert all(int(key) % 10 == 0 and label for key, label in got)
@@ -74,7 +74,7 @@ def test_ids_choose_samples_whatever_their_order(packed):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_an_id_that_is_named_several_times_comes_that_often(packed, shuffle, num_workers):
+def test_a_repeated_id_is_delivered_that_often(packed, shuffle, num_workers):
     ids = [*range(20, 60)] * 3 + [7, 399, 7]
     options = {"batch_size": 10, "fields": ("__key__",), "tail": "mask", "num_workers": num_workers}
     with wt.make_loader(packed, subset=ids, shuffle=shuffle, **options) as loader:
@@ -82,13 +82,13 @@ def test_an_id_that_is_named_several_times_comes_that_often(packed, shuffle, num
         for _ in range(2):
             got = [key for batch in loader for key, ok in zip(batch.key, batch.valid.tolist(), strict=True) if ok]
             assert Counter(map(int, got)) == Counter(ids)
-            assert str(loader.epoch_proof()).endswith(": 123 samples, each as often as asked for")
+            assert str(loader.epoch_proof()).endswith(": 123 samples, each as often as requested")
             assert loader.epoch_proof().ok
     if not shuffle:  # one pass after the other, each in stored order
         assert [int(key) for key in got] == [7, *range(20, 60), 399, 7, *range(20, 60), *range(20, 60)]
 
 
-def test_repeats_hold_with_where_and_class_weights(packed, rows):
+def test_repeated_ids_can_be_combined_with_where_and_class_weights(packed, rows):
     chosen = [number for number, row in enumerate(rows) if row.label in (1, 2)]
     got = epoch(packed, subset=list(range(400)) * 2, where="label in (1, 2)")
     assert Counter(int(key) for key, _ in got) == dict.fromkeys(chosen, 2)
@@ -97,7 +97,7 @@ def test_repeats_hold_with_where_and_class_weights(packed, rows):
     assert abs(labels[1] - labels[2]) <= 1
 
 
-def test_repeats_resume_at_the_sample_and_are_another_selection(packed):
+def test_repeated_ids_resume_at_the_next_sample_and_are_a_selection_of_their_own(packed):
     options = {"batch_size": 10, "fields": ("__key__",), "shuffle": True, "num_workers": 0}
     with wt.make_loader(packed, subset=list(range(100)) * 3, **options) as loader:
         whole = [key for batch in loader for key in batch.key]
@@ -113,12 +113,12 @@ def test_repeats_resume_at_the_sample_and_are_another_selection(packed):
             loader.load_state_dict(state)
 
 
-def test_ids_that_come_once_have_the_selection_digest_that_they_always_had(packed):
+def test_the_digest_of_a_selection_without_repetitions_has_not_changed(packed):
     with wt.make_loader(packed, subset=[399, 5, 7], batch_size=1, fields=("__key__",), num_workers=0) as loader:
         assert loader.state_dict()["selection"] == "0bdd4e8623ab0380"
 
 
-def test_a_split_is_disjoint_complete_stratified_and_goes_into_subset(packed, rows):
+def test_a_split_is_disjoint_complete_stratified_and_usable_as_subset(packed, rows):
     train, test = wt.train_test_split(packed, 0.2, seed=1)
     assert (len(train), len(test)) == (320, 80)
     parts = [epoch(packed, subset=part) for part in (train, test)]
@@ -130,7 +130,7 @@ def test_a_split_is_disjoint_complete_stratified_and_goes_into_subset(packed, ro
     assert (wt.train_test_split(packed, 80, seed=2)[1] != test).any()
 
 
-def test_class_weights_repeat_and_leave_out_as_a_weighted_sampler_would(packed, rows):
+def test_class_weights_repeat_and_omit_samples_like_a_weighted_sampler(packed, rows):
     weights = {"cat": 3.0, "fig": 0.0}
     whole = Counter(row.label for row in rows)
     with wt.make_loader(packed, batch_size=10, fields=("label",), class_weights=weights, num_workers=0) as loader:
@@ -145,13 +145,13 @@ def test_class_weights_repeat_and_leave_out_as_a_weighted_sampler_would(packed, 
         assert factors[classes[label]] == pytest.approx(got[label] / count)
 
 
-def test_balanced_gives_all_classes_alike_even_of_few_samples(packed):
+def test_balanced_gives_all_classes_the_same_share_also_with_few_samples(packed):
     got = Counter(label for _, label in epoch(packed, where="label != 1 or id < 40", class_weights="balanced"))
     assert max(got.values()) - min(got.values()) <= 1
     assert len(got) == 8
 
 
-def test_a_selection_resumes_at_the_sample_and_refuses_the_state_of_another(packed):
+def test_a_selection_resumes_at_the_next_sample_and_refuses_the_state_of_another_selection(packed):
     options = {"batch_size": 10, "fields": ("__key__",), "shuffle": True, "num_workers": 0}
     with wt.make_loader(packed, class_weights="balanced", where="width > 0", subset=0.5, **options) as loader:
         whole = [key for batch in loader for key in batch.key]
@@ -169,7 +169,7 @@ def test_a_selection_resumes_at_the_sample_and_refuses_the_state_of_another(pack
         loader.load_state_dict(state)
 
 
-def test_streaming_dataset_takes_the_same_choice(packed):
+def test_a_streaming_dataset_selects_the_same_samples_as_a_loader(packed):
     choice = {"where": "label in (1, 2)", "class_weights": {1: 2.0}, "subset": 0.9}
     dataset = wt.StreamingDataset(packed, fields=("__key__", "label"), shuffle=True, **choice)
     assert [(sample.key, sample.label) for sample in dataset] == epoch(packed, **choice)
@@ -189,19 +189,19 @@ def test_streaming_dataset_takes_the_same_choice(packed):
         ({"class_weights": dict.fromkeys(range(8), 0)}, "weight 0"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_is_allowed(packed, options, words):
+def test_an_invalid_selection_is_refused_with_the_allowed_values(packed, options, words):
     with pytest.raises(OptionError) as caught:
         wt.make_loader(packed, batch_size=4, fields=("label",), **options)
     assert words in str(caught.value)
 
 
-def test_weights_for_a_dataset_without_labels_are_refused(photos, tmp_path):
+def test_class_weights_for_a_dataset_without_labels_are_refused(photos, tmp_path):
     wt.pack(photos / "cat", tmp_path / "flat", workers=1)
     with pytest.raises(MissingFieldError, match="class number"):
         wt.make_loader(tmp_path / "flat", batch_size=4, fields=("image",), class_weights="balanced")
 
 
 @pytest.mark.parametrize("size", [0, 400, 1.0, 0.0001, -1])
-def test_a_split_that_leaves_a_side_empty_is_refused(packed, size):
+def test_a_split_with_an_empty_part_is_refused(packed, size):
     with pytest.raises(OptionError, match="test_size"):
         wt.train_test_split(packed, size)

@@ -1,4 +1,4 @@
-"""Finding a dataset: by folder, URL, manifest or pattern; and refusing what is none, in one line."""
+"""Opening of datasets by folder, URL, manifest or pattern; errors for missing and damaged files."""
 
 import json
 import shutil
@@ -20,40 +20,40 @@ from wds_tools.reading.shardset import open_shards
 
 
 def names(shards):
-    return [place.entry.name for place in shards.places]
+    return [location.entry.name for location in shards.locations]
 
 
-def test_a_folder_its_manifest_and_a_file_url_name_the_same_dataset(packed):
+def test_a_folder_its_manifest_and_a_file_url_open_the_same_dataset(packed):
     by_folder = open_shards(packed)
-    assert len(by_folder.places) > 2
+    assert len(by_folder.locations) > 2
     for spec in (str(packed) + "/", packed / MANIFEST_NAME, f"file://{packed}"):
         assert open_shards(spec).manifest == by_folder.manifest
 
 
-def test_a_pattern_takes_the_shards_it_names_in_its_order(packed):
+def test_a_pattern_opens_its_shards_in_its_order(packed):
     shards = open_shards(f"{packed}/shard-{{000002,000000}}.tar")
     assert names(shards) == ["shard-000002.tar", "shard-000000.tar"]
-    whole = open_shards(packed).manifest
-    assert shards.manifest.samples == whole.shards[2].samples + whole.shards[0].samples
-    assert shards.manifest.classes == whole.classes
+    full = open_shards(packed).manifest
+    assert shards.manifest.samples == full.shards[2].samples + full.shards[0].samples
+    assert shards.manifest.classes == full.classes
     assert shards.manifest.shuffled
 
 
-def test_a_pattern_works_without_a_manifest_from_the_indexes_alone(packed_copy):
-    whole = open_shards(packed_copy).manifest
+def test_a_pattern_opens_shards_without_a_manifest_by_their_indexes(packed_copy):
+    full = open_shards(packed_copy).manifest
     (packed_copy / MANIFEST_NAME).unlink()
     shards = open_shards(f"{packed_copy}/shard-*.tar")
-    assert shards.manifest.shards == whole.shards
-    assert shards.manifest.fingerprint == whole.fingerprint
+    assert shards.manifest.shards == full.shards
+    assert shards.manifest.fingerprint == full.fingerprint
 
 
 def test_without_a_manifest_fields_and_image_sizes_come_from_the_indexes(packed_copy):
-    whole = open_shards(packed_copy).manifest
+    full = open_shards(packed_copy).manifest
     (packed_copy / MANIFEST_NAME).unlink()
-    made = open_shards(f"{packed_copy}/shard-{{000000..000006}}.tar").manifest
-    assert made.fields == whole.fields
-    assert made.images == whole.images
-    assert made.classes == ()
+    rebuilt = open_shards(f"{packed_copy}/shard-{{000000..000006}}.tar").manifest
+    assert rebuilt.fields == full.fields
+    assert rebuilt.images == full.images
+    assert rebuilt.classes == ()
     index = open_shards(f"{packed_copy}/shard-000002.tar").index(0)
     part = open_shards(f"{packed_copy}/shard-000002.tar").manifest
     assert part.fields == {name: (columns.offset >= 0).sum() for name, columns in index.fields.items()}
@@ -61,7 +61,7 @@ def test_without_a_manifest_fields_and_image_sizes_come_from_the_indexes(packed_
     assert part.images.max_width == index.width.max()
 
 
-def test_a_pattern_without_a_manifest_is_loaded_split_described_verified_and_merged(packed, packed_copy, tmp_path):
+def test_a_pattern_without_a_manifest_can_be_loaded_split_described_verified_and_merged(packed, packed_copy, tmp_path):
     (packed_copy / MANIFEST_NAME).unlink()
     pattern = f"{packed_copy}/shard-{{000000..000006}}.tar"
     options = {"batch_size": 8, "view": wt.RandomResizedCrop(32), "shuffle": 64, "num_workers": 0}
@@ -77,7 +77,7 @@ def test_a_pattern_without_a_manifest_is_loaded_split_described_verified_and_mer
     assert wt.merge([pattern], tmp_path / "merged").manifest.samples == 400
 
 
-def test_a_shard_that_its_folders_manifest_does_not_list_adds_its_fields(packed_copy, tmp_path):
+def test_a_shard_that_the_manifest_of_its_folder_does_not_list_adds_its_fields(packed_copy, tmp_path):
     with wt.ShardWriter(f"{tmp_path}/more-%06d.tar") as writer:
         writer.write({"__key__": "a", "txt": b"hello"})
     for name in ("more-000000.tar", "more-000000.parquet"):
@@ -85,7 +85,7 @@ def test_a_shard_that_its_folders_manifest_does_not_list_adds_its_fields(packed_
     assert set(open_shards(f"{packed_copy}/*.tar").manifest.fields) == {"jpg", "png", "cls", "json", "txt"}
 
 
-def test_an_index_knows_where_every_field_is(packed):
+def test_an_index_gives_the_location_of_every_field(packed):
     shards = open_shards(packed)
     index = shards.index(0)
     columns = index.fields["json"]
@@ -103,7 +103,7 @@ def test_an_index_knows_where_every_field_is(packed):
         ("missing/manifest.json", ["no such folder"]),
     ],
 )
-def test_what_is_not_there_is_named_with_the_next_step(tmp_path, spec, words):
+def test_the_error_for_a_missing_dataset_names_it_with_the_next_step(tmp_path, spec, words):
     with pytest.raises(NotADatasetError) as caught:
         open_shards(f"{tmp_path}/{spec}")
     message = str(caught.value)
@@ -111,12 +111,12 @@ def test_what_is_not_there_is_named_with_the_next_step(tmp_path, spec, words):
     assert all(word in message for word in words), message
 
 
-def test_a_folder_of_photographs_is_told_to_be_packed(photos):
+def test_the_error_for_a_folder_of_photographs_suggests_to_pack_it(photos):
     with pytest.raises(NotADatasetError, match="wds-tools pack"):
         open_shards(photos)
 
 
-def test_a_folder_of_foreign_tars_is_told_to_be_indexed(tmp_path, packed):
+def test_the_error_for_tar_files_without_an_index_suggests_to_index_them(tmp_path, packed):
     shutil.copy(packed / "shard-000000.tar", tmp_path)
     with pytest.raises(NotADatasetError, match="wds-tools index"):
         open_shards(tmp_path)
@@ -124,25 +124,25 @@ def test_a_folder_of_foreign_tars_is_told_to_be_indexed(tmp_path, packed):
         open_shards(tmp_path / "shard-000000.tar")
 
 
-def test_a_url_without_a_manifest_is_no_dataset():
+def test_a_url_without_a_manifest_is_not_a_dataset():
     with pytest.raises(NotADatasetError, match=r"memory://nowhere.*manifest\.json"):
         open_shards("memory://nowhere")
 
 
-def test_a_cut_shard_is_noticed_before_a_byte_is_read(packed_copy):
+def test_a_truncated_shard_is_detected_when_it_is_opened(packed_copy):
     shard = packed_copy / "shard-000001.tar"
     shard.write_bytes(shard.read_bytes()[:-512])
-    with pytest.raises(TruncatedShardError, match=r"shard-000001\.tar.*manifest says"):
+    with pytest.raises(TruncatedShardError, match=r"shard-000001\.tar.*manifest records"):
         open_shards(packed_copy).fetch(1, [(0, 512)])
 
 
-def test_a_missing_shard_is_named(packed_copy):
+def test_the_error_for_a_missing_shard_names_it(packed_copy):
     (packed_copy / "shard-000001.tar").unlink()
     with pytest.raises(StoreError, match=r"shard-000001\.tar is missing"):
         open_shards(packed_copy).fetch(1, [(0, 512)])
 
 
-def test_a_flipped_or_swapped_index_is_refused(packed_copy):
+def test_a_damaged_or_exchanged_index_is_refused(packed_copy):
     index = packed_copy / "shard-000001.parquet"
     data = bytearray(index.read_bytes())
     data[len(data) // 2] ^= 1
@@ -150,11 +150,11 @@ def test_a_flipped_or_swapped_index_is_refused(packed_copy):
     with pytest.raises(ChecksumError, match=r"shard-000001\.parquet"):
         open_shards(packed_copy).index(1)
     shutil.copy(packed_copy / "shard-000000.parquet", index)
-    with pytest.raises(ChecksumError, match="not the one that the manifest names"):
+    with pytest.raises(ChecksumError, match="does not match the checksum in the manifest"):
         open_shards(packed_copy).index(1)
 
 
-def test_a_missing_index_is_named(packed_copy):
+def test_the_error_for_a_missing_index_names_it(packed_copy):
     (packed_copy / "shard-000002.parquet").unlink()
     with pytest.raises(StoreError, match=r"shard-000002\.parquet is missing"):
         open_shards(packed_copy).index(2)

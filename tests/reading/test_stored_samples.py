@@ -1,4 +1,4 @@
-"""Samples are read in order, verified, by a few megabytes."""
+"""Sequential reading of verified samples, a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
 
-def test_every_sample_comes_in_order_with_all_its_fields(packed: Path) -> None:
+def test_all_samples_are_returned_in_order_with_all_their_fields(packed: Path) -> None:
     shards = open_shards(packed)
-    read = [sample for number in range(len(shards.places)) for sample in stored_samples(shards, number)]
+    read = [sample for number in range(len(shards.locations)) for sample in stored_samples(shards, number)]
     assert [sample.key for sample in read] == [f"{number:09d}" for number in range(400)]
     data = (packed / "shard-000000.tar").read_bytes()
     for sample in read[:10]:
@@ -25,19 +25,17 @@ def test_every_sample_comes_in_order_with_all_its_fields(packed: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 100_000, 10**9])
-def test_no_more_is_asked_for_than_the_limit_or_one_sample(
-    packed: Path, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
+def test_a_read_is_at_most_the_limit_or_one_sample(packed: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(module, "READ_BYTES", limit)
     shards = open_shards(packed)
-    asked = []
+    requested = []
     fetch = shards.fetch
-    monkeypatch.setattr(shards, "fetch", lambda number, ranges: asked.extend(ranges) or fetch(number, ranges))
+    monkeypatch.setattr(shards, "fetch", lambda number, ranges: requested.extend(ranges) or fetch(number, ranges))
     samples = list(stored_samples(shards, 0))
     assert len(samples) == shards.manifest.shards[0].samples
     largest = max(sum(map(len, sample.fields.values())) + 3 * 1024 for sample in samples)
-    assert all(stop - start <= max(limit, largest) for start, stop in asked)
-    assert len(asked) == {1: len(samples), 10**9: 1}.get(limit, len(asked))
+    assert all(stop - start <= max(limit, largest) for start, stop in requested)
+    assert len(requested) == {1: len(samples), 10**9: 1}.get(limit, len(requested))
 
 
 def test_a_changed_byte_is_an_error_that_names_the_sample(packed_copy: Path) -> None:

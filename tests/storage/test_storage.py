@@ -1,4 +1,4 @@
-"""Stores: one conformance test for each kind, the block cache, and what URLs add."""
+"""Stores: conformance tests for each kind, requests to URLs, and the block cache."""
 
 import functools
 import http.server
@@ -23,7 +23,7 @@ CONTENT = bytes(range(256)) * 400
 
 
 class RangeHandler(http.server.SimpleHTTPRequestHandler):
-    """A file server that answers range requests and keeps a list of them."""
+    """A file server that supports range requests and records them."""
 
     def log_message(self, *args):
         pass
@@ -33,10 +33,10 @@ class RangeHandler(http.server.SimpleHTTPRequestHandler):
         if not path.is_file():
             self.send_error(404)
             return
-        data, asked = path.read_bytes(), self.headers.get("Range")
-        self.server.requests.append((path.name, asked))
-        if asked and not self.server.ignore_ranges:
-            start, _, stop = asked.removeprefix("bytes=").partition("-")
+        data, requested = path.read_bytes(), self.headers.get("Range")
+        self.server.requests.append((path.name, requested))
+        if requested and not self.server.ignore_ranges:
+            start, _, stop = requested.removeprefix("bytes=").partition("-")
             part = data[int(start) : int(stop) + 1]
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{int(start) + len(part) - 1}/{len(data)}")
@@ -61,7 +61,7 @@ class RangeHandler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def serve():
-    """Serve a folder over HTTP; returns (url, server)."""
+    """Return a function that serves a folder over HTTP and returns (url, server)."""
     servers = []
 
     def start(folder):
@@ -103,51 +103,51 @@ def test_a_store_reads_whole_files(store):
     assert store.read("small.json") == b"{}"
 
 
-def test_a_store_says_that_a_file_is_not_there(store):
+def test_a_missing_file_is_a_file_not_found_error(store):
     with pytest.raises(FileNotFoundError):
         store.read("none.json")
 
 
-def test_a_store_returns_exactly_the_ranges_asked_for_in_their_order(store):
+def test_a_store_returns_exactly_the_requested_ranges_in_their_order(store):
     ranges = [(5000, 6000), (0, 10), (10, 20), (len(CONTENT) - 1, len(CONTENT)), (300, 300), (0, 10)]
-    for _ in range(2):  # the second time from the cache, where there is one
+    for _ in range(2):  # the second time from the cache, if the store has one
         found = store.fetch("a.tar", ranges, total_bytes=len(CONTENT))
         assert [bytes(part) for part in found] == [CONTENT[start:stop] for start, stop in ranges]
 
 
-def test_a_store_notices_a_shard_of_another_length(store):
+def test_a_shard_of_another_length_is_a_truncated_shard_error(store):
     with pytest.raises(TruncatedShardError, match=r"102,400 bytes.*102,401"):
         store.fetch("a.tar", [(0, 1)], total_bytes=len(CONTENT) + 1)
 
 
-def test_a_missing_shard_is_named(store):
+def test_the_error_for_a_missing_shard_names_it(store):
     with pytest.raises((StoreError, FileNotFoundError), match=r"b\.tar"):
         store.fetch("b.tar", [(0, 1)], total_bytes=5)
 
 
-def test_a_store_travels_to_another_process(store):
+def test_a_store_can_be_pickled(store):
     store.fetch("a.tar", [(0, 1)], total_bytes=len(CONTENT))
     copy = pickle.loads(pickle.dumps(store))
     assert bytes(copy.fetch("a.tar", [(1, 5)], total_bytes=len(CONTENT))[0]) == CONTENT[1:5]
 
 
-def test_expecting_ranges_changes_nothing_that_is_read(store):
-    store.expect("a.tar", [(100, 9000)], total_bytes=len(CONTENT))
+def test_reading_ahead_does_not_change_the_bytes_that_are_read(store):
+    store.read_ahead("a.tar", [(100, 9000)], total_bytes=len(CONTENT))
     assert bytes(store.fetch("a.tar", [(100, 9000)], total_bytes=len(CONTENT))[0]) == CONTENT[100:9000]
 
 
-def test_neighbouring_blocks_come_in_one_request_and_are_not_asked_for_again(tmp_path, serve, cache):
+def test_adjacent_blocks_are_requested_together_and_only_once(tmp_path, serve, cache):
     (tmp_path / "a.tar").write_bytes(CONTENT)
     url, server = serve(tmp_path)
     store = open_store(url, cache=cache)
     blocks = [(0, 1000), (1000, 2000), (2000, 3000), (9000, 9500)]
     store.fetch("a.tar", blocks, total_bytes=len(CONTENT))
-    assert [asked for _, asked in server.requests] == ["bytes=0-2999", "bytes=9000-9499"]
+    assert [requested for _, requested in server.requests] == ["bytes=0-2999", "bytes=9000-9499"]
     store.fetch("a.tar", blocks, total_bytes=len(CONTENT))
     assert len(server.requests) == 2
 
 
-def test_a_replaced_shard_is_not_mixed_with_cached_blocks_of_the_old_one(tmp_path, serve, cache):
+def test_a_replaced_shard_is_not_read_from_cached_blocks_of_the_old_one(tmp_path, serve, cache):
     shard = tmp_path / "a.tar"
     shard.write_bytes(CONTENT)
     url, _ = serve(tmp_path)
@@ -158,7 +158,7 @@ def test_a_replaced_shard_is_not_mixed_with_cached_blocks_of_the_old_one(tmp_pat
     assert bytes(again) == CONTENT[::-1][:100]
 
 
-def test_a_server_that_ignores_ranges_gives_an_error_and_no_wrong_bytes(tmp_path, serve, cache):
+def test_a_server_that_ignores_ranges_is_an_error(tmp_path, serve, cache):
     (tmp_path / "a.tar").write_bytes(CONTENT)
     url, server = serve(tmp_path)
     server.ignore_ranges = True
@@ -167,19 +167,19 @@ def test_a_server_that_ignores_ranges_gives_an_error_and_no_wrong_bytes(tmp_path
         store.fetch("a.tar", [(500, 600)], total_bytes=len(CONTENT))
 
 
-def test_an_unknown_scheme_says_what_to_install(cache):
+def test_an_unknown_scheme_is_a_store_error_with_the_reason(cache):
     with pytest.raises(StoreError, match=r"Protocol not known|not installed"):
         open_store("nonsense://bucket/x", cache=cache).read("manifest.json")
 
 
-def test_a_server_that_is_not_there_is_an_error_that_names_the_url(cache):
+def test_the_error_for_an_unreachable_server_names_the_url(cache):
     with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:9/x"):
         open_store("http://127.0.0.1:9/x", cache=cache).read("manifest.json")
 
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=20), st.lists(st.booleans(), min_size=20, max_size=20))
-def test_joined_requests_cover_each_block_once_in_order(sizes, gaps):
+def test_joined_requests_contain_each_block_once_in_order(sizes, gaps):
     ranges, position = [], 0
     for size, gap in zip(sizes, gaps, strict=False):
         position += 7 if gap else 0
@@ -190,7 +190,7 @@ def test_joined_requests_cover_each_block_once_in_order(sizes, gaps):
     assert all(a[1] == b[0] for request in joined for a, b in pairwise(request))
 
 
-def test_the_cache_returns_what_was_put(cache):
+def test_the_cache_returns_a_stored_block(cache):
     blocks = BlockCache(cache)
     blocks.put("a", b"one")
     assert blocks.get("a") == b"one"
@@ -198,7 +198,7 @@ def test_the_cache_returns_what_was_put(cache):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"\0" + b[1:], lambda _: b"", lambda b: b + b"x"])
-def test_a_damaged_cached_block_counts_as_missing_and_is_removed(cache, damage):
+def test_a_damaged_cached_block_is_missing_and_removed(cache, damage):
     blocks = BlockCache(cache)
     blocks.put("a", b"content" * 100)
     (path,) = cache.folder.glob("*/*")
@@ -207,7 +207,7 @@ def test_a_damaged_cached_block_counts_as_missing_and_is_removed(cache, damage):
     assert not path.exists()
 
 
-def test_the_cache_stays_near_its_limit_and_keeps_what_was_used_last(tmp_path):
+def test_the_cache_stays_near_its_limit_and_evicts_the_least_recently_used_block_first(tmp_path):
     limit = 2_000_000
     blocks = BlockCache(CacheOptions(folder=tmp_path / "blocks", limit_bytes=limit))
     blocks.put("kept", b"k" * 10_000)
@@ -220,14 +220,14 @@ def test_the_cache_stays_near_its_limit_and_keeps_what_was_used_last(tmp_path):
     assert blocks.get("block 0") is None
 
 
-def test_a_cache_that_cannot_be_written_costs_only_the_cache(tmp_path):
+def test_a_cache_that_cannot_be_written_raises_no_error(tmp_path):
     (tmp_path / "blocks").write_text("a file where the folder should be")
     blocks = BlockCache(CacheOptions(folder=tmp_path / "blocks", limit_bytes=10**6))
     blocks.put("a", b"x")
     assert blocks.get("a") is None
 
 
-def test_a_block_larger_than_the_cache_is_not_kept(tmp_path):
+def test_a_block_larger_than_the_cache_is_not_stored(tmp_path):
     blocks = BlockCache(CacheOptions(folder=tmp_path / "blocks", limit_bytes=1000))
     blocks.put("a", bytes(2000))
     assert not list(tmp_path.glob("blocks/*/*"))
@@ -242,5 +242,5 @@ def test_a_block_larger_than_the_cache_is_not_kept(tmp_path):
         ("s3://bucket/x/b.tar", ("s3://bucket/x", "b.tar")),
     ],
 )
-def test_split_folder(spec, parts):
+def test_a_path_or_url_is_split_into_folder_and_name(spec, parts):
     assert split_folder(spec) == parts

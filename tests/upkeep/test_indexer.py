@@ -221,7 +221,7 @@ def test_a_field_that_occurs_twice_is_an_error_at_its_byte(tmp_path: Path, twice
 def test_a_truncated_shard_is_an_error(tmp_path: Path, length: int) -> None:
     path = write_tar(tmp_path / "a.tar", PLAIN)
     os.truncate(path, length)
-    assert refused(path, TruncatedShardError, "is empty: copy it again|was cut").shard == "a.tar"
+    assert refused(path, TruncatedShardError, "copy or pack it again|was truncated").shard == "a.tar"
 
 
 def test_a_file_that_is_not_a_tar_archive_is_an_error(tmp_path: Path) -> None:

@@ -453,11 +453,11 @@ def test_a_key_in_two_inputs_is_named_in_a_warning_and_reshard_writes_unique_key
     assert repeated.key == "000000000"
     assert repeated.shards == (f"{tmp_path}/cat/shard-000000.tar", f"{tmp_path}/fig/shard-000000.tar")
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"key '000000000' comes in {tmp_path}/cat/shard-000000.tar and in")
+    assert record.getMessage().startswith(f"key '000000000' occurs in {tmp_path}/cat/shard-000000.tar and in")
     assert "wds-tools reshard" in record.getMessage()
     assert wt.verify(tmp_path / "both").ok
     (note,) = wt.verify(tmp_path / "both").notes
-    assert note.startswith("key '000000000' comes in shard-000000.tar and in shard-000001.tar")
+    assert note.startswith("key '000000000' occurs in shard-000000.tar and in shard-000001.tar")
     wt.reshard(tmp_path / "both", tmp_path / "new", workers=1)
     assert wt.verify(tmp_path / "new").notes == []
     with wt.make_loader(tmp_path / "new", batch_size=100, fields=("__key__",), num_workers=0) as loader:
@@ -483,9 +483,9 @@ def test_verify_and_index_name_the_first_repeated_key_of_a_dataset(
         for key in ("a", "b", "c", "d", "e", "c", "f", "a"):
             writer.write({"__key__": key, "txt": b"x"})
     (note,) = wt.verify(tmp_path).notes
-    assert note.startswith("key 'c' comes in s-1.tar and in s-2.tar")
+    assert note.startswith("key 'c' occurs in s-1.tar and in s-2.tar")
     for path in tmp_path.iterdir():
         if path.suffix != ".tar":
             path.unlink()
     wt.index_shards(f"{tmp_path}/*.tar")
-    assert "key 'c' comes in s-1.tar and in s-2.tar" in caplog.text
+    assert "key 'c' occurs in s-1.tar and in s-2.tar" in caplog.text

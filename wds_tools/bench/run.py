@@ -157,7 +157,7 @@ def machine() -> dict[str, str]:
         "processor": names[0].partition(":")[2].strip() if names else platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
-        "wds_tools": f"{wds_tools.__version__}{'' if native.is_used() else ' (not compiled)'}",
+        "wds_tools": f"{wds_tools.__version__}{'' if native.is_enabled() else ' (not compiled)'}",
     }
 
 

@@ -46,7 +46,7 @@ _TIMED_FUNCTIONS = (
     _TimedFunction("decode", assemble, "decode_rgb"),
     _TimedFunction("decode", assemble, "decode_field"),
     _TimedFunction("resize", resize, "_resize"),
-    _TimedFunction("write", assemble, "render"),
+    _TimedFunction("write", assemble, "render_region"),
     _TimedFunction("write", native, "copy_pixels"),
     _TimedFunction("wait", workers, "wait"),
 )

@@ -229,7 +229,7 @@ def _indexes(dataset: Path | str) -> Iterator[Index]:
 
     if isinstance(dataset, Path):
         shards = open_shards(dataset)
-        yield from map(shards.index, range(len(shards.places)))
+        yield from map(shards.index, range(len(shards.locations)))
 
 
 def _parse_columns(values: Sequence[str]) -> dict[str, str]:

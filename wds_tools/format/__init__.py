@@ -1,1 +1,1 @@
-"""What is on disk: tar shards, their indexes, the manifest, and what the bytes of a field are. No input or output."""
+"""The on-disk format: tar shards, indexes, the manifest, and the encoding of fields. No I/O."""

@@ -1,7 +1,8 @@
-"""Keys with dots: WebDataset splits a name at its first dot, which makes one sample of many pictures of such names.
+"""File names with several dots, which WebDataset's naming rule may merge into one sample.
 
-``photo.2024.01.jpg`` and ``photo.2024.02.jpg`` become key ``photo`` with fields ``2024.01.jpg`` and ``2024.02.jpg``.
-Fields of real samples, such as ``left.jpg`` and ``seg.png``, come again in sample after sample; parts of keys do not.
+WebDataset splits a name at its first dot. So ``photo.2024.01.jpg`` and ``photo.2024.02.jpg`` become
+one sample with key ``photo`` and fields ``2024.01.jpg`` and ``2024.02.jpg``. The fields of real
+samples, such as ``left.jpg`` and ``seg.png``, occur in many samples. Parts of keys do not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
 def split_at_last_dot(name: str) -> tuple[str, str] | None:
-    """Split a member's name into (key, field) at the last dot; return None for a name that has none or is hidden.
+    """Split a member's name into (key, field) at the last dot; return None if it has no dot or is hidden.
 
     >>> split_at_last_dot("a/photo.2024.01.JPG"), split_at_last_dot("a.b/.hidden")
     (('a/photo.2024.01', 'jpg'), None)
@@ -32,13 +33,13 @@ def split_at_last_dot(name: str) -> tuple[str, str] | None:
 
 @dataclass(slots=True)
 class Dots:
-    """Counts the pictures in fields whose names have a dot, such as ``2024.01.jpg``.
+    """Counts image fields whose names contain a dot, such as ``2024.01.jpg``.
 
     Attributes:
-        fields: Name of such a field to the number of samples that have it.
-        samples: Samples with one or more of them.
-        example: Of the first sample with several, its key and the names of two of its pictures.
-        most: The most pictures of such a kind in one sample.
+        fields: Field name to the number of samples that have the field.
+        samples: Number of samples with at least one such field.
+        example: Key and two image names of the first sample with several such fields, or None.
+        most: Largest number of such fields in one sample.
     """
 
     fields: Counter[str] = field(default_factory=Counter)
@@ -47,7 +48,7 @@ class Dots:
     most: int = 0
 
     def add(self, key: str, fields: Iterable[str]) -> None:
-        """Count the fields of a sample."""
+        """Count the fields of one sample."""
         found = [name for name in fields if "." in name and name.endswith(_IMAGES)]
         if not found:
             return
@@ -59,20 +60,20 @@ class Dots:
 
     def add_index(self, index: Index) -> None:
         """Count the fields of all samples of a shard."""
-        there = {name: part.offset != ABSENT for name, part in index.fields.items() if "." in name}
-        if not there:
+        present = {name: columns.offset != ABSENT for name, columns in index.fields.items() if "." in name}
+        if not present:
             return
-        for row in np.flatnonzero(np.any(list(there.values()), axis=0)).tolist():
-            self.add(index.keys[row], [name for name, rows in there.items() if rows[row]])
+        for row in np.flatnonzero(np.any(list(present.values()), axis=0)).tolist():
+            self.add(index.keys[row], [name for name, rows in present.items() if rows[row]])
 
     @property
     def rarely_again(self) -> bool:
-        """Whether most of the fields come once, as parts of keys do: this shows in the first members of a shard."""
+        """Whether most of the fields occur only once, as parts of keys do; a few samples show this."""
         return len(self.fields) > 1 and self.fields.total() < 2 * len(self.fields)
 
     @property
     def belong_to_keys(self) -> bool:
-        """Whether the dots of a whole dataset look like those of keys: more fields than samples, or few come again."""
+        """Whether the dots seem to belong to keys: more fields than samples, or few repeated fields."""
         return len(self.fields) > max(1, self.samples) or self.rarely_again
 
     def __str__(self) -> str:
@@ -81,6 +82,6 @@ class Dots:
             return f"{first!r} would become the name of a field, because WebDataset splits a name at its first dot"
         key, one, other = self.example
         return (
-            f"pictures such as {one!r} and {other!r} would become one sample, {key!r} (up to {self.most:,} pictures in "
+            f"images such as {one!r} and {other!r} would become one sample, {key!r} (up to {self.most:,} images in "
             "one), because WebDataset splits a name at its first dot"
         )

@@ -1,7 +1,7 @@
-"""One shard's index: where each field of each sample is, its checksum, and what is known of the image. No I/O.
+"""The index of a shard: location and checksum of each field, label and image size of each sample. No I/O.
 
-On disk it is a Parquet file, so pandas, DuckDB and Polars read it too; `docs/format.md` specifies it.
-In memory each column is a numpy array, because the loader takes rows by the thousand.
+On disk an index is a Parquet file, which pandas, DuckDB and Polars can read; `docs/format.md`
+specifies it. In memory each column is a numpy array, because the loader reads many rows at once.
 """
 
 from __future__ import annotations
@@ -29,29 +29,26 @@ ABSENT = -1
 """Offset of a field that a sample does not have."""
 
 _METADATA_KEY = b"wds_tools"
-_CHECKSUM = "xxh3"  # in the metadata: the manifest has one of the whole file, but not everyone reads a manifest
-_TEXTS = ["key", "mode"]
-_ROW_BYTES = 43  # in memory, of all columns that are no field's; texts by reference
-_TEXT_BYTES = 49  # in memory, and the letters
-_WORDS_AT_A_TIME = 10_000
-_WORDS = pa.dictionary(pa.int32(), pa.string())
-_LEAST_MEMORY = 64 << 20  # that any index may take
-_MEMORY_OF_BYTE = 512  # and for each byte of its file; usual are 20
-_JPEG_COLUMNS = {
-    "restart": np.int32,
-    "mcu_width": np.int8,
-    "mcu_height": np.int8,
-}  # absent in indexes of before there was `transcode`
-_NUMBERS = {"width": np.int32, "height": np.int32, "orientation": np.int8, **_JPEG_COLUMNS}
+_CHECKSUM = "xxh3"  # in the metadata, because an index may be read without the manifest and its checksums
+_TEXT_COLUMNS = ["key", "mode"]
+_ROW_BYTES = 43  # memory of a row without the columns of fields; texts count as references
+_TEXT_BYTES = 49  # memory of a text without its characters
+_TEXTS_PER_UPDATE = 10_000
+_DICTIONARY_TEXT = pa.dictionary(pa.int32(), pa.string())
+_MIN_ALLOWED_MEMORY = 64 << 20  # any index may take this much
+_MEMORY_PER_FILE_BYTE = 512  # allowed in addition for each byte of the file; 20 is typical
+_JPEG_COLUMNS = {"restart": np.int32, "mcu_width": np.int8, "mcu_height": np.int8}  # older indexes lack them
+_IMAGE_COLUMNS = {"width": np.int32, "height": np.int32, "orientation": np.int8, **_JPEG_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
 class FieldColumns:
-    """One field of every sample of a shard.
+    """The columns of one field, with a row for each of the n samples of a shard.
 
     Attributes:
-        offset: int64 [n], first byte in the shard, `ABSENT` where the sample lacks the field.
-        size: int64 [n], bytes.
+        offset: int64 [n], offset of the field's first byte in the shard, `ABSENT` if the sample
+            lacks the field.
+        size: int64 [n], length in bytes.
         xxh3: uint64 [n], XXH3-64 of the bytes, seed 0.
     """
 
@@ -66,18 +63,20 @@ class Index:
 
     Attributes:
         shard: Name of the shard.
-        shard_bytes: Its length.
+        shard_bytes: Length of the shard in bytes.
         shard_xxh3: XXH3-128 of the whole shard, 32 hexadecimal digits.
-        keys: n keys.
-        fields: Field name to its columns.
-        label: int64 [n], class number, `NO_LABEL` where there is none.
-        width: int32 [n], pixels as shown (orientation applied), 0 where there is no image.
-        height: int32 [n].
-        mode: n Pillow modes, ``""`` where there is no image.
+        keys: Keys of the n samples.
+        fields: Field name to the columns of the field.
+        label: int64 [n], class number, `NO_LABEL` for a sample without a label.
+        width: int32 [n], width in pixels after the EXIF orientation is applied, 0 without an image.
+        height: int32 [n], height in pixels after the EXIF orientation is applied, 0 without an image.
+        mode: Pillow modes of the n images, ``""`` without an image.
         orientation: int8 [n], EXIF orientation, 1 to 8.
-        restart: int32 [n], MCUs between the restart markers along which a JPEG can be cut, 0 where it cannot.
-        mcu_width: int8 [n], pixels of a JPEG's MCU as stored, which tells its sampling; 0 for others.
-        mcu_height: int8 [n].
+        restart: int32 [n], MCUs between two restart markers if a JPEG can be cropped along them,
+            otherwise 0.
+        mcu_width: int8 [n], width in pixels of a JPEG's MCU as stored, which depends on its chroma
+            subsampling; 0 for other types.
+        mcu_height: int8 [n], height in pixels of a JPEG's MCU as stored; 0 for other types.
     """
 
     shard: str
@@ -99,19 +98,19 @@ class Index:
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Estimated size of the index in memory."""
         row = _ROW_BYTES + 24 * len(self.fields)
         return row * len(self) + sum(_TEXT_BYTES + len(key) for key in set(self.keys))
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the bytes (start, stop) of the shard that hold all fields of samples ``start`` to ``stop``."""
+        """Return the byte range (start, stop) that holds all fields of samples ``start`` to ``stop``."""
         first, last = self.shard_bytes, 0
         for columns in self.fields.values():
             offset, size = columns.offset[start:stop], columns.size[start:stop]
-            there = offset != ABSENT
-            if there.any():
-                first = min(first, int(offset[there].min()))
-                last = max(last, int((offset[there] + size[there]).max()))
+            present = offset != ABSENT
+            if present.any():
+                first = min(first, int(offset[present].min()))
+                last = max(last, int((offset[present] + size[present]).max()))
         return (first, last) if last else (0, 0)
 
 
@@ -120,30 +119,37 @@ class IndexBuilder:
     """Collects the rows of an index while its shard is written or scanned."""
 
     keys: list[str] = field(default_factory=list)
-    places: list[dict[str, tuple[int, int, int]]] = field(default_factory=list)
+    fields: list[dict[str, tuple[int, int, int]]] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
     images: list[ImageInfo | None] = field(default_factory=list)
 
     def add(
         self,
         key: str,
-        places: dict[str, tuple[int, int, int]],
+        fields: dict[str, tuple[int, int, int]],
         label: int | None = None,
         image: ImageInfo | None = None,
     ) -> None:
-        """Add a sample: per field (offset, size, xxh3), its class number and what its image's header says."""
+        """Add the row of a sample.
+
+        Args:
+            key: Key of the sample.
+            fields: Field name to (offset, size, xxh3) as in `FieldColumns`.
+            label: Class number, or None.
+            image: Facts from the header of its image, or None without an image.
+        """
         self.keys.append(key)
-        self.places.append(places)
+        self.fields.append(fields)
         self.labels.append(label)
         self.images.append(image)
 
     def build(self, *, shard: str, shard_bytes: int, shard_xxh3: str) -> Index:
-        """Return the index of the finished shard."""
-        names = list(dict.fromkeys(name for row in self.places for name in row))
-        nowhere = (ABSENT, 0, 0)
+        """Return the index of the finished shard; the arguments are attributes of `Index`."""
+        names = list(dict.fromkeys(name for row in self.fields for name in row))
+        absent = (ABSENT, 0, 0)
         fields = {}
         for name in names:
-            offset, size, xxh3 = zip(*(row.get(name, nowhere) for row in self.places), strict=True)
+            offset, size, xxh3 = zip(*(row.get(name, absent) for row in self.fields), strict=True)
             fields[name] = FieldColumns(np.array(offset, np.int64), np.array(size, np.int64), np.array(xxh3, np.uint64))
         return Index(
             shard=shard,
@@ -163,7 +169,7 @@ class IndexBuilder:
 
 
 def index_name(shard: str) -> str:
-    """Return the name of a shard's index.
+    """Return the file name of a shard's index.
 
     >>> index_name("shard-000000.tar")
     'shard-000000.parquet'
@@ -185,20 +191,20 @@ def shard_entry(shard: str, index: bytes, *, samples: int, shard_bytes: int, sha
 
 
 def to_bytes(index: Index) -> bytes:
-    """Write an index as a Parquet file."""
-    columns = {"key": _texts(index.keys)}
+    """Encode an index as a Parquet file."""
+    columns = {"key": _text_array(index.keys)}
     for name, part in index.fields.items():
-        there = part.offset != ABSENT
-        columns[f"{name}.offset"] = _numbers(part.offset, there)
-        columns[f"{name}.size"] = _numbers(part.size, there)
-        columns[f"{name}.xxh3"] = _numbers(part.xxh3, there)
-    columns["label"] = _numbers(index.label, index.label != NO_LABEL)
-    columns["width"] = _numbers(index.width)
-    columns["height"] = _numbers(index.height)
-    columns["mode"] = _texts(index.mode)
+        present = part.offset != ABSENT
+        columns[f"{name}.offset"] = _number_array(part.offset, present)
+        columns[f"{name}.size"] = _number_array(part.size, present)
+        columns[f"{name}.xxh3"] = _number_array(part.xxh3, present)
+    columns["label"] = _number_array(index.label, index.label != NO_LABEL)
+    columns["width"] = _number_array(index.width)
+    columns["height"] = _number_array(index.height)
+    columns["mode"] = _text_array(index.mode)
     for name in ("orientation", *_JPEG_COLUMNS):
-        columns[name] = _numbers(getattr(index, name))
-    about = {
+        columns[name] = _number_array(getattr(index, name))
+    metadata = {
         "version": FORMAT_VERSION,
         "shard": index.shard,
         "shard_bytes": index.shard_bytes,
@@ -206,178 +212,182 @@ def to_bytes(index: Index) -> bytes:
         "fields": list(index.fields),
         _CHECKSUM: content_checksum(index),
     }
-    return _write(pa.table(columns), about)
+    return _write(pa.table(columns), metadata)
 
 
 def content_checksum(index: Index) -> str:
-    """Return the XXH3-128 of what an index says, which does not depend on how Parquet stores it."""
+    """Return the XXH3-128 of the values of an index, which does not depend on their storage in Parquet."""
     digest = xxhash.xxh3_128()
-    for words in ([index.shard, str(index.shard_bytes), index.shard_xxh3, *index.fields], index.keys, index.mode):
-        for start in range(0, len(words), _WORDS_AT_A_TIME):
-            digest.update("".join(f"{word}\n" for word in words[start : start + _WORDS_AT_A_TIME]).encode())
+    for texts in ([index.shard, str(index.shard_bytes), index.shard_xxh3, *index.fields], index.keys, index.mode):
+        for start in range(0, len(texts), _TEXTS_PER_UPDATE):
+            digest.update("".join(f"{text}\n" for text in texts[start : start + _TEXTS_PER_UPDATE]).encode())
     for part in index.fields.values():
-        there = part.offset != ABSENT
-        for column, dtype in ((part.offset, "<i8"), (part.size * there, "<i8"), (part.xxh3 * there, "<u8")):
+        present = part.offset != ABSENT
+        for column, dtype in ((part.offset, "<i8"), (part.size * present, "<i8"), (part.xxh3 * present, "<u8")):
             digest.update(column.astype(dtype).tobytes())
     digest.update(index.label.astype("<i8").tobytes())
-    for name, its_type in _NUMBERS.items():
-        digest.update(getattr(index, name).astype(np.dtype(its_type).newbyteorder("<")).tobytes())
+    for name, column_type in _IMAGE_COLUMNS.items():
+        digest.update(getattr(index, name).astype(np.dtype(column_type).newbyteorder("<")).tobytes())
     return digest.hexdigest()
 
 
-# Not pa.array(): it imports pandas where that is installed, 0.2 s in every process that packs.
-def _numbers(values: NDArray[Any], there: NDArray[np.bool_] | None = None) -> Any:
-    """Return a column; where not ``there``, it is null."""
-    valid = None if there is None or there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+# pa.array() would import pandas if it is installed, which takes 0.2 s in every process that packs.
+def _number_array(values: NDArray[Any], present: NDArray[np.bool_] | None = None) -> Any:
+    """Return an Arrow array that is null where ``present`` is False."""
+    valid = None if present is None or present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
 
 
-def _texts(values: list[str]) -> Any:
+def _text_array(values: list[str]) -> Any:
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
-def _write(table: Any, about: dict[str, Any]) -> bytes:
-    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(about)})
+def _write(table: Any, metadata: dict[str, Any]) -> bytes:
+    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(metadata)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", row_group_size=1 << 20)
     return bytes(sink.getvalue().to_pybytes())
 
 
 def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
-    """Read an index and check that every field lies inside its shard.
+    """Decode an index and check that every field lies inside its shard.
 
     Args:
-        data: The file.
-        name: Where it is from, for error messages.
-        samples: How many it should have, where a manifest says so: another number is found before they are read.
+        data: The Parquet file.
+        name: Name of the file, for error messages.
+        samples: Expected number of samples, checked before any row is read; None skips the check.
 
     Raises:
-        ManifestError: Not an index, of another version, of another number of samples, or with places outside the
-            shard.
+        ManifestError: The data is not an index, is damaged, is of another version or number of
+            samples, or has a field outside the shard.
     """
     try:
         _check_memory(data)
         file = pq.ParquetFile(pa.BufferReader(data))
-        about = json.loads(file.schema_arrow.metadata[_METADATA_KEY])
-        version = about["version"]
+        metadata = json.loads(file.schema_arrow.metadata[_METADATA_KEY])
+        version = metadata["version"]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ManifestError(
-            f"{name} is no index of wds_tools ({_one_line(error)}): make it again with `wds-tools index`"
+            f"{name} is not an index of wds_tools ({_one_line(error)}): rebuild it with `wds-tools index`"
         ) from error
     if version != FORMAT_VERSION:
         raise ManifestError(
             f"{name} is an index of version {version!r}, this release reads {FORMAT_VERSION}: "
-            "make it again with `wds-tools index`"
+            "rebuild it with `wds-tools index`"
         )
     try:
-        _check_rows(file.metadata.num_rows, about, samples)
-        known = _columns_of(file, about)
-        # Not pq.read_table(): that starts threads, which a fork would lose, and takes four times as long
-        file = pq.ParquetFile(pa.BufferReader(data), metadata=file.metadata, read_dictionary=_TEXTS)
-        index = _from_table(file.read(columns=known, use_threads=False), about)
+        _check_rows(file.metadata.num_rows, metadata, samples)
+        columns = _columns_to_read(file, metadata)
+        # pq.read_table() takes four times as long, and starts threads, which a fork would lose.
+        file = pq.ParquetFile(pa.BufferReader(data), metadata=file.metadata, read_dictionary=_TEXT_COLUMNS)
+        index = _from_table(file.read(columns=columns, use_threads=False), metadata)
         _check_values(index)
         _check_texts(index, data)
         checksum = content_checksum(index)
-        if about.get(_CHECKSUM, checksum) != checksum:  # indexes of before there was one have none
-            raise ValueError(f"its checksum is {checksum}, it says {about[_CHECKSUM]!r}: it was damaged")
+        if metadata.get(_CHECKSUM, checksum) != checksum:  # older indexes have no checksum
+            raise ValueError(f"its checksum is {checksum}, but it records {metadata[_CHECKSUM]!r}: it was damaged")
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(
             f"{name} breaks the format of an index ({type(error).__name__} {_one_line(error)}): "
-            "make it again with `wds-tools index`"
+            "rebuild it with `wds-tools index`"
         ) from error
-    _check_places(index, name)
+    _check_ranges(index, name)
     return index
 
 
 def _check_memory(data: bytes) -> None:
-    """Refuse an index that takes far more memory than its file explains, before it is read."""
-    memory, allowed = memory_of(data), _allowed_bytes(data)
+    """Refuse an index that would take far more memory than its file size justifies, before it is read."""
+    memory, allowed = memory_of(data), _allowed_memory(data)
     if memory > allowed:
         raise ValueError(f"its {len(data):,} bytes would become {memory:,} in memory; allowed are {allowed:,}")
 
 
 def _check_texts(index: Index, data: bytes) -> None:
-    """Refuse texts that are short only because many rows share them: whoever writes or hashes them has them all."""
-    letters, allowed = sum(map(len, index.keys)) + sum(map(len, index.mode)), _allowed_bytes(data)
-    if letters > allowed:
-        raise ValueError(f"its {len(data):,} bytes have {letters:,} letters of keys and modes; allowed are {allowed:,}")
+    """Refuse texts that are small only because rows share them: writing or hashing expands them."""
+    characters, allowed = sum(map(len, index.keys)) + sum(map(len, index.mode)), _allowed_memory(data)
+    if characters > allowed:
+        raise ValueError(
+            f"its {len(data):,} bytes have {characters:,} characters of keys and modes; allowed are {allowed:,}"
+        )
 
 
-def _allowed_bytes(data: bytes) -> int:
-    return _LEAST_MEMORY + _MEMORY_OF_BYTE * len(data)
+def _allowed_memory(data: bytes) -> int:
+    return _MIN_ALLOWED_MEMORY + _MEMORY_PER_FILE_BYTE * len(data)
 
 
-def _check_rows(rows: int, about: dict[str, Any], samples: int | None) -> None:
-    """Refuse more samples than the shard or the manifest explain."""
-    shard_bytes, fields = about["shard_bytes"], about["fields"]
+def _check_rows(rows: int, metadata: dict[str, Any], samples: int | None) -> None:
+    """Refuse another number of samples than expected, and more samples than fit the shard."""
+    shard_bytes, fields = metadata["shard_bytes"], metadata["fields"]
     if type(shard_bytes) is not int or not 0 <= shard_bytes < 2**63:
         raise ValueError(f"shard_bytes is {shard_bytes!r}")
     if samples is not None and rows != samples:
-        raise ValueError(f"it has {rows:,} samples, and the manifest says {samples:,}")
+        raise ValueError(f"it has {rows:,} samples, but the manifest records {samples:,}")
     if rows > shard_bytes // BLOCK:
-        raise ValueError(f"it has {rows:,} samples, and its shard {shard_bytes:,} bytes: each takes {BLOCK} at least")
+        raise ValueError(
+            f"it has {rows:,} samples, but its shard has {shard_bytes:,} bytes: a sample takes at least {BLOCK}"
+        )
     if len(set(fields)) < len(fields):
-        raise ValueError("a field is named twice")
+        raise ValueError("a field is listed twice")
 
 
-def _columns_of(file: Any, about: dict[str, Any]) -> list[str]:
-    """Return the columns to read: others may be there, of any size."""
-    known = [f"{field}.{part}" for field in about["fields"] for part in ("offset", "size", "xxh3")]
-    known += [*_TEXTS, "label", "width", "height", "orientation", *_JPEG_COLUMNS]
-    there = set(file.schema_arrow.names)
-    return [name for name in known if name in there]
+def _columns_to_read(file: Any, metadata: dict[str, Any]) -> list[str]:
+    """Return the known columns that the file has; unknown columns may be of any size and are not read."""
+    known = [f"{field}.{part}" for field in metadata["fields"] for part in ("offset", "size", "xxh3")]
+    known += [*_TEXT_COLUMNS, "label", "width", "height", "orientation", *_JPEG_COLUMNS]
+    available = set(file.schema_arrow.names)
+    return [name for name in known if name in available]
 
 
 def rename(data: bytes, *, name: str, shard: str) -> bytes:
-    """Return an index, as bytes, for the same shard under another name; columns that we do not know are kept.
+    """Return the index of the same shard under another name; unknown columns are kept.
 
     Args:
-        data: An index that `from_bytes` takes.
-        name: Where it is from, for error messages.
-        shard: The new name of the shard.
+        data: An index as `from_bytes` accepts it.
+        name: Name of its file, for error messages.
+        shard: New name of the shard.
 
     Raises:
-        ManifestError: Not an index.
+        ManifestError: The data is not a valid index.
     """
     index = from_bytes(data, name=name)
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    about = json.loads(table.schema.metadata[_METADATA_KEY])
-    return _write(table, {**about, "shard": shard, _CHECKSUM: content_checksum(replace(index, shard=shard))})
+    metadata = json.loads(table.schema.metadata[_METADATA_KEY])
+    return _write(table, {**metadata, "shard": shard, _CHECKSUM: content_checksum(replace(index, shard=shard))})
 
 
 def _one_line(error: BaseException) -> str:
-    """Arrow writes several lines."""
+    """Return the message of an error on one line; Arrow writes several."""
     return " ".join(str(error).split())
 
 
-def _from_table(table: Any, about: dict[str, Any]) -> Index:
+def _from_table(table: Any, metadata: dict[str, Any]) -> Index:
     def numbers(column: str, dtype: Any, absent: int = 0) -> NDArray[Any]:
-        # cast() refuses what does not fit, where numpy's astype would wrap it
-        whole = table.column(column).cast(pa.from_numpy_dtype(dtype)).combine_chunks()
-        # Not to_numpy() and fill_null(): they import pandas where it is installed, 0.2 s in every worker.
-        if whole.null_count:
-            return np.array([absent if value is None else value for value in whole.to_pylist()], dtype)
-        return np.from_dlpack(whole)
+        # cast() raises an error for values out of range; numpy's astype() would wrap around.
+        values = table.column(column).cast(pa.from_numpy_dtype(dtype)).combine_chunks()
+        # to_numpy() and fill_null() would import pandas if it is installed, 0.2 s in every worker.
+        if values.null_count:
+            return np.array([absent if value is None else value for value in values.to_pylist()], dtype)
+        return np.from_dlpack(values)
 
-    def known_or_zero(column: str, dtype: Any) -> NDArray[Any]:
+    def numbers_or_zeros(column: str, dtype: Any) -> NDArray[Any]:
         return numbers(column, dtype) if column in table.column_names else np.zeros(len(table), dtype)
 
     def texts(column: str) -> list[str]:
         if table.column(column).null_count:
             raise ValueError(f"column {column!r} has rows without a value")
-        made: list[str] = []
-        for chunk in table.column(column).cast(_WORDS).chunks:  # rows of the same text share it
-            chunk.validate(full=True)  # Arrow takes the numbers of words from the file as they are
-            words = chunk.dictionary.to_pylist()
-            made += [words[number] for number in chunk.indices.to_pylist()]
-        return made
+        result: list[str] = []
+        for chunk in table.column(column).cast(_DICTIONARY_TEXT).chunks:  # rows with equal texts share one string
+            chunk.validate(full=True)  # Arrow does not check the dictionary indices when it reads the file
+            dictionary = chunk.dictionary.to_pylist()
+            result += [dictionary[number] for number in chunk.indices.to_pylist()]
+        return result
 
     return Index(
-        shard=about["shard"],
-        shard_bytes=about["shard_bytes"],
-        shard_xxh3=about["shard_xxh3"],
+        shard=metadata["shard"],
+        shard_bytes=metadata["shard_bytes"],
+        shard_xxh3=metadata["shard_xxh3"],
         keys=texts("key"),
         fields={
             name: FieldColumns(
@@ -385,43 +395,45 @@ def _from_table(table: Any, about: dict[str, Any]) -> Index:
                 numbers(f"{name}.size", np.int64),
                 numbers(f"{name}.xxh3", np.uint64),
             )
-            for name in about["fields"]
+            for name in metadata["fields"]
         },
         label=numbers("label", np.int64, NO_LABEL),
         width=numbers("width", np.int32),
         height=numbers("height", np.int32),
         mode=texts("mode"),
         orientation=numbers("orientation", np.int8, 1),
-        **{name: known_or_zero(name, dtype) for name, dtype in _JPEG_COLUMNS.items()},
+        **{name: numbers_or_zeros(name, dtype) for name, dtype in _JPEG_COLUMNS.items()},
     )
 
 
 def _check_values(index: Index) -> None:
     if not isinstance(index.shard, str) or not isinstance(index.shard_xxh3, str):
-        raise TypeError(f"the shard is {index.shard!r} with checksum {index.shard_xxh3!r}")
+        raise TypeError(f"shard is {index.shard!r} and shard_xxh3 is {index.shard_xxh3!r}; both must be text")
     if np.any(index.width < 0) or np.any(index.height < 0):
         raise ValueError("an image has a negative size")
     if np.any(index.orientation < 1) or np.any(index.orientation > 8):
-        raise ValueError("an orientation is not 1 to 8")
+        raise ValueError("an orientation is not in the range 1 to 8")
     if any(np.any(getattr(index, name) < 0) for name in _JPEG_COLUMNS):
-        raise ValueError("an image has a negative restart interval or MCU")
+        raise ValueError("an image has a negative restart interval or MCU size")
 
 
-def _check_places(index: Index, name: str) -> None:
+def _check_ranges(index: Index, name: str) -> None:
+    """Check that every field lies inside the shard."""
     for field_name, part in index.fields.items():
-        there = part.offset != ABSENT
-        # Compared without adding, so that a hostile size cannot overflow.
-        bad = there & ((part.offset < 0) | (part.size < 0) | (part.size > index.shard_bytes - part.offset))
+        present = part.offset != ABSENT
+        # offset + size could overflow for hostile values.
+        bad = present & ((part.offset < 0) | (part.size < 0) | (part.size > index.shard_bytes - part.offset))
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise ManifestError(
-                f"{name}: field {field_name!r} is said to be {part.size[row]:,} bytes at {part.offset[row]:,} "
-                f"of a shard of {index.shard_bytes:,}: make the index again with `wds-tools index`",
+                f"{name} locates field {field_name!r} outside the shard: {part.size[row]:,} bytes at "
+                f"{part.offset[row]:,}, but the shard has {index.shard_bytes:,}: "
+                "rebuild the index with `wds-tools index`",
                 shard=index.shard,
                 key=index.keys[row],
             )
 
 
 def image_field(index: Index) -> list[str]:
-    """Return the image fields that this shard has, in order of preference."""
+    """Return the image fields of a shard, in order of preference."""
     return [name for name in IMAGE_FIELDS if name in index.fields]

@@ -1,7 +1,8 @@
-"""The dataset: its shards, counts, bytes, fields and classes, and a fingerprint. No I/O.
+"""The manifest of a dataset: shards, counts, sizes, fields, classes and a fingerprint. No I/O.
 
-A dataset is what its manifest says; a stray or half-written file is never read. Since version 2 a manifest ends with
-a checksum of everything before it, so that no changed byte goes unnoticed. `docs/format.md` specifies it.
+A dataset consists of the files that its manifest lists; other files in the folder are never read.
+Since version 2 a manifest ends with a checksum of everything before it, which detects any changed
+byte. `docs/format.md` specifies the format.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from wds_tools.format.tar import BLOCK
 FORMAT = "wds_tools manifest"
 FORMAT_VERSION = 2
 OLD_VERSION = 1
-"""Without a checksum; still read."""
+"""The version without a checksum, which can still be read."""
 
 MANIFEST_NAME = "manifest.json"
 MAX_SAMPLES = 1 << 40
-"""More in a dataset cannot be planned: the order of an epoch takes a few bytes for each million samples."""
+"""Most samples of a dataset: the order of an epoch takes a few bytes of memory per million samples."""
 
 _CHECKSUM = re.compile("[0-9a-f]{32}")
-_SEAL = "xxh3"  # the last word of a manifest: the checksum of all bytes before its digits
+_SEAL = "xxh3"  # the last JSON key: the checksum of all bytes before its digits
 _SEAL_END = '"\n}\n'  # the bytes after its digits
 _SEALED = re.compile(f'"{_SEAL}": "({_CHECKSUM.pattern}){_SEAL_END}'.encode())
 _SEALED_BYTES = len(f'"{_SEAL}": "') + 32 + len(_SEAL_END)
-_NO_FILE_NAME = re.compile(r"[/\\]|::")
+_PATH_SEPARATOR = re.compile(r"[/\\]|::")  # fsspec chains URLs with "::"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One shard.
+    """What the manifest records about one shard.
 
     Attributes:
-        name: File name, beside the manifest.
+        name: File name, in the folder of the manifest.
         samples: Number of samples.
-        bytes: Length of the shard.
+        bytes: Length of the shard in bytes.
         xxh3: XXH3-128 of the shard, 32 hexadecimal digits.
-        index: File name of its index.
-        index_bytes: Length of the index.
-        index_xxh3: XXH3-128 of the index.
+        index: File name of the index, in the same folder.
+        index_bytes: Length of the index in bytes.
+        index_xxh3: XXH3-128 of the index, 32 hexadecimal digits.
     """
 
     name: str
@@ -60,7 +61,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class ImageStats:
-    """Smallest and largest image of a dataset, in pixels as shown."""
+    """Range of the image sizes of a dataset, in pixels after the EXIF orientation is applied."""
 
     min_width: int
     max_width: int
@@ -70,17 +71,17 @@ class ImageStats:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a dataset consists of.
+    """Contents of a dataset.
 
     Attributes:
-        shards: In order; sample ids count through them.
-        fields: Field name to the number of samples that have it.
-        classes: Class names by number; empty for a dataset without labels or names.
-        shuffled: The samples were put in random order when packed.
-        images: Range of image sizes, None where it is not known.
-        source: What the packer was given: its options and a digest of the list of inputs.
-        checksum: The checksum at the end of the file that it was read from; None for a file of version 1, which has
-            none, and for a manifest that was not read from a file. Not compared.
+        shards: The shards in order; sample ids count through them.
+        fields: Field name to the number of samples that have the field.
+        classes: Class names by class number; empty for a dataset without labels or class names.
+        shuffled: Whether packing put the samples in random order.
+        images: Range of the image sizes, None if unknown.
+        source: Options of the packer and a digest of its list of inputs, None if unknown.
+        checksum: Checksum at the end of the manifest file; None for version 1, which has no
+            checksum, and for a manifest that was not read from a file. Ignored by ``==``.
     """
 
     shards: tuple[ShardEntry, ...]
@@ -93,17 +94,17 @@ class Manifest:
 
     @property
     def samples(self) -> int:
-        """Number of samples."""
+        """Number of samples of all shards."""
         return sum(shard.samples for shard in self.shards)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all shards."""
+        """Length of all shards in bytes."""
         return sum(shard.bytes for shard in self.shards)
 
     @property
     def fingerprint(self) -> str:
-        """Identity of the dataset's content: 32 hexadecimal digits, the same wherever it is stored."""
+        """Identity of the dataset's content, whatever its location: 32 hexadecimal digits."""
         return fingerprint(self.shards)
 
 
@@ -116,10 +117,11 @@ def fingerprint(shards: Iterable[ShardEntry]) -> str:
 
 
 def to_json(manifest: Manifest) -> str:
-    """Write a manifest: one line per shard, so that it can be read and compared by people too.
+    """Encode a manifest as JSON, with one line per shard for people who read or compare it.
 
     Raises:
-        ManifestError: A shard that `from_json` would refuse, such as one with a control character in its name.
+        ManifestError: `from_json` would refuse a shard, such as one with a control character in its
+            name.
     """
     try:
         for shard in manifest.shards:
@@ -143,35 +145,47 @@ def to_json(manifest: Manifest) -> str:
     )
 
 
-def seal(words: dict[str, Any]) -> str:
-    """Return the text of a manifest with these words, of the current version and with its checksum at the end."""
-    values = {word: _readable(value) for word, value in words.items() if word not in ("shards", _SEAL)}
+def seal(raw: dict[str, Any]) -> str:
+    """Return the text of a manifest in the current version, with a checksum at the end.
+
+    Args:
+        raw: The JSON object; ``version`` and the checksum are replaced.
+    """
+    values = {key: _to_readable_json(value) for key, value in raw.items() if key not in ("shards", _SEAL)}
     values["version"] = str(FORMAT_VERSION)
-    values["shards"] = "[\n" + ",\n".join("    " + _readable(shard) for shard in words["shards"]) + "\n  ]"
-    lines = "".join(f"  {json.dumps(word)}: {value},\n" for word, value in values.items())
+    values["shards"] = "[\n" + ",\n".join("    " + _to_readable_json(shard) for shard in raw["shards"]) + "\n  ]"
+    lines = "".join(f"  {json.dumps(key)}: {value},\n" for key, value in values.items())
     body = f'{{\n{lines}  "{_SEAL}": "'
     return f"{body}{xxhash.xxh3_128_hexdigest(body.encode())}{_SEAL_END}"
 
 
-def _readable(value: Any) -> str:
-    """Write JSON with letters as they are; a class folder whose name is no UTF-8 needs them escaped."""
+def _to_readable_json(value: Any) -> str:
+    """Encode JSON without escaping non-ASCII characters, unless UTF-8 cannot represent one of them."""
     text = json.dumps(value, ensure_ascii=False)
+    # Surrogates come from names of class folders that are not UTF-8.
     return text if text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text) else json.dumps(value)
 
 
 def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
-    """Read a manifest; its checksum must fit, and what is stated twice (totals, fingerprint) must agree.
+    """Read a manifest, and check its checksum, its totals and its fingerprint.
+
+    Args:
+        text: Content of the file.
+        name: Name of the file, for error messages.
 
     Raises:
-        ManifestError: Not a manifest, of a newer version, damaged or contradictory.
+        ManifestError: The text is not a manifest, is of a newer version, is damaged, or contradicts
+            itself.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     checksum = _check_seal(data, name)
-    words, manifest = from_unsealed(data, name=name)
-    if words["version"] == FORMAT_VERSION and checksum is None:
-        raise ManifestError(f"{name} does not end with its checksum, as version {FORMAT_VERSION} must: {_REMEDY}")
-    if words["version"] == OLD_VERSION and _SEAL in words:
-        raise ManifestError(f"{name} says version {OLD_VERSION}, which has no checksum, and has one: {_REMEDY}")
+    raw, manifest = from_unsealed(data, name=name)
+    if raw["version"] == FORMAT_VERSION and checksum is None:
+        raise ManifestError(
+            f"{name} does not end with its checksum, which version {FORMAT_VERSION} requires: {_REMEDY}"
+        )
+    if raw["version"] == OLD_VERSION and _SEAL in raw:
+        raise ManifestError(f"{name} has a checksum, but states version {OLD_VERSION}, which has none: {_REMEDY}")
     return replace(manifest, checksum=checksum)
 
 
@@ -182,25 +196,30 @@ _REMEDY = (
 
 
 def _check_seal(data: bytes, name: str) -> str | None:
-    """Return the checksum at the end of a manifest, which must fit; None if there is none."""
+    """Verify the checksum at the end of a manifest and return it; return None if there is none."""
     match = _SEALED.fullmatch(data[-_SEALED_BYTES:])
     if match is None:
         return None
     stated = match[1].decode()
     found = xxhash.xxh3_128_hexdigest(memoryview(data)[: -len(stated) - len(_SEAL_END)])
     if found != stated:
-        raise ManifestError(f"{name} has the checksum {found}, and its last line says {stated}: {_REMEDY}")
+        raise ManifestError(f"{name} has the checksum {found}, but its last line states {stated}: {_REMEDY}")
     return stated
 
 
 def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict[str, Any], Manifest]:
-    """Read a manifest whose checksum may be wrong or missing; all else is checked as by `from_json`.
+    """Read a manifest whose checksum may be wrong or missing; other checks are those of `from_json`.
+
+    Args:
+        text: Content of the file.
+        name: Name of the file, for error messages.
 
     Returns:
-        All words of the file, those that we do not know included, and the manifest.
+        The JSON object, including unknown keys, and the manifest.
 
     Raises:
-        ManifestError: Not a manifest, of a newer version, damaged or contradictory.
+        ManifestError: The text is not a manifest, is of a newer version, is damaged, or contradicts
+            itself.
     """
     try:
         raw = json.loads(text)
@@ -217,15 +236,15 @@ def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict
         manifest = _from_dict(raw)
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(f"{name} breaks the format: {type(error).__name__} {error}") from error
-    for word, is_now in (
+    for key, computed in (
         ("samples", manifest.samples),
         ("bytes", manifest.bytes),
         ("fingerprint", manifest.fingerprint),
     ):
-        if raw.get(word) != is_now:
+        if raw.get(key) != computed:
             raise ManifestError(
-                f"{name} contradicts itself: {word} is {raw.get(word)!r}, but its shards give {is_now!r}; "
-                "it was damaged or edited: copy it again, pack again, or correct what you edited"
+                f"{name} contradicts itself: {key} is {raw.get(key)!r}, but its shards give {computed!r}; "
+                "it was damaged or edited: copy it again, pack again, or correct the edit"
             )
     return raw, manifest
 
@@ -240,14 +259,16 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
         raise ValueError(f"all shards together have {samples:,} samples; allowed are {MAX_SAMPLES:,}")
     names = [name for shard in shards for name in (shard.name, shard.index)]
     if len(set(names)) < len(names):
-        raise ValueError(f"{Counter(names).most_common(1)[0][0]!r} is named twice")
+        raise ValueError(f"{Counter(names).most_common(1)[0][0]!r} is listed twice")
     fields, classes, source = raw["fields"], raw["classes"], raw.get("source")
     if not isinstance(fields, dict) or not all(_is_count(count) for count in fields.values()):
-        raise TypeError(f"fields are {fields!r}; allowed is an object of counts")
-    if not isinstance(classes, list) or not all(isinstance(word, str) for word in classes):
+        raise TypeError(f"fields are {fields!r}; allowed is an object with a count for each field")
+    if not isinstance(classes, list) or not all(isinstance(class_name, str) for class_name in classes):
         raise TypeError(f"classes are {classes!r}; allowed is a list of names")
     if not isinstance(raw["shuffled"], bool) or not isinstance(source, dict | None):
-        raise TypeError(f"shuffled is {raw['shuffled']!r} and source {source!r}; allowed are a boolean and an object")
+        raise TypeError(
+            f"shuffled is {raw['shuffled']!r} and source is {source!r}; allowed are a boolean, and an object or null"
+        )
     images = ImageStats(**raw["images"]) if raw.get("images") is not None else None
     if images is not None and not all(_is_count(size) for size in asdict(images).values()):
         raise TypeError(f"images are {raw['images']!r}; allowed are whole numbers")
@@ -257,13 +278,14 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
 def _check_entry(shard: ShardEntry) -> None:
     for file_name in (shard.name, shard.index):
         if not isinstance(file_name, str) or not _is_plain_name(file_name):
-            raise ValueError(f"{file_name!r} is no file name beside the manifest")
+            raise ValueError(f"{file_name!r} is not the name of a file beside the manifest")
     for count in (shard.samples, shard.bytes, shard.index_bytes):
         if not _is_count(count):
             raise ValueError(f"shard {shard.name!r} has a count of {count!r}; allowed are 0 to 2**63 - 1")
     if shard.samples > shard.bytes // BLOCK:
         raise ValueError(
-            f"shard {shard.name!r} has {shard.samples:,} samples in {shard.bytes:,} bytes; each takes {BLOCK} at least"
+            f"shard {shard.name!r} has {shard.samples:,} samples in {shard.bytes:,} bytes; "
+            f"a sample takes at least {BLOCK}"
         )
     for checksum in (shard.xxh3, shard.index_xxh3):
         if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
@@ -275,5 +297,5 @@ def _is_count(value: object) -> bool:
 
 
 def _is_plain_name(name: str) -> bool:
-    """A manifest may name only files beside it: no folders, no parents, no absolute paths, nothing unprintable."""
-    return name.isprintable() and not _NO_FILE_NAME.search(name) and name not in ("", ".", "..")
+    """Return whether this is a printable file name without a folder."""
+    return name.isprintable() and not _PATH_SEPARATOR.search(name) and name not in ("", ".", "..")

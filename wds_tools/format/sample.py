@@ -1,7 +1,8 @@
 """Samples, keys and fields: WebDataset's naming rule, and the named tuples that the loader yields.
 
-Source of the rule: a member ``dir/name.a.b`` belongs to the sample with key ``dir/name`` as its field ``a.b``:
-the split is at the first dot of the last path component (https://github.com/webdataset/webdataset).
+The rule: a member ``dir/name.a.b`` is the field ``a.b`` of the sample with key ``dir/name``. The
+name is split at the first dot of its last path component
+(https://github.com/webdataset/webdataset).
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import Any
 from wds_tools.errors import OptionError
 
 IMAGE_FIELDS = ("jpg", "png", "webp", "jpeg", "npy")
-"""Fields that hold a sample's image, by its true type; ``npy`` only if it is uint8 [height, width, 3]."""
+"""Fields that may hold the image of a sample, in order of preference.
+
+``npy`` counts only if it is uint8 [height, width, 3].
+"""
 
 
 @dataclass(slots=True)
 class Sample:
-    """One training example as it is stored.
+    """One training example in its stored form.
 
     Attributes:
-        key: Unique within its dataset.
+        key: Key, unique in its shard.
         fields: Field name to encoded bytes, in the order in which they are written.
     """
 
@@ -33,7 +37,7 @@ class Sample:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Split a member's name into (key, field), or return None for a name that WebDataset ignores.
+    """Split a member's name into (key, field); return None for a name without a key or a field.
 
     >>> split_name("train/0001.seg.png")
     ('train/0001', 'seg.png')
@@ -48,13 +52,13 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def attribute_names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Turn field names into the names of a batch's attributes.
+    """Turn field names into the attribute names of a batch.
 
     >>> attribute_names(("image", "__key__", "mask.png"))
     ('image', 'key', 'mask_png')
 
     Raises:
-        OptionError: Two fields would share one attribute.
+        OptionError: Two fields would get the same attribute name.
     """
     names = []
     for name in fields:
@@ -63,21 +67,21 @@ def attribute_names(fields: tuple[str, ...]) -> tuple[str, ...]:
             word = f"field_{word}"
         names.append(word)
     if len(set(names)) < len(names):
-        raise OptionError(f"fields={fields!r} do not have distinct names: each field may be named once")
+        raise OptionError(f"fields={fields!r} do not have distinct attribute names; list each field once")
     return tuple(names)
 
 
 @lru_cache(maxsize=64)
 def record_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    """Return the named tuple for these fields: of one sample, and of a batch of them.
+    """Return the named tuple type for these fields, used for one sample and for a batch.
 
-    Libraries that walk through a batch build it again from new values. Those that look for named tuples, such as
-    torch, call ``type(batch)(*values)``; the others, such as the Trainer of Hugging Face, call
-    ``type(batch)(generator)``, as for a plain tuple. Both work. One value alone is what a batch of one field takes,
-    so such a batch is built again only from an iterator, which is never a value.
+    Libraries that transform a batch rebuild it from new values. Some, such as torch, detect a named
+    tuple and call ``type(batch)(*values)``. Others, such as the Trainer of Hugging Face, call
+    ``type(batch)(generator)``, as for a plain tuple. Both calls work. For a batch of one field, a
+    single argument is its value unless it is an iterator, which is never a value.
 
-    The type is made at run time, so pickle could not find it by name in another process:
-    its values are pickled with the field names instead.
+    The type is created at run time, so pickle cannot find it by name in another process. A value is
+    therefore pickled together with the field names.
     """
     names = attribute_names(fields)
     base = namedtuple("Batch", names)  # type: ignore[misc]
@@ -98,5 +102,5 @@ def record_type(fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
 
 
 def make_record(fields: tuple[str, ...], values: Iterable[Any]) -> Any:
-    """Return ``values`` as the named tuple of ``fields``."""
+    """Return ``values``, one per field, as the named tuple for ``fields``."""
     return record_type(fields)._make(values)  # type: ignore[attr-defined]

@@ -1,11 +1,11 @@
-"""Tar archives, strictly: build headers, parse them, walk a buffer. No I/O.
+"""A strict reader and writer of tar: build headers, parse headers, list the members of an archive. No I/O.
 
-Python's ``tarfile`` ends its iteration without an error at a bad header (python/cpython#120740), so a damaged
-shard reads as a shorter one. Here everything that is not a well-formed member, or the end, is an error that
-names the byte.
+Python's ``tarfile`` stops at a bad header without an error (python/cpython#120740), so that it reads a
+damaged shard as a shorter one. Here everything that is neither a well-formed member nor the end of
+the archive is an error with a byte offset.
 
-Sources: POSIX.1-2017 ``pax``, "ustar Interchange Format" and "pax Interchange Format"; the GNU tar manual,
-"Basic Tar Format", for long names ('L', 'K') and base-256 numbers.
+Sources: POSIX.1-2017 ``pax``, "ustar Interchange Format" and "pax Interchange Format"; the GNU tar
+manual, "Basic Tar Format", for long names ('L', 'K') and base-256 numbers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ END = bytes(2 * BLOCK)
 """End of archive: two zero blocks."""
 
 MAX_OCTAL_SIZE = 8**11 - 1  # eleven octal digits: 8 GiB - 1; larger sizes need a pax record
-MAX_PAX_BYTES = 1 << 20  # a pax header or long name above this is hostile, not long
+MAX_PAX_BYTES = 1 << 20  # of an extended header; legitimate ones are far smaller
 MAX_USTAR_NAME = 100
-MAX_NAME_BYTES = 4096  # PATH_MAX of Linux: other tools could not unpack a longer one
+MAX_NAME_BYTES = 4096  # PATH_MAX of Linux: other tools cannot unpack longer names
 
 _REGULAR = (b"\0", b"0", b"7")
 _WITHOUT_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders, pipes
@@ -32,7 +32,7 @@ _ZERO_BLOCK = bytes(BLOCK)
 _MODE_AND_OWNER = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"00000000000\0"
 _MAGIC_AND_REST = bytes(100) + b"ustar\0" + b"00" + bytes(BLOCK - 265)
-# The checksum counts its own eight bytes as spaces.
+# For the checksum, the eight bytes of the checksum field count as spaces.
 _CONSTANT_SUM = sum(_MODE_AND_OWNER) + sum(_MTIME) + 8 * ord(" ") + sum(_MAGIC_AND_REST)
 
 
@@ -41,11 +41,11 @@ class Member:
     """An entry of an archive.
 
     Attributes:
-        name: Full path as stored, UTF-8 (undecodable bytes as surrogate escapes).
-        header_offset: First byte of the member, its extended headers included.
-        offset: First byte of the content.
-        size: Bytes of content.
-        is_file: False for folders, links and devices, which hold no data.
+        name: Full path as stored; bytes that are not UTF-8 become surrogate escapes.
+        header_offset: Byte offset of the member, including its extended headers.
+        offset: Byte offset of the content.
+        size: Length of the content in bytes.
+        is_file: True for regular files; False for folders, links and devices, which have no content.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Member:
 
 
 def padded(size: int) -> int:
-    """Round up to whole blocks.
+    """Round a size in bytes up to a multiple of 512.
 
     >>> padded(0), padded(1), padded(512)
     (0, 512, 512)
@@ -65,17 +65,22 @@ def padded(size: int) -> int:
 
 
 def member_bytes(name: str, size: int) -> int:
-    """Return the bytes a member takes in an archive: headers, content and padding."""
+    """Return the number of bytes that a member takes in an archive: headers, content and padding."""
     return len(build_header(name, size)) + padded(size)
 
 
 def build_header(name: str, size: int) -> bytes:
-    """Return the header block(s) of a regular file: ustar, preceded by a pax header where ustar cannot say it.
+    """Return the header blocks of a regular file.
 
-    Owner, time and mode are constant, so that equal content gives equal bytes.
+    They are a ustar header, preceded by a pax header if name or size do not fit ustar. Owner, time and
+    mode are constant, so that equal contents give equal archives.
+
+    Args:
+        name: Path of the member.
+        size: Length of the content in bytes.
 
     Raises:
-        OptionError: A name that tar readers would not give back, or a negative size.
+        OptionError: Tar readers would not return the same name, or the size is negative.
     """
     raw = _encode_name(name)
     if size < 0:
@@ -105,16 +110,16 @@ def _encode_name(name: str) -> bytes:
     return raw
 
 
-def _pax_record(word: bytes, value: bytes) -> bytes:
-    rest = b" " + word + b"=" + value + b"\n"
+def _pax_record(keyword: bytes, value: bytes) -> bytes:
+    rest = b" " + keyword + b"=" + value + b"\n"
     length = len(rest) + len(str(len(rest)))
-    if length != len(str(length)) + len(rest):  # one more digit makes the record one longer
+    if length != len(str(length)) + len(rest):  # the length counts its own digits, which may add a digit
         length = len(rest) + len(str(length))
     return b"%d" % length + rest
 
 
 def _ustar_block(name: bytes, size: int, kind: bytes) -> bytes:
-    """Return a header block; joined from constants, because packing makes three for every sample."""
+    """Return a header block, joined from constants for speed: packing needs about three per sample."""
     digits = b"%011o" % size
     checksum = _CONSTANT_SUM + sum(name) + sum(digits) + kind[0]
     return b"".join(
@@ -127,19 +132,20 @@ def walk(buffer: memoryview, *, shard: str, complete: bool = False) -> Iterator[
 
     Args:
         buffer: The whole archive.
-        shard: Its name, for error messages.
-        complete: The length of ``buffer`` is known to be right, so it may end without zero blocks.
+        shard: Name of the shard, for error messages.
+        complete: Whether the length of ``buffer`` is known to be right. If so, the archive may end
+            without zero blocks.
 
     Raises:
         TruncatedShardError: The archive ends inside a member, or without its two zero blocks.
-        ShardError: A bad header, a size that is more than there is, or data behind the end.
+        ShardError: A header is invalid, or data follows the end of the archive.
     """
     position = 0
     while position < len(buffer):
         if len(buffer) - position < BLOCK:
             raise TruncatedShardError(
                 f"ends with {len(buffer) - position} bytes of a header of {BLOCK}: "
-                "the shard was cut; copy or pack it again",
+                "the shard was truncated; copy or pack it again",
                 shard=shard,
                 offset=position,
             )
@@ -150,7 +156,7 @@ def walk(buffer: memoryview, *, shard: str, complete: bool = False) -> Iterator[
         yield member
     if not complete:
         raise TruncatedShardError(
-            "ends without the two zero blocks that close a tar archive: the shard may have been cut; "
+            "ends without the two zero blocks that close a tar archive: the shard may have been truncated; "
             "copy or pack it again",
             shard=shard,
             offset=position,
@@ -158,10 +164,10 @@ def walk(buffer: memoryview, *, shard: str, complete: bool = False) -> Iterator[
 
 
 def _check_end(buffer: memoryview, position: int, shard: str) -> None:
-    """Behind the first zero block there must be another, and nothing but zeros."""
+    """Check that another zero block follows the one at ``position``, and then nothing but zeros."""
     if len(buffer) - position < 2 * BLOCK:
         raise TruncatedShardError(
-            "one zero block where two close a tar archive: the shard was cut; copy or pack it again",
+            "ends with one zero block, but two close a tar archive: the shard was truncated; copy or pack it again",
             shard=shard,
             offset=position,
         )
@@ -172,15 +178,15 @@ def _check_end(buffer: memoryview, position: int, shard: str) -> None:
         if part != zeros[: len(part)]:
             first = start + next(i for i, byte in enumerate(part) if byte)
             raise ShardError(
-                "data behind the end of the archive (one zero block, or two tars in one file): "
-                "split the file, or pack it again",
+                "data after the end of the archive (a zero block between members, or two tar archives in one "
+                "file): split the file, or pack it again",
                 shard=shard,
                 offset=first,
             )
 
 
 def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, int]:
-    """Return the member that starts at ``start``, extended headers applied, and where the next one starts."""
+    """Return the member at ``start``, with its extended headers applied, and the offset of the next one."""
     block, position, pax = _skip_extended(buffer, start, shard)
     kind = block[156:157]
     content = position + BLOCK
@@ -188,7 +194,7 @@ def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, i
     size = _parse_number(block[124:136], shard, position)
     if kind not in _REGULAR and kind not in _WITHOUT_DATA:
         raise ShardError(
-            f"member {name[:80]!r} of type {kind!r}; allowed are files, folders, links and devices: "
+            f"member {name[:80]!r} has type {kind!r}; allowed are files, folders, links and devices: "
             "repack with plain `tar`",
             shard=shard,
             offset=position,
@@ -196,19 +202,19 @@ def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, i
     if b"size" in pax:
         size = _parse_decimal(pax[b"size"], shard, position)
     if kind in _WITHOUT_DATA:
-        size = 0  # links may state the size of their target; no data follows
-    is_file = kind in _REGULAR and not name.endswith("/")  # v7 has no type for folders, only the slash
+        size = 0  # a link may state the size of its target, but no data follows
+    is_file = kind in _REGULAR and not name.endswith("/")  # v7 marks folders only by a slash
     if size and not is_file:
         raise ShardError(
-            f"member {name[:80]!r} is a folder by its name and holds {size:,} bytes: "
-            "tar readers differ on that; repack with plain `tar`",
+            f"member {name[:80]!r} is a folder by its name, but has {size:,} bytes: "
+            "tar readers treat that differently; repack with plain `tar`",
             shard=shard,
             offset=position,
         )
     if padded(size) > len(buffer) - content:
         raise TruncatedShardError(
-            f"member {name[:80]!r} claims {size:,} bytes where {len(buffer) - content:,} are left: "
-            "the shard was cut or the header is damaged; copy or pack it again",
+            f"member {name[:80]!r} claims {size:,} bytes, but {len(buffer) - content:,} are left: "
+            "the shard was truncated or the header is damaged; copy or pack it again",
             shard=shard,
             offset=position,
         )
@@ -216,13 +222,15 @@ def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, i
 
 
 def _skip_extended(buffer: memoryview, start: int, shard: str) -> tuple[bytes, int, dict[bytes, bytes]]:
-    """Return a member's own header block, where it is, and what the extended headers before it say."""
+    """Return a member's own header block, its offset, and the records of the extended headers before it."""
     position = start
     pax: dict[bytes, bytes] = {}
     while True:
         block = bytes(buffer[position : position + BLOCK])
         if len(block) < BLOCK:
-            raise TruncatedShardError("ends inside a header: the shard was cut", shard=shard, offset=position)
+            raise TruncatedShardError(
+                "ends inside a header: the shard was truncated; copy or pack it again", shard=shard, offset=position
+            )
         _check_block(block, shard, position)
         kind = block[156:157]
         if kind not in _EXTENDED:
@@ -249,7 +257,7 @@ def _check_block(block: bytes, shard: str, position: int) -> None:
         total = -1
     if total != unsigned and total != _signed_sum(block):
         raise ShardError(
-            f"not a tar header: its checksum reads {stated!r} and should be {unsigned:o} (octal); "
+            f"not a tar header: its checksum is {stated!r} and should be {unsigned:o} (octal); "
             "the shard is damaged, copy or pack it again",
             shard=shard,
             offset=position,
@@ -263,13 +271,13 @@ def _check_block(block: bytes, shard: str, position: int) -> None:
 
 
 def _signed_sum(block: bytes) -> int:
-    """Return the checksum as some old writers computed it, with signed characters."""
+    """Return the checksum over signed characters, as some old programs computed it."""
     rest = block[:148] + block[156:]
     return sum(rest) + 8 * 32 - 256 * sum(byte > 127 for byte in rest)
 
 
 def _parse_number(raw: bytes, shard: str, position: int) -> int:
-    """Parse an octal or base-256 number; negative and malformed ones are errors."""
+    """Parse a size in octal digits or base 256."""
     if raw[0] == 0x80:
         return int.from_bytes(raw[1:], "big")
     if raw[0] == 0xFF:
@@ -282,7 +290,7 @@ def _parse_number(raw: bytes, shard: str, position: int) -> int:
     digits = raw.strip(b"\0 ")
     if not all(byte in b"01234567" for byte in digits):
         raise ShardError(
-            f"size {raw!r} is no octal number: the header is damaged; copy or pack the shard again",
+            f"size {raw!r} is not an octal number: the header is damaged; copy or pack the shard again",
             shard=shard,
             offset=position,
         )
@@ -291,7 +299,11 @@ def _parse_number(raw: bytes, shard: str, position: int) -> int:
 
 def _parse_decimal(raw: bytes, shard: str, position: int) -> int:
     if not raw.isdigit() or len(raw) > 20:
-        raise ShardError(f"pax size {raw[:40]!r} is no decimal number", shard=shard, offset=position)
+        raise ShardError(
+            f"pax size {raw[:40]!r} is not a decimal number: the header is damaged; copy or pack the shard again",
+            shard=shard,
+            offset=position,
+        )
     return int(raw)
 
 
@@ -305,8 +317,8 @@ def _extended_payload(buffer: memoryview, content: int, size: int, shard: str) -
         )
     if padded(size) > len(buffer) - content:
         raise TruncatedShardError(
-            f"an extended header claims {size:,} bytes where {len(buffer) - content:,} are left: "
-            "the shard was cut; copy or pack it again",
+            f"an extended header claims {size:,} bytes, but {len(buffer) - content:,} are left: "
+            "the shard was truncated; copy or pack it again",
             shard=shard,
             offset=content - BLOCK,
         )
@@ -321,22 +333,26 @@ def _parse_pax(payload: bytes, shard: str, offset: int) -> dict[bytes, bytes]:
         digits, space, _ = payload[position : position + 20].partition(b" ")
         length = int(digits) if space and digits.isdigit() else 0
         record = payload[position : position + length]
-        word, equals, value = record[len(digits) + 1 : -1].partition(b"=")
+        keyword, equals, value = record[len(digits) + 1 : -1].partition(b"=")
         if length <= len(digits) + 2 or len(record) < length or record[-1:] != b"\n" or not equals:
-            raise ShardError("malformed pax record", shard=shard, offset=offset + position)
-        if word.startswith(b"GNU.sparse"):
+            raise ShardError(
+                "malformed pax record: the header is damaged; copy or pack the shard again",
+                shard=shard,
+                offset=offset + position,
+            )
+        if keyword.startswith(b"GNU.sparse"):
             raise ShardError("sparse members are not supported: repack without --sparse", shard=shard, offset=offset)
-        records[word] = value
+        records[keyword] = value
         position += length
     return records
 
 
 def _check_global(records: dict[bytes, bytes], shard: str, offset: int) -> None:
-    """A global header may hold comments; one that names or sizes every member is read differently by each tool."""
-    for word in (b"path", b"size"):
-        if word in records:
+    """Refuse a global header with a name or size for all members, which tar readers treat differently."""
+    for keyword in (b"path", b"size"):
+        if keyword in records:
             raise ShardError(
-                f"a global pax header sets {word.decode()!r} for all members: repack with plain `tar`",
+                f"a global pax header sets {keyword.decode()!r} for all members: repack with plain `tar`",
                 shard=shard,
                 offset=offset,
             )
@@ -350,5 +366,7 @@ def _member_name(block: bytes, pax: dict[bytes, bytes], shard: str, position: in
         if block[257:263] == b"ustar\0" and prefix:
             raw = prefix + b"/" + raw
     if not raw or b"\0" in raw:
-        raise ShardError(f"a member's name is {raw[:40]!r}", shard=shard, offset=position)
+        raise ShardError(
+            f"a member has the invalid name {raw[:40]!r}: repack with plain `tar`", shard=shard, offset=position
+        )
     return raw.decode("utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
-"""What the indexes of a dataset add up to: samples with each field, range of image sizes, largest class number. No I/O.
+"""Totals over indexes: samples with each field, range of image sizes, largest class number. No I/O.
 
-The manifest states these; where there is no manifest, or where it is checked, they are counted again.
+The manifest records these totals. They are computed again to check a manifest, or if there is none.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from wds_tools.format.manifest import ImageStats, Manifest
 
 @dataclass(slots=True)
 class Totals:
-    """What the indexes that were added hold together.
+    """Totals over the indexes that were added.
 
     Attributes:
-        fields: Field name to the number of samples that have it.
-        images: Range of image sizes; None if no image's size is known.
-        last_label: Largest class number; -1 if there is none.
+        fields: Field name to the number of samples that have the field.
+        images: Range of image sizes, None if no image size is known.
+        last_label: Largest class number, -1 without labels.
     """
 
     fields: Counter[str] = field(default_factory=Counter)
@@ -31,36 +31,36 @@ class Totals:
     last_label: int = -1
 
     def add(self, index: Index) -> None:
-        """Count the samples of one more shard."""
+        """Add the index of one more shard."""
         self.fields.update(count_fields(index))
         self.images = merge_stats([self.images, image_stats(index)])
         self.last_label = max(self.last_label, int(index.label.max(initial=-1)))
 
     def contradictions(self, manifest: Manifest) -> list[str]:
-        """Return what the manifest of these indexes states otherwise, a sentence each."""
+        """Return a sentence for each total that a manifest records differently."""
         found = []
         if manifest.fields != self.fields:
             counts = (shortened(str(dict(sorted(part.items()))), 1000) for part in (manifest.fields, self.fields))
-            found.append("it counts the fields {}, its indexes {}".format(*counts))
+            found.append("it records the field counts {}, but its indexes give {}".format(*counts))
         if manifest.images is not None and manifest.images != self.images:
             own = asdict(self.images) if self.images else None
-            found.append(f"it says that the images are {asdict(manifest.images)}, its indexes say {own}")
+            found.append(f"it records the image sizes {asdict(manifest.images)}, but its indexes give {own}")
         return found
 
     def unnamed_classes(self, manifest: Manifest) -> str | None:
-        """Say which class numbers have no name in a manifest that names classes; None if all have one."""
+        """Return a sentence if a manifest names classes, but not all; None otherwise."""
         if not manifest.classes or self.last_label < len(manifest.classes):
             return None
-        return f"it names {len(manifest.classes)} classes, and samples have class numbers up to {self.last_label}"
+        return f"it names {len(manifest.classes)} classes, but samples have class numbers up to {self.last_label}"
 
 
 def count_fields(index: Index) -> dict[str, int]:
-    """Return how many samples of a shard have each field."""
+    """Return, for each field of a shard, the number of samples that have it."""
     return {name: int((columns.offset != ABSENT).sum()) for name, columns in index.fields.items()}
 
 
 def image_stats(index: Index) -> ImageStats | None:
-    """Return the range of a shard's image sizes; None if no image's size is known."""
+    """Return the range of the image sizes of a shard, None if no image size is known."""
     known = (index.width > 0) & (index.height > 0)
     if not known.any():
         return None
@@ -69,7 +69,7 @@ def image_stats(index: Index) -> ImageStats | None:
 
 
 def merge_stats(parts: Iterable[ImageStats | None]) -> ImageStats | None:
-    """Return the range of image sizes over all shards."""
+    """Return the range of image sizes over all shards, None if no image size is known."""
     known = [part for part in parts if part is not None]
     if not known:
         return None

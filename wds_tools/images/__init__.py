@@ -1,1 +1,1 @@
-"""Pixels: which region of an image is shown, and how it is decoded and resized, in C or in Python."""
+"""Images: the region that a view shows, decoding and resizing, in C or in Python. No I/O."""

@@ -1,8 +1,9 @@
-"""The compiled path: JPEGs cut, resized and flipped into their places, a batch in one call that holds no GIL.
+"""The compiled path: decode, crop, resize and flip a batch of JPEGs in one call without the GIL.
 
-``csrc/`` is compiled when the package is installed (`docs/decisions/0009-compiled-path.md`, `docs/jpeg.md`). What it
-does not take, or all where it is not there, goes through `decode` and `render`. The pixels of the two differ by 0.4 of
-255 on average.
+The module in ``csrc/`` is compiled when the package is installed
+(`docs/decisions/0009-compiled-path.md`, `docs/jpeg.md`). Images that it does not support, or all
+images if it is not available, are processed by `images.decode` and `images.resize`. Pixels of the
+two paths differ by 0.4 of 255 on average.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ except ImportError:  # not compiled
     _native = None  # type: ignore[assignment]
 
 LONGEST_CODE = 11
-"""Bits of the Huffman codes that `transcode_jpeg` writes, at most: what the decoder finds by one look into a table."""
+"""Most bits of the Huffman codes that `transcode_jpeg` writes; the decoder needs one table lookup for them."""
 
 STEPS = ("slice", "decode", "resize", "write")
-"""What `render_jpegs` does, in the order of its timings."""
+"""The steps of `render_jpegs`, in the order of its timings."""
 
 
-def is_there() -> bool:
-    """Return whether the compiled path was built and can be loaded."""
+def is_available() -> bool:
+    """Return whether the compiled module was built and can be loaded."""
     return _native is not None
 
 
-def is_used() -> bool:
-    """Return whether the compiled path is there and not switched off (``WDS_TOOLS_NATIVE=0``)."""
-    return is_there() and use_native()
+def is_enabled() -> bool:
+    """Return whether the compiled module is available, and not disabled by ``WDS_TOOLS_NATIVE=0``."""
+    return is_available() and use_native()
 
 
 def description() -> str:
     """Return in a few words what decodes JPEGs in this process, for debug output."""
-    if is_used():
+    if is_enabled():
         return f"the compiled module (SIMD: {_native.simd()})"
-    return f"Python ({'WDS_TOOLS_NATIVE=0' if is_there() else 'the compiled module is missing'})"
+    return f"Python ({'WDS_TOOLS_NATIVE=0' if is_available() else 'the compiled module is missing'})"
 
 
 def render_jpegs(
@@ -51,54 +52,57 @@ def render_jpegs(
     out: NDArray[np.uint8],
     timings: NDArray[np.float64] | None = None,
 ) -> list[bool]:
-    """Make those pictures of a batch that the compiled path takes; there must be one (`is_used`).
+    """Render those images of a batch that the compiled path supports.
 
-    It leaves alone what is damaged, no JPEG of grey or three colours with 8 bits, or not resized.
+    The path must be available, see `is_enabled`. It skips images that are damaged or not resized,
+    and files that are not grey or three-colour JPEGs of 8 bits.
 
     Args:
-        data: The files; None leaves one alone.
-        regions: What becomes of them, all of one size.
-        out: uint8 [n, 3, height, width].
+        data: The n files; None skips an image.
+        regions: Regions of the n images, all of the same output size.
+        out: uint8 [n, 3, height, width], to which the pixels are written.
         timings: float64 [4], to which the seconds of each of `STEPS` are added.
 
     Returns:
-        Which were made.
+        For each image, whether it was rendered.
     """
     resized = _are_resized(regions)
-    files = [piece if there else None for piece, there in zip(data, resized.tolist(), strict=True)]
+    files = [file if is_resized else None for file, is_resized in zip(data, resized.tolist(), strict=True)]
     parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed())
-    # [n, 13]; an index may say anything, and numbers that do not fit must not become others that do
-    places = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
+    # [n, 13]. Clipped, because an index may record any number, and a large one must not wrap around
+    # to a valid one.
+    geometry = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
     height, width = out.shape[2:]
-    made = _native.render_jpegs(files, places, out, height, width, MAX_PIXELS, timings)
-    return [bool(done) for done in made]
+    rendered = _native.render_jpegs(files, geometry, out, height, width, MAX_PIXELS, timings)
+    return [bool(is_rendered) for is_rendered in rendered]
 
 
 def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:
-    """Write a JPEG with restart markers and Huffman codes of its own; the module must be there (`is_there`).
+    """Rewrite a JPEG with restart markers and new Huffman codes; requires the module (see `is_available`).
 
     Args:
         data: A sequential or progressive JPEG.
         restart: MCUs between two restart markers.
 
     Returns:
-        A sequential JPEG with the same coefficients, which were decoded from it and compared, and no other segments
-        than those that say what its components mean (JFIF, Adobe). None if the file is damaged, incomplete, or
-        something that the decoder does not take (CMYK, arithmetic coding, 12 bits).
+        A sequential JPEG, verified to have the same coefficients. Its only metadata are the
+        segments that define the colour space (JFIF, Adobe). None if the file is damaged, truncated,
+        or not supported by the decoder (CMYK, arithmetic coding, 12 bits).
     """
     return _native.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
 
 
 def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
-    """Copy pictures that are stored decoded into a batch, if they are all of its size and shown as they are.
+    """Copy images that are stored as pixels into a batch, if none of them is cropped, resized or flipped.
 
     Args:
-        data: The npy files; `decode` says what is wrong with them.
-        regions: What becomes of them.
-        out: uint8 [n, 3, height, width].
+        data: The n ``.npy`` files.
+        regions: Regions of the n images.
+        out: uint8 [n, 3, height, width], to which the pixels are written.
 
     Returns:
-        Whether that was done; else nothing was.
+        True if all images were copied. False if none was: then `images.decode` handles them, and
+        reports errors.
     """
     height, width = out.shape[2:]
     if _are_resized(regions).any() or regions.flip.any() or (regions.size != (height, width)).any():
@@ -110,7 +114,7 @@ def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.ui
     if shape != (height, width, 3) or fortran or dtype != np.uint8 or (regions.box != (0, 0, width, height)).any():
         return False
     header, size = bytes(data[0][:start]), start + out[0].nbytes
-    if any(piece[:start] != header or len(piece) != size for piece in data):
+    if any(file[:start] != header or len(file) != size for file in data):
         return False
     _native.copy_pixels(list(data), start, out, height, width)
     return True

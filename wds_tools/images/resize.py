@@ -1,8 +1,9 @@
-"""The pixels of a view: resize, cut and flip one picture into its place.
+"""Crop, resize and flip of one decoded image in Python.
 
-Resizing is torch's, bilinear with antialiasing, on uint8: 0.4 ms for crops of ImageNet photographs to 224 pixels where
-Pillow took 1.0, in the same run. But torch's filter cannot begin inside a picture, so what is left of a crop and above
-it is resized too. Of thin pictures that is nearly all, and a lot: there Pillow resizes the crop alone.
+torch resizes uint8 pixels, bilinear with antialiasing. For crops of ImageNet photographs to 224
+pixels that takes 0.4 ms; Pillow took 1.0 ms in the same run. But torch cannot start resizing inside
+an image, so the pixels to the left of a crop and above it are resized too. For narrow images that
+can be far more than the crop. Pillow, which resizes only the crop, is used then.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from wds_tools.images.views import Regions
 
 Size = tuple[int, int]
 
-_MOST_SPARE = 1 << 24  # pixels that torch may make beside those of the result: 50 MB
+_MAX_UNUSED_PIXELS = 1 << 24  # that torch may compute in addition to the result: 50 MB
 
 
-def render(part: Pixels, regions: Regions, number: int, needed: Sequence[int], out: Pixels | None = None) -> Pixels:
-    """Resize, cut and flip what a view shows of one picture.
+def render_region(
+    part: Pixels, regions: Regions, number: int, needed: Sequence[int], out: Pixels | None = None
+) -> Pixels:
+    """Resize, crop and flip the region that a view shows of one image.
 
     Args:
         part: uint8 [height, width, 3], the pixels that the result depends on.
-        regions: What becomes of the picture.
-        number: Which of the regions.
-        needed: Where ``part`` lies in the picture: a row of ``regions.needed()``.
-        out: uint8 [3, height, width] to write into; a new array without it.
+        regions: Regions of a batch.
+        number: Number of the image in the batch.
+        needed: Box of ``part`` in the image: a row of ``regions.needed()``.
+        out: uint8 [3, height, width], to which the result is written; None creates a new array.
 
     Returns:
         uint8 [3, height, width].
@@ -40,14 +43,15 @@ def render(part: Pixels, regions: Regions, number: int, needed: Sequence[int], o
     h, w = regions.size[number].tolist()
     if resized != [box[3], box[2]]:
         left, top = needed[0] - box[0], needed[1] - box[1]
-        if (y + h) * (x + w) - h * w > _MOST_SPARE:
+        if (y + h) * (x + w) - h * w > _MAX_UNUSED_PIXELS:
             scale = box[2] / resized[1], box[3] / resized[0]
             ends = x * scale[0] - left, y * scale[1] - top, (x + w) * scale[0] - left, (y + h) * scale[1] - top
             part = _resize_inside(part, ends, (h, w))
         elif part.shape[:2] != (box[3], box[2]):
-            part = _placed(part, left, top)
-            # Where the filter lies depends on where the box starts: only what is right of and below the cut is spared.
-            part = _resize_start(part, (y + h, x + w), whole=(box[3], box[2]), resized=(resized[0], resized[1]))
+            part = _shift(part, left, top)
+            # The filter is aligned to the top left of the box, so only pixels right of and below
+            # the crop are saved.
+            part = _resize_start(part, (y + h, x + w), full=(box[3], box[2]), resized=(resized[0], resized[1]))
             part = part[y : y + h, x : x + w]
         else:
             part = _resize(part, *resized)[y : y + h, x : x + w]
@@ -55,12 +59,12 @@ def render(part: Pixels, regions: Regions, number: int, needed: Sequence[int], o
         part = part[:, ::-1]
     if out is None:
         out = np.empty((3, h, w), np.uint8)
-    out[...] = part.transpose(2, 0, 1)  # one strided copy flips, reorders and places: 0.045 ms at 224
+    out[...] = part.transpose(2, 0, 1)  # one strided copy flips and reorders: 0.045 ms for 224x224 pixels
     return out
 
 
 def _resize_inside(pixels: Pixels, box: tuple[float, float, float, float], size: Size) -> Pixels:
-    """Resize a box, whose edges may lie between pixels, with a filter that also sees what is around it.
+    """Resize a box whose edges may lie between pixels, with a filter that also uses pixels around the box.
 
     Args:
         pixels: uint8 [height, width, 3].
@@ -68,42 +72,59 @@ def _resize_inside(pixels: Pixels, box: tuple[float, float, float, float], size:
         size: Height and width of the result.
     """
     height, width = pixels.shape[:2]
-    inside = max(box[0], 0.0), max(box[1], 0.0), min(box[2], width), min(box[3], height)  # rounding may leave it
+    # Rounding errors may have moved edges outside the image.
+    inside = max(box[0], 0.0), max(box[1], 0.0), min(box[2], width), min(box[3], height)
     return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR, box=inside))
 
 
-def _placed(part: Pixels, left: int, top: int) -> Pixels:
-    """Return the part at its place in the box; what is left of it and above decides nothing, and is not cleared."""
+def _shift(part: Pixels, left: int, top: int) -> Pixels:
+    """Add uninitialized pixels to the left and above, on which the result does not depend."""
     canvas = np.empty((top + part.shape[0], left + part.shape[1], 3), np.uint8)
     canvas[top:, left:] = part
     return canvas
 
 
-def _resize_start(pixels: Pixels, size: Size, *, whole: Size, resized: Size) -> Pixels:
-    """Return the first rows and columns, at least ``size``, of what a picture of size ``whole`` becomes when resized.
+def _resize_start(pixels: Pixels, size: Size, *, full: Size, resized: Size) -> Pixels:
+    """Resize an image, of which only the first rows and columns are given and needed.
 
     Args:
-        pixels: uint8, the first rows and columns of the picture, as many as that needs.
-        size: Height and width.
-        whole: Height and width.
-        resized: Height and width that it would become.
+        pixels: uint8 [height, width, 3], the first rows and columns of the image.
+        size: Height and width of the needed part of the result.
+        full: Height and width of the full image.
+        resized: Height and width of the full image after resizing.
+
+    Returns:
+        uint8 [height, width, 3], the first rows and columns of the result, at least ``size``.
     """
     height, width = (
-        # torch takes equal lengths for nothing to do, whatever the factor is: then one row more is asked for.
-        wanted + (wanted == there and before != after)
-        for wanted, there, before, after in zip(size, pixels.shape[:2], whole, resized, strict=True)
+        # torch does not resize if the lengths are equal, whatever the factor. So request one more
+        # row then.
+        wanted + (wanted == available and before != after)
+        for wanted, available, before, after in zip(size, pixels.shape[:2], full, resized, strict=True)
     )
-    return _resize(pixels, height, width, scales=(resized[0] / whole[0], resized[1] / whole[1]))
+    return _resize(pixels, height, width, scales=(resized[0] / full[0], resized[1] / full[1]))
 
 
 def _resize(pixels: Pixels, height: int, width: int, scales: tuple[float, float] | None = None) -> Pixels:
-    """Resize with antialiasing: uint8 [height, width, 3]; by these factors, if the result is cut off."""
-    if scales is None and len(pixels) * width > MAX_PIXELS:  # torch resizes rows first, all of them
+    """Resize with antialiasing.
+
+    Args:
+        pixels: uint8 [any height, any width, 3].
+        height: Height of the result.
+        width: Width of the result.
+        scales: Vertical and horizontal factor; by default they follow from the sizes.
+
+    Returns:
+        uint8 [height, width, 3].
+    """
+    # torch resizes all rows horizontally first. If that result would be too large, resize
+    # vertically before.
+    if scales is None and len(pixels) * width > MAX_PIXELS:
         pixels = _resize(pixels, height, pixels.shape[1])
     if not pixels.flags.writeable:
-        pixels = pixels.copy()  # Pillow's arrays are read-only; torch warns of them
+        pixels = pixels.copy()  # arrays of Pillow are read-only, of which torch warns
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = torch.ops.aten._upsample_bilinear2d_aa(  # noqa: SLF001 - what interpolate() calls, which takes no factors
+    resized = torch.ops.aten._upsample_bilinear2d_aa(  # noqa: SLF001 - interpolate() calls it, but takes no factors
         image, [height, width], False, *(scales or (None, None))
     )
     return resized[0].permute(1, 2, 0).numpy()  # type: ignore[no-any-return]

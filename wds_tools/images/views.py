@@ -1,8 +1,8 @@
-"""What part of a picture is shown, and at what size: pure geometry, a batch at a time.
+"""Views: the region of an image that is shown, and its size. Geometry for a batch at a time, no pixels.
 
-The parameters mean what they mean in ``torchvision.transforms.v2`` with ``antialias=True``; the geometry follows
-its documentation (https://docs.pytorch.org/vision/stable/transforms.html). Random draws come in as numbers, so that
-a sample's crop depends on its place in the epoch alone.
+The parameters mean the same as in ``torchvision.transforms.v2`` with ``antialias=True``, and the
+geometry follows its documentation (https://docs.pytorch.org/vision/stable/transforms.html). Random
+numbers are passed in, so that the crop of a sample depends only on its position in the epoch.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 
-_ATTEMPTS = 10  # torchvision's number of tries before it takes the centre
+_ATTEMPTS = 10  # random crops that torchvision tries before it takes the centre
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """For each of n pictures: cut ``box``, resize it to ``resize``, cut ``size`` from that at ``corner``, flip.
+    """Instructions for n images: crop ``box``, resize it to ``resize``, crop ``size`` at ``corner``, flip.
 
     Attributes:
-        box: int64 [n, 4], left, top, width, height in pixels as shown.
-        resize: int64 [n, 2], height and width that the box becomes.
-        corner: int64 [n, 2], top and left in the resized box.
+        box: int64 [n, 4], left, top, width and height in pixels, after the EXIF orientation is applied.
+        resize: int64 [n, 2], height and width of the resized box.
+        corner: int64 [n, 2], top and left of the result in the resized box.
         size: int64 [n, 2], height and width of the result.
-        flip: bool [n], mirrored left to right.
+        flip: bool [n], whether the result is mirrored left to right.
     """
 
     box: NDArray[np.int64]
@@ -38,9 +38,13 @@ class Regions:
     flip: NDArray[np.bool_]
 
     def needed(self) -> NDArray[np.int64]:
-        """Return the part of each box that the result depends on: int64 [n, 4], left, top, width, height.
+        """Return the part of each box that the result depends on.
 
-        The filter that resizes with antialiasing reaches one output pixel to either side, at least one input pixel.
+        An output pixel depends on input pixels at a distance of up to one output pixel, and of at
+        least one input pixel.
+
+        Returns:
+            int64 [n, 4], left, top, width and height in pixels of the image.
         """
         start, stop = self.corner, self.corner + self.size  # [n, 2], rows and columns of the resized box
         length = self.box[:, [3, 2]]  # [n, 2], height and width
@@ -48,58 +52,67 @@ class Regions:
         reach = np.maximum(scale, 1.0) + 1.5  # half a pixel for the centres, one for rounding
         first = np.clip(np.floor(scale * (start + 0.5) - reach), 0, length).astype(np.int64)
         last = np.clip(np.ceil(scale * (stop - 0.5) + reach), 0, length).astype(np.int64)
-        same = (self.resize == length).all(axis=1, keepdims=True)  # nothing is resized: a plain cut
+        same = (self.resize == length).all(axis=1, keepdims=True)  # not resized, only cropped
         first, last = np.where(same, start, first), np.where(same, stop, last)
-        place = self.box[:, [1, 0]] + first
-        return np.concatenate([place[:, ::-1], (last - first)[:, ::-1]], axis=1)
+        corner = self.box[:, [1, 0]] + first
+        return np.concatenate([corner[:, ::-1], (last - first)[:, ::-1]], axis=1)
 
 
 class View(Protocol):
-    """What every view tells."""
+    """The protocol of a view."""
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """Height and width of the result, or None where it differs from picture to picture."""
+        """Height and width of the result in pixels, or None if they differ from image to image."""
 
     @property
     def draws(self) -> int:
-        """Random numbers per picture."""
+        """Number of random numbers per image."""
 
     @property
     def least(self) -> tuple[int, int]:
-        """Smallest height and width that a picture may have."""
+        """Smallest allowed height and width of an image in pixels."""
 
     def regions(self, width: NDArray[np.int64], height: NDArray[np.int64], u: NDArray[np.float64]) -> Regions:
-        """Return the regions of n pictures from their sizes and ``u``, float64 [n, draws] in [0, 1)."""
+        """Return the regions of n images.
+
+        Args:
+            width: int64 [n], in pixels after the EXIF orientation is applied.
+            height: int64 [n], in pixels after the EXIF orientation is applied.
+            u: float64 [n, draws], random numbers in [0, 1).
+        """
 
 
 def _is_side(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(1 <= value <= 65_535)
 
 
-def _pair(size: Any, what: str) -> tuple[int, int]:
-    """Return (height, width), as torchvision reads a size."""
+def _height_and_width(size: Any) -> tuple[int, int]:
+    """Return (height, width) for a value of the parameter ``size``, as torchvision does."""
     pair = (size, size) if _is_side(size) else size
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_side, pair)):
-        raise OptionError(f"{what}={size!r}; allowed are a number of pixels, or (height, width)")
+        raise OptionError(f"size={size!r}; allowed are a number of pixels, or (height, width)")
     return int(pair[0]), int(pair[1])
 
 
 def _is_range(value: Any) -> bool:
-    """Return whether this is two numbers above 0, the second no smaller."""
+    """Return whether this is a pair of numbers above 0 in ascending order."""
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     return is_pair and all(isinstance(end, int | float | np.number) for end in value) and 0 < value[0] <= value[1]
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random part of the picture, of random size and shape, resized: the usual view for training.
+    """A crop of random area and aspect ratio, resized: the usual view for training.
 
     Attributes:
-        size: Height and width of the result, or one number for both.
-        scale: Smallest and largest part of the picture's area.
-        ratio: Narrowest and widest shape, width by height.
-        flip: Mirror left to right: True with probability 0.5, or the probability.
+        size: Height and width of the result in pixels, or one number for both.
+        scale: Smallest and largest area of the crop, as a fraction of the image.
+        ratio: Smallest and largest aspect ratio of the crop, width divided by height.
+        flip: Probability of mirroring left to right; True means 0.5.
+
+    Raises:
+        OptionError: An attribute is invalid.
 
     >>> RandomResizedCrop(224, flip=True).shape
     (224, 224)
@@ -111,31 +124,31 @@ class RandomResizedCrop:
     flip: bool | float = False
 
     def __post_init__(self) -> None:
-        _pair(self.size, "size")
+        _height_and_width(self.size)
         if not _is_range(self.scale) or self.scale[1] > 1:
-            raise OptionError(f"scale={self.scale}; allowed are 0 < smallest <= largest <= 1: parts of the area")
+            raise OptionError(f"scale={self.scale}; allowed are 0 < smallest <= largest <= 1: fractions of the area")
         if not _is_range(self.ratio):
-            raise OptionError(f"ratio={self.ratio}; allowed are 0 < narrowest <= widest")
+            raise OptionError(f"ratio={self.ratio}; allowed are 0 < smallest <= largest: width divided by height")
         if not isinstance(self.flip, int | float | np.number | np.bool_) or not 0 <= self.flip <= 1:
             raise OptionError(f"flip={self.flip!r}; allowed are True, False, or a probability")
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of the result."""
-        return _pair(self.size, "size")
+        """Height and width of the result in pixels."""
+        return _height_and_width(self.size)
 
     @property
     def draws(self) -> int:
-        """Two numbers for each attempt, two for the place, one for the flip."""
+        """Number of random numbers per image: two per attempt, two for left and top, one for the flip."""
         return 2 * _ATTEMPTS + 3
 
     @property
     def least(self) -> tuple[int, int]:
-        """Any picture will do."""
+        """Smallest allowed height and width of an image: (1, 1)."""
         return (1, 1)
 
     def regions(self, width: NDArray[np.int64], height: NDArray[np.int64], u: NDArray[np.float64]) -> Regions:
-        """Return one random region per picture."""
+        """Return a random region for each image, see `View.regions`."""
         n = len(width)
         area = (width * height)[:, None] * (self.scale[0] + u[:, :_ATTEMPTS] * (self.scale[1] - self.scale[0]))
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -164,9 +177,9 @@ class RandomResizedCrop:
     def _centre(
         self, width: NDArray[np.int64], height: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the largest part of an allowed shape, for pictures where no attempt fitted."""
-        shape = width / height
-        narrow, wide = shape < self.ratio[0], shape > self.ratio[1]
+        """Return width and height of the largest crop of an allowed aspect ratio: two int64 [n]."""
+        aspect = width / height
+        narrow, wide = aspect < self.ratio[0], aspect > self.ratio[1]
         w = np.where(wide, np.round(height * self.ratio[1]), width).astype(np.int64)
         h = np.where(narrow, np.round(width / self.ratio[0]), height).astype(np.int64)
         return w, h
@@ -174,12 +187,15 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle of the picture, resized before: the usual view for evaluation.
+    """The centre of the image, optionally after a resize: the usual view for evaluation.
 
     Attributes:
-        size: Height and width of the result, or one number for both.
-        resize: First resize the picture so that its shorter side is this; None takes it as it is, and then every
-            picture must be at least as large as the result.
+        size: Height and width of the result in pixels, or one number for both.
+        resize: Length in pixels to which the shorter side of the image is resized first. With None
+            the image is not resized, and must be at least as large as the result.
+
+    Raises:
+        OptionError: An attribute is invalid, or the crop is larger than ``resize``.
 
     >>> CenterCrop(224, resize=256).shape
     (224, 224)
@@ -189,51 +205,56 @@ class CenterCrop:
     resize: int | None = None
 
     def __post_init__(self) -> None:
-        size = _pair(self.size, "size")
+        size = _height_and_width(self.size)
         if self.resize is not None and not _is_side(self.resize):
             raise OptionError(f"resize={self.resize!r}; allowed are a number of pixels, for the shorter side, and None")
         if self.resize is not None and max(size) > self.resize:
             raise OptionError(
-                f"CenterCrop({self.size}, resize={self.resize}): the crop is larger than the resized picture may be; "
+                f"CenterCrop({self.size}, resize={self.resize}): the crop may be larger than the resized image; "
                 f"allowed are resize={max(size)} and more, or a smaller crop"
             )
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of the result."""
-        return _pair(self.size, "size")
+        """Height and width of the result in pixels."""
+        return _height_and_width(self.size)
 
     @property
     def draws(self) -> int:
-        """Nothing is random."""
+        """Number of random numbers per image: 0."""
         return 0
 
     @property
     def least(self) -> tuple[int, int]:
-        """Without a resize, the picture must hold the crop."""
+        """Smallest allowed height and width of an image: those of the crop, unless the image is resized."""
         return (1, 1) if self.resize else self.shape
 
     def regions(
         self,
         width: NDArray[np.int64],
         height: NDArray[np.int64],
-        u: NDArray[np.float64],  # noqa: ARG002 - the protocol's
+        u: NDArray[np.float64],  # noqa: ARG002 - required by the protocol
     ) -> Regions:
-        """Return the middle of each picture."""
+        """Return the central region of each image, see `View.regions`; ``u`` is not used."""
         n = len(width)
-        resized = _short_side(width, height, self.resize) if self.resize else np.stack([height, width], axis=1)
+        full = np.stack([height, width], axis=1)
+        resized = _resize_shorter_side(width, height, self.resize) if self.resize else full
         size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         corner = np.round((resized - size) / 2.0).astype(np.int64)
-        return Regions(_whole(width, height), resized, corner, size, np.zeros(n, np.bool_))
+        return Regions(_full_box(width, height), resized, corner, size, np.zeros(n, np.bool_))
 
 
 @dataclass(frozen=True)
 class Resize:
-    """The whole picture, resized.
+    """The whole image, resized.
 
     Attributes:
-        size: (height, width), or one number for the shorter side: then the longer side differs from picture to
-            picture, and a batch is a list of tensors unless they agree.
+        size: (height, width) in pixels, or one number for the shorter side. With one number the
+            longer side differs from image to image, and a batch is a list of tensors unless all
+            have the same size.
+
+    Raises:
+        OptionError: ``size`` is invalid.
 
     >>> Resize((128, 128)).shape, Resize(128).shape
     ((128, 128), None)
@@ -242,45 +263,52 @@ class Resize:
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        _pair(self.size, "size")
+        _height_and_width(self.size)
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """Height and width of the result, None where it keeps its shape."""
-        return None if _is_side(self.size) else _pair(self.size, "size")
+        """Height and width of the result in pixels, or None if they differ from image to image."""
+        return None if _is_side(self.size) else _height_and_width(self.size)
 
     @property
     def draws(self) -> int:
-        """Nothing is random."""
+        """Number of random numbers per image: 0."""
         return 0
 
     @property
     def least(self) -> tuple[int, int]:
-        """Any picture will do."""
+        """Smallest allowed height and width of an image: (1, 1)."""
         return (1, 1)
 
     def regions(
         self,
         width: NDArray[np.int64],
         height: NDArray[np.int64],
-        u: NDArray[np.float64],  # noqa: ARG002 - the protocol's
+        u: NDArray[np.float64],  # noqa: ARG002 - required by the protocol
     ) -> Regions:
-        """Return the whole of each picture."""
+        """Return the whole area of each image as its region, see `View.regions`; ``u`` is not used."""
         n = len(width)
         if self.shape is None:
-            size = _short_side(width, height, _pair(self.size, "size")[0])
+            size = _resize_shorter_side(width, height, _height_and_width(self.size)[0])
         else:
             size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
-        return Regions(_whole(width, height), size, np.zeros((n, 2), np.int64), size, np.zeros(n, np.bool_))
+        return Regions(_full_box(width, height), size, np.zeros((n, 2), np.int64), size, np.zeros(n, np.bool_))
 
 
-def _whole(width: NDArray[np.int64], height: NDArray[np.int64]) -> NDArray[np.int64]:
+def _full_box(width: NDArray[np.int64], height: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the box of each whole image: int64 [n, 4], left, top, width and height."""
     zero = np.zeros_like(width)
     return np.stack([zero, zero, width, height], axis=1)
 
 
-def _short_side(width: NDArray[np.int64], height: NDArray[np.int64], side: int) -> NDArray[np.int64]:
-    """Return (height, width) with the shorter side ``side``, the longer one cut to whole pixels as torchvision does."""
+def _resize_shorter_side(width: NDArray[np.int64], height: NDArray[np.int64], side: int) -> NDArray[np.int64]:
+    """Return the image sizes after the shorter side is resized to ``side`` pixels.
+
+    The longer side is rounded down, as in torchvision.
+
+    Returns:
+        int64 [n, 2], height and width.
+    """
     short = np.minimum(width, height)
     resized = np.stack([height, width], axis=1) * side // short[:, None]
     return np.asarray(resized, np.int64)

@@ -38,7 +38,7 @@ def examine_dataset(dataset: str, *, memory_bytes: int, cache: CacheOptions) -> 
 
 def _check_indexes(shards: ShardSet) -> Finding:
     reasons = []
-    for number in range(len(shards.places)):
+    for number in range(len(shards.locations)):
         try:
             shards.index(number, keep=False)
         except (WdsToolsError, OSError) as error:
@@ -46,12 +46,12 @@ def _check_indexes(shards: ShardSet) -> Finding:
     if reasons:
         more = f" (and {len(reasons) - 1:,} more)" if len(reasons) > 1 else ""
         return Finding("indexes", "problem", f"{reasons[0]}{more}", "wds-tools verify tells what else is damaged")
-    return Finding("indexes", "ok", f"{counted(len(shards.places), 'index', 'indexes')} read, checksums right")
+    return Finding("indexes", "ok", f"{counted(len(shards.locations), 'index', 'indexes')} read, checksums right")
 
 
 def _check_files(shards: ShardSet) -> Iterator[Finding]:
     """Compare the lengths of local shards with the manifest."""
-    local = [place for place in shards.places if not is_url(place.store.folder)]
+    local = [place for place in shards.locations if not is_url(place.store.folder)]
     if not local:
         return
     bad = [

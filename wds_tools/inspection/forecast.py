@@ -14,7 +14,7 @@ from wds_tools.format.index import NO_LABEL
 from wds_tools.loading.autoscale import slots_for
 from wds_tools.options import check_counts, check_seconds
 from wds_tools.order.planner import Cursor, EpochPlan, Tail, World
-from wds_tools.order.quality import WANTED_QUALITY, Measured, measure, predicted, window_for, window_of
+from wds_tools.order.quality import DEFAULT_QUALITY, MeasuredOrder, measure_order, predicted, window_for, window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.reading.select import Choice, labels_of
 from wds_tools.reading.shardset import ShardSet
@@ -69,7 +69,7 @@ class Forecast:
     window_samples: int
     window_bytes: int
     quality: float
-    measured: Measured | None
+    measured: MeasuredOrder | None
     window_for_wanted: int | None
     read_bytes_per_node: int
     read_twice: float
@@ -144,7 +144,7 @@ def forecast(
             f"a step of {global_batch:,} samples is more than the {order.samples:,} of an epoch: take a smaller "
             "batch, or tail='pad'"
         )
-    wanted = window_for(WANTED_QUALITY, batch=global_batch, block=block)
+    wanted = window_for(DEFAULT_QUALITY, batch=global_batch, block=block)
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
     share, twice = _reading(order, per_node=per_node, nodes=nodes, batch_size=batch_size, tail=tail)
@@ -195,9 +195,9 @@ def _factors(order: Order, classes: Sequence[str]) -> dict[str, float] | None:
     return {names.get(n, str(n)): factor for n, factor in enumerate(order.selection.balance.factors.tolist())}
 
 
-def _measured(shards: ShardSet, order: Order, global_batch: int) -> Measured | None:
+def _measured(shards: ShardSet, order: Order, global_batch: int) -> MeasuredOrder | None:
     labels = labels_to_measure(shards, order, global_batch)
-    return None if labels is None else measure(order, labels, batch=global_batch, epochs=epochs_to_measure(order))
+    return None if labels is None else measure_order(order, labels, batch=global_batch, epochs=epochs_to_measure(order))
 
 
 def epochs_to_measure(order: Order) -> int:
@@ -298,11 +298,11 @@ def _quality_text(told: Forecast) -> str:
     if told.measured:
         text += f", {told.measured.quality:.2f} measured on the labels"
     if told.window_for_wanted:
-        text += f"; {WANTED_QUALITY} takes shuffle={told.window_for_wanted} (samples), or packing again"
+        text += f"; {DEFAULT_QUALITY} takes shuffle={told.window_for_wanted} (samples), or packing again"
     return text
 
 
-def _spread_text(measured: Measured) -> str:
+def _spread_text(measured: MeasuredOrder) -> str:
     return (
         f"comes from {measured.shards_per_batch:,.0f} shards and {measured.blocks_per_batch:,.0f} blocks "
         f"(full shuffle: {measured.shards_full:,.0f} and {measured.blocks_full:,.0f})"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wds_tools.inspection.forecast import Forecast, epochs_to_measure, labels_to_measure, order_of
 from wds_tools.inspection.svg import Bars, Plot, Series, draw, human
-from wds_tools.order.quality import LEAST_WINDOW, measured_quality, predicted
+from wds_tools.order.quality import MIN_WINDOW, measured_quality, predicted
 from wds_tools.order.sequence import SEGMENT_SAMPLES, Order
 from wds_tools.reading.select import Choice
 from wds_tools.reading.shardset import ShardSet
@@ -91,7 +91,7 @@ def _thinned(places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _quality_panel(shards: ShardSet, told: Forecast, order: Order) -> Plot:
-    chosen = told.window_samples or LEAST_WINDOW
+    chosen = told.window_samples or MIN_WINDOW
     ends = (max(1.0, min(chosen / 64, told.global_batch)), max(chosen * 16.0, 4.0 * (told.window_for_wanted or 0)))
     halves = (told.block_samples, max(1, told.block_samples // 2), 2 * told.block_samples, 4 * told.block_samples)
     series = quality_curves(dict.fromkeys(halves), ends, batch=told.global_batch)

@@ -28,7 +28,7 @@ from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS, make_record
 from wds_tools.images import native
 from wds_tools.images.decode import DeepPixels, Pixels, decode_rgb, decode_stored
-from wds_tools.images.resize import render
+from wds_tools.images.resize import render_region
 from wds_tools.images.views import Regions, View
 from wds_tools.loading.bad_samples import is_about_data
 from wds_tools.order.keyed_random import key_of, uniform
@@ -99,7 +99,7 @@ class Assembler:
 
     def expect(self, ids: NDArray[np.int64]) -> None:
         """Start reading what a later batch needs."""
-        self.reader.expect(ids)
+        self.reader.read_ahead(ids)
 
     def layout(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> Layout | None:
         """Return how images lie in a batch, or None if the transform returns no tensors.
@@ -199,7 +199,7 @@ class Assembler:
         least_h, least_w = view.least
         small = np.flatnonzero((height < least_h) | (width < least_w))
         if len(small):
-            shard, key = rows.where(int(small[0]))
+            shard, key = rows.shard_and_key(int(small[0]))
             raise OptionError(
                 f"{view} is larger than an image of {width[small[0]]}x{height[small[0]]}: "
                 "take a smaller view, or resize first (CenterCrop(size, resize=...))",
@@ -228,7 +228,7 @@ class Assembler:
         try:
             result = _call(transform, image, key_of("transform", self.recipe.seed, epoch, position))
         except BaseException as error:
-            shard, key = rows.where(i)
+            shard, key = rows.shard_and_key(i)
             if _would_go_unseen(error):
                 raise TransformError(
                     f"transform= raised {error!r}, which would end a process or an iteration without a word: "
@@ -241,7 +241,7 @@ class Assembler:
         if out is None:
             return result
         if not isinstance(result, torch.Tensor) or result.shape != out.shape[1:] or result.dtype != out.dtype:
-            shard, key = rows.where(i)
+            shard, key = rows.shard_and_key(i)
             got = f"{tuple(result.shape)} {result.dtype}" if isinstance(result, torch.Tensor) else type(result)
             raise OptionError(
                 f"transform= returned {got}; for the first sample it returned {tuple(out.shape[1:])} {out.dtype}: "
@@ -280,7 +280,7 @@ def _pictures(rows: Rows, regions: Regions | None, pixels: Pixels | None) -> lis
         if regions is None:
             pictures[i] = cut.transpose(2, 0, 1).copy()
         else:
-            pictures[i] = render(cut, regions, i, boxes[i], pictures[i])
+            pictures[i] = render_region(cut, regions, i, boxes[i], pictures[i])
     return pictures
 
 
@@ -288,7 +288,7 @@ def _made_natively(
     data: list[memoryview], kinds: list[str], turns: list[int], regions: Regions, pixels: Pixels
 ) -> list[bool]:
     """Make what the compiled path takes, and tell which pictures those are."""
-    if not native.is_used():
+    if not native.is_enabled():
         return [False] * len(data)
     if set(kinds) == {"npy"}:
         return [native.copy_pixels(data, regions, pixels)] * len(data)
@@ -300,7 +300,7 @@ def _made_natively(
 
 
 def _placed(error: DecodeError, rows: Rows, i: int) -> DecodeError:
-    shard, key = rows.where(i)
+    shard, key = rows.shard_and_key(i)
     return DecodeError(str(error), shard=shard, key=key)
 
 
@@ -308,7 +308,7 @@ def _labels(rows: Rows) -> NDArray[np.int64]:
     labels = rows.gather("label")
     missing = np.flatnonzero(labels == NO_LABEL)
     if len(missing):
-        shard, key = rows.where(int(missing[0]))
+        shard, key = rows.shard_and_key(int(missing[0]))
         raise MissingFieldError("the sample has no class number in its field 'cls'", shard=shard, key=key)
     return labels
 
@@ -321,7 +321,7 @@ def _field(rows: Rows, name: str) -> Any:
         return [_stored_image(rows, i, piece) for i, piece in enumerate(data)]
     values = []
     for i, piece in enumerate(data):
-        shard, key = rows.where(i)
+        shard, key = rows.shard_and_key(i)
         values.append(decode_field(name, bytes(piece), shard=shard, key=key))
     return values
 

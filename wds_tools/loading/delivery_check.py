@@ -89,7 +89,7 @@ class Witness:
         assert board is not None
         account.mine += tally(step.ids[step.valid & ~replaced])
         account.replaced += tally(step.ids[step.valid & replaced])
-        account.whole += step.whole
+        account.whole += step.global_tally
         account.steps += 1
         if not account.finished:
             return

@@ -9,7 +9,7 @@ from wds_tools.errors import LoaderError, ResumeError
 from wds_tools.images import native
 from wds_tools.loading.request import Opened, check_plan
 from wds_tools.order import planner
-from wds_tools.order.planner import Course, Cursor, EpochPlan, Tail
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
 
 _log = logging.getLogger("wds_tools")
 _NEWER = "a newer one was started, and a loader has one at a time"
@@ -28,7 +28,7 @@ class Epochs:
         self.batch_size = batch_size
         self._opened = opened
         self._tail: Tail = tail
-        self._course = Course(opened.order)
+        self._orders = EpochOrders(opened.order)
         self._cursor = Cursor()  # what has been consumed
         self._start: Cursor | None = Cursor()  # where the next iteration starts; None: at the next epoch
         self._begun = -1  # epoch of the last iteration
@@ -51,7 +51,7 @@ class Epochs:
     @property
     def samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return self._course.of(self._cursor.epoch).samples
+        return self._orders.of(self._cursor.epoch).samples
 
     def begin(self, *, is_counted: bool = True) -> EpochPlan:
         """Return the plan of the epoch that starts now, or of the rest of one after a resume.
@@ -117,25 +117,25 @@ class Epochs:
                 "it has come: save the state in an epoch that is read from the loader itself, or resume with "
                 "loader.load_state_dict() instead of skipping batches"
             )
-        state = planner.state_dict(self._course.of(self._cursor.epoch), self._cursor)
-        return {**state, "trainer_epoch": self._trainer_epoch, "compiled": native.is_used()}
+        state = planner.state_dict(self._orders.of(self._cursor.epoch), self._cursor)
+        return {**state, "trainer_epoch": self._trainer_epoch, "compiled": native.is_enabled()}
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
         """Go on where a state was taken; see `planner.resume`."""
-        self._course, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
+        self._orders, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
         self._start = self._cursor
         self._trainer_epoch = state.get("trainer_epoch")
         _warn_of_other_pixels(state.get("compiled"))
         self._is_loaded = self._is_counted = True
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
-        order = self._course.of(cursor.epoch)
+        order = self._orders.of(cursor.epoch)
         return EpochPlan(order, cursor, self._opened.ranks.find().world, self.batch_size, self._tail)
 
 
 def _warn_of_other_pixels(compiled: bool | None) -> None:
     """Warn if the state was saved with the compiled module and this process has none, or the reverse."""
-    if compiled is None or compiled == native.is_used():
+    if compiled is None or compiled == native.is_enabled():
         return
     then, now = ("with", "without") if compiled else ("without", "with")
     _log.warning(

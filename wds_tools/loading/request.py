@@ -161,7 +161,7 @@ def _is_fraction(subset: Subset | None) -> bool:
 
 
 def _block_of_each_shard(parts: Sequence[Part]) -> NDArray[np.int64]:
-    return np.repeat([part.block for part in parts], [len(part.shards.places) for part in parts])
+    return np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
 
 
 def _check_view(view: View, shards: ShardSet) -> None:

@@ -1,1 +1,1 @@
-"""Which sample comes when, on which rank: arithmetic over counts and seeds. No input or output."""
+"""The order of samples, and their distribution over ranks: arithmetic on counts and seeds. No I/O."""

@@ -1,9 +1,10 @@
-"""Randomness that is a function of its key: no state, no order, the same on any machine.
+"""Counter-based random numbers and permutations: stateless functions of a key, the same on any machine.
 
-Every random number here is a hash of (key, counter), so that the draws of sample 7 need not wait for those of
-sample 6, and a worker needs no generator of its own. The hash is SplitMix64's finaliser (Steele, Lea, Flood:
-Fast Splittable Pseudorandom Number Generators, OOPSLA 2014); the permutation is a Feistel network over the
-smallest even-bit domain, walked until it falls inside (Black, Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
+Every random number is a hash of (key, counter). So the numbers for sample 7 do not depend on those
+for sample 6, and workers need no generator. The hash is the finaliser of SplitMix64 (Steele, Lea,
+Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). The permutation is a Feistel
+network over the smallest domain with an even number of bits, with cycle walking for values outside
+the range (Black, Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_ROUNDS = 6  # four pass for cryptographers with ideal rounds; two more cost little and cover a plain hash
+_ROUNDS = 6  # cryptographers need four rounds of ideal functions; two more make up for a simple hash
 
 
 def key_of(*parts: int | str) -> int:
-    """Return a 64-bit key for a list of names and numbers, such as a seed, an epoch and a purpose.
+    """Return a 64-bit key for names and numbers, such as a purpose, a seed and an epoch.
 
     >>> key_of("order", 0, 1) == key_of("order", 0, 1) != key_of("order", 1, 0)
     True
@@ -28,7 +29,7 @@ def key_of(*parts: int | str) -> int:
 
 
 def hashes(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return one 64-bit hash per counter; the shape is that of ``counters``."""
+    """Return a 64-bit hash of each counter: uint64, in the shape of ``counters``."""
     x = (counters.astype(np.uint64) + np.uint64(1)) * _GOLDEN + np.uint64(key)
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
@@ -36,34 +37,42 @@ def hashes(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def uniform(key: int, positions: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Return ``count`` numbers in [0, 1) for each of n positions: float64 [n, count]."""
-    counters = positions[:, None] * np.int64(count) + np.arange(count)  # [n, count], no two alike
+    """Return ``count`` random numbers in [0, 1) for each of n positions: float64 [n, count]."""
+    counters = positions[:, None] * np.int64(count) + np.arange(count)  # [n, count], all distinct
     return (hashes(key, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permute(key: int, n: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Apply a pseudo-random permutation of 0 .. n-1, chosen by ``key``, to each value.
+    """Apply the pseudo-random permutation of 0 .. n-1 that belongs to ``key`` to each value.
+
+    Args:
+        key: 64-bit key, see `key_of`.
+        n: Size of the domain.
+        values: int64, values in 0 .. n-1.
+
+    Returns:
+        int64, in the shape of ``values``.
 
     >>> permute(5, 4, np.arange(4)).tolist() != [0, 1, 2, 3], sorted(permute(5, 4, np.arange(4)).tolist())
     (True, [0, 1, 2, 3])
     """
-    return _walk(key, n, values, range(_ROUNDS))
+    return _cycle_walk(key, n, values, range(_ROUNDS))
 
 
 def unpermute(key: int, n: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Undo `permute`."""
-    return _walk(key, n, values, range(_ROUNDS - 1, -1, -1))
+    """Return the inverse of `permute` for the same ``key`` and ``n``."""
+    return _cycle_walk(key, n, values, range(_ROUNDS - 1, -1, -1))
 
 
-def _walk(key: int, n: int, values: NDArray[np.int64], rounds: range) -> NDArray[np.int64]:
-    """Encipher until every value lies in 0 .. n-1 again: at most four times as long as one pass, on average."""
+def _cycle_walk(key: int, n: int, values: NDArray[np.int64], rounds: range) -> NDArray[np.int64]:
+    """Apply the Feistel network until every value lies in 0 .. n-1: on average at most four times."""
     half = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
     result = _feistel(key, half, values.astype(np.uint64), rounds)
     outside = np.flatnonzero(result >= n)
     while len(outside):
-        again = _feistel(key, half, result[outside], rounds)
-        result[outside] = again
-        outside = outside[again >= n]
+        next_values = _feistel(key, half, result[outside], rounds)
+        result[outside] = next_values
+        outside = outside[next_values >= n]
     return result.astype(np.int64)
 
 

@@ -1,9 +1,9 @@
-"""Several datasets in fixed proportions: one canonical sequence made of theirs. Arithmetic.
+"""Several datasets in fixed proportions, merged into one canonical sequence. No I/O.
 
-Which dataset a position takes its sample from is a pattern of whole numbers that repeats: weights 0.7 and 0.3 have a
-pattern of ten places. After any number of positions each dataset has had its share to within one sample (Tijdeman:
-The chairman assignment problem, Discrete Mathematics 32, 1980), so a batch in which the shares are whole numbers has
-exactly these.
+A repeating pattern assigns a dataset to each position. Weights 0.7 and 0.3 have a pattern of length
+ten. Up to any position, the number of samples from each dataset differs from its exact share by less
+than one (Tijdeman: The chairman assignment problem, Discrete Mathematics 32, 1980). So a batch whose
+size is a multiple of the pattern's length has exactly the requested proportions.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ Stop = Literal["first_exhausted", "all_exhausted"]
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Several datasets, to be given to `make_loader` or `StreamingDataset` in place of one.
+    """Several datasets, for `make_loader` or `StreamingDataset` in place of one.
 
     Attributes:
         datasets: Folders, URLs, manifests or patterns.
-        weights: Share of each in every batch; they need not sum to 1.
-        stop: When an epoch ends: ``"first_exhausted"``, before any sample comes twice, or ``"all_exhausted"``, when
-            each dataset has been seen whole; smaller ones start over in the meantime.
+        weights: Share of each dataset in every batch; the shares need not sum to 1.
+        stop: End of an epoch. ``"first_exhausted"``: when a dataset has no more samples, so that no
+            sample repeats. ``"all_exhausted"``: when each dataset was read completely; smaller ones
+            start again.
 
     Raises:
-        OptionError: Weights that are not one positive number for each dataset, or another stop rule.
+        OptionError: There is not one positive weight for each dataset, or ``stop`` is unknown.
 
     Example::
 
@@ -51,18 +52,24 @@ class Mixture:
     stop: Stop = "first_exhausted"
 
     def __post_init__(self) -> None:
-        good = [math.isfinite(weight) and weight > 0 for weight in self.weights]
-        if isinstance(self.datasets, str | os.PathLike) or not good or len(good) != len(self.datasets) or not all(good):
+        valid = [math.isfinite(weight) and weight > 0 for weight in self.weights]
+        is_list = not isinstance(self.datasets, str | os.PathLike)
+        if not is_list or not valid or len(valid) != len(self.datasets) or not all(valid):
             raise OptionError(
                 f"Mixture of {self.datasets!r} with weights={self.weights!r}; "
-                "expected a list of datasets, and a number above 0 for each"
+                "expected a list of datasets, and a number above 0 for each of them"
             )
         if self.stop not in ("first_exhausted", "all_exhausted"):
             raise OptionError(f"stop={self.stop!r}; allowed are 'first_exhausted' and 'all_exhausted'")
 
 
 def whole_shares(weights: Sequence[float]) -> list[int]:
-    """Return the smallest whole numbers in the proportion of the weights, as far as `MAX_PERIOD` allows.
+    """Return the smallest whole numbers in the proportion of the weights.
+
+    If their sum would exceed `MAX_PERIOD`, the proportion is approximated by shares of `MAX_PERIOD`.
+
+    Raises:
+        OptionError: A weight is smaller than one part in `MAX_PERIOD`.
 
     >>> whole_shares([0.7, 0.3]), whole_shares([1, 1, 2])
     ([7, 3], [1, 1, 2])
@@ -75,33 +82,45 @@ def whole_shares(weights: Sequence[float]) -> list[int]:
         return [int(part * period) for part in parts]
     shares = apportion(MAX_PERIOD, np.array(weights, np.float64))
     if not shares.all():
-        raise OptionError(f"weights={list(weights)!r}; allowed are shares of 1 in {MAX_PERIOD:,} and more")
+        raise OptionError(f"weights={list(weights)!r}; allowed are shares of at least 1 in {MAX_PERIOD:,}")
     return [int(share) for share in shares // math.gcd(*shares.tolist())]
 
 
 def pattern_of(shares: Sequence[int]) -> NDArray[np.int64]:
-    """Return which part each place of a period takes: int64 [sum of shares], by Tijdeman's rule."""
+    """Return the number of the dataset at each position of a period, by Tijdeman's algorithm.
+
+    Args:
+        shares: Whole numbers, one per dataset.
+
+    Returns:
+        int64 [sum of shares].
+    """
     period, slack = sum(shares), max(1, 2 * len(shares) - 2)
-    taken = [0] * len(shares)
+    counts = [0] * len(shares)
     pattern = []
-    for place in range(1, period + 1):
-        # In units of 1 / (period * slack): how far each part is behind its share if it is passed over now.
-        behind = [slack * (place * share - period * count) for share, count in zip(shares, taken, strict=True)]
+    for position in range(1, period + 1):
+        # How far each dataset falls behind its share if it is not chosen now, in units of 1 /
+        # (period * slack).
+        behind = [slack * (position * share - period * count) for share, count in zip(shares, counts, strict=True)]
         ready = [part for part, lag in enumerate(behind) if lag >= period] or [int(np.argmax(behind))]
-        # The one whose share runs furthest ahead of it soonest.
+        # The dataset with the earliest deadline: the one that would be the first to fall too far
+        # behind.
         chosen = min(ready, key=lambda part: Fraction(period * slack - period - behind[part], shares[part]))
-        taken[chosen] += 1
+        counts[chosen] += 1
         pattern.append(chosen)
     return np.array(pattern, np.int64)
 
 
 class MixtureOrder:
-    """The canonical sequences of a mixture; to the planner it is an `Order`.
+    """The canonical sequences of a mixture, one per epoch. The planner uses it like an `Order`.
 
     Args:
-        parts: The orders of the datasets.
-        shares: Whole numbers, one for each.
-        stop: When an epoch ends.
+        parts: Orders of the datasets.
+        shares: Share of each dataset as a whole number, see `whole_shares`.
+        stop: End of an epoch, see `Mixture`.
+
+    Raises:
+        OptionError: The mixture has no samples.
     """
 
     selection = None
@@ -120,18 +139,19 @@ class MixtureOrder:
         self._first_id = np.concatenate([[0], np.cumsum([part.stored for part in parts])]).astype(np.int64)
         self._period = sum(shares)
         self._pattern = pattern_of(shares)
-        taken = [np.cumsum(self._pattern == number) for number in range(len(parts))]
-        self._taken = np.stack([np.concatenate([[0], counts]) for counts in taken])  # [parts, period + 1]
+        counts = [np.cumsum(self._pattern == number) for number in range(len(parts))]
+        # [parts, period + 1], samples of each part before each position of the pattern
+        self._counts = np.stack([np.concatenate([[0], part_counts]) for part_counts in counts])
         if stop == "first_exhausted":
-            self.samples = min(self._place(number, part.samples) for number, part in enumerate(parts))
+            self.samples = min(self._position_of(number, part.samples) for number, part in enumerate(parts))
         else:
-            self.samples = max(self._place(number, part.samples - 1) + 1 for number, part in enumerate(parts))
+            self.samples = max(self._position_of(number, part.samples - 1) + 1 for number, part in enumerate(parts))
         if not self.samples:
-            raise OptionError("the mixture has no samples")
+            raise OptionError("the mixture has no samples; use datasets that are not empty")
 
     @property
     def once(self) -> bool:
-        """Whether no sample comes twice in an epoch."""
+        """Whether no sample repeats within an epoch."""
         return self.stop == "first_exhausted" and all(part.once for part in self.parts)
 
     @property
@@ -140,51 +160,66 @@ class MixtureOrder:
         return any(self.window)
 
     def like(self, *, window: Sequence[int], block: Sequence[int], lanes: int) -> MixtureOrder:
-        """Return the order of the same mixture with other windows, blocks and number of lanes."""
+        """Return the order of the same mixture with other windows, blocks and number of lanes.
+
+        Args:
+            window: Shuffle window of each dataset, in samples.
+            block: Samples per block of each dataset.
+            lanes: Number of lanes.
+        """
         parts = [
-            part.like(window=its_window, block=its_block, lanes=lanes)
-            for part, its_window, its_block in zip(self.parts, window, block, strict=True)
+            part.like(window=part_window, block=part_block, lanes=lanes)
+            for part, part_window, part_block in zip(self.parts, window, block, strict=True)
         ]
         return MixtureOrder(parts, self.shares, self.stop)
 
     def ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions ``start`` to ``stop`` of an epoch; ids count through all datasets."""
+        """Return the sample ids at positions ``start`` to ``stop`` of an epoch: int64 [stop - start].
+
+        Ids count through all datasets in the order of the mixture.
+        """
         return self.slice(epoch, start, stop)[0]
 
     def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-        """Return the ids at positions ``start`` to ``stop`` of an epoch, and the lane of each."""
-        whose = self._pattern[np.arange(start, stop) % self._period]
-        ids, lanes = np.empty(len(whose), np.int64), np.empty(len(whose), np.int16)
+        """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
+        part_of = self._pattern[np.arange(start, stop) % self._period]
+        ids, lanes = np.empty(len(part_of), np.int64), np.empty(len(part_of), np.int16)
         for number in range(len(self.parts)):
-            mine = whose == number
-            ids[mine], lanes[mine] = self._part(number, epoch, self._before(number, start), self._before(number, stop))
+            mask = part_of == number
+            first, last = self._count_before(number, start), self._count_before(number, stop)
+            ids[mask], lanes[mask] = self._slice_part(number, epoch, first, last)
         return ids, lanes
 
-    def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - an Order's answer depends on it
-        """Return None: which samples an epoch holds cannot be told without computing it."""
+    def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of Order.tally
+        """Return None: the samples of an epoch are known only after its order is computed."""
         return None
 
-    def _part(self, number: int, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-        """Return samples ``start`` to ``stop`` of a dataset in an epoch of the mixture: several passes, perhaps."""
+    def _slice_part(
+        self, number: int, epoch: int, start: int, stop: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+        """Return ids and lanes of samples ``start`` to ``stop`` that one dataset contributes to an epoch.
+
+        They may extend over several passes through that dataset.
+        """
         part = self.parts[number]
-        passes = -(-self._before(number, self.samples) // part.samples)
+        passes = -(-self._count_before(number, self.samples) // part.samples)
         ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
         while start < stop:
-            turn, first = divmod(start, part.samples)
+            pass_number, first = divmod(start, part.samples)
             last = min(part.samples, first + stop - start)
-            its_ids, its_lanes = part.slice(epoch * passes + turn, first, last)
-            ids.append(its_ids + self._first_id[number])
-            lanes.append(its_lanes)
+            part_ids, part_lanes = part.slice(epoch * passes + pass_number, first, last)
+            ids.append(part_ids + self._first_id[number])
+            lanes.append(part_lanes)
             start += last - first
         return np.concatenate(ids), np.concatenate(lanes)
 
-    def _before(self, number: int, position: int) -> int:
-        """Return how many samples a dataset has given before a position."""
+    def _count_before(self, number: int, position: int) -> int:
+        """Return the number of samples from one dataset before a position of the mixture."""
         periods, rest = divmod(position, self._period)
-        return periods * self.shares[number] + int(self._taken[number][rest])
+        return periods * self.shares[number] + int(self._counts[number][rest])
 
-    def _place(self, number: int, count: int) -> int:
-        """Return the position at which a dataset gives its sample ``count``, counted from 0."""
+    def _position_of(self, number: int, count: int) -> int:
+        """Return the position in the mixture of a dataset's sample ``count``, counted from 0."""
         periods, rest = divmod(count, self.shares[number])
         return periods * self._period + int(np.flatnonzero(self._pattern == number)[rest])
 

@@ -1,7 +1,9 @@
-"""Who takes which samples of the canonical sequence, and where an epoch stands. Arithmetic; no files, no torch.
+"""Distribution of the canonical sequence over ranks, and the state to resume from. No I/O, no torch.
 
-Global step g takes the next ``world_size * batch_size`` samples of the sequence, and the ranks divide them so that each
-keeps its lanes. All ranks take the same number of steps, and the set of samples of a step does not depend on the ranks.
+Each global step takes the next ``world_size * batch_size`` samples of the sequence. The ranks
+divide them so that each rank reads from the same lanes in every step. All ranks take the same
+number of steps, and the samples of a step do not depend on the number of ranks, only on their
+product with the batch size.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Which data-parallel rank of how many this process is."""
+    """The data-parallel rank of this process, and the number of ranks.
+
+    Raises:
+        OptionError: ``rank`` is not in the range 0 to ``world_size - 1``.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -35,13 +41,13 @@ class World:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise OptionError(
                 f"rank={self.rank} of world_size={self.world_size}: "
-                "allowed are world_size of 1 and more, and ranks from 0 to world_size - 1"
+                "allowed are a world_size of at least 1, and ranks from 0 to world_size - 1"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where reading stands: the first ``position`` samples of ``epoch`` have been consumed."""
+    """Progress of training: the first ``position`` samples of ``epoch`` have been consumed."""
 
     epoch: int = 0
     position: int = 0
@@ -49,29 +55,36 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's part of one global step.
+    """The part of one rank in one global step.
 
     Attributes:
-        number: Of the step, counted from where its plan starts.
-        positions: int64 [batch], places in the canonical sequence; those beyond its end are padding.
+        number: Number of the step, counted from the start of its plan.
+        positions: int64 [batch], positions in the canonical sequence; those beyond its end are padding.
         ids: int64 [batch], sample ids.
         valid: bool [batch], False for padding.
-        whole: Tally of the samples of the step over all ranks, padding left out.
+        global_tally: Tally of the samples of the step over all ranks, without padding.
     """
 
     number: int
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
-    whole: Tally
+    global_tally: Tally
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
     """The steps of one rank from a cursor to the end of its epoch.
 
-    Global step g takes the ``world_size * batch_size`` samples from ``cursor.position + g * world_size * batch_size``
-    on, and each rank its part of them: all ranks take the same number of steps.
+    Global step g takes ``world_size * batch_size`` samples, the first one at position
+    ``cursor.position + g * world_size * batch_size``. Each rank takes an equal part of them.
+
+    Attributes:
+        order: Order of the samples.
+        cursor: Start of the plan.
+        world: Rank and number of ranks.
+        batch_size: Samples per step and rank.
+        tail: Treatment of an incomplete last step: ``drop``, ``pad`` or ``mask``.
     """
 
     order: AnyOrder
@@ -90,37 +103,38 @@ class EpochPlan:
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
     def step(self, number: int) -> Step:
-        """Return step ``number`` of this rank."""
+        """Return step ``number`` of this rank, counted from the start of the plan."""
         epoch, samples, size = self.cursor.epoch, self.order.samples, self.global_batch
         start = self.cursor.position + number * size
         ids, lanes = self.order.slice(epoch, start, min(start + size, samples))
-        whole = tally(ids)
+        global_tally = tally(ids)
         while len(ids) < size:  # padding repeats the sequence from its start
-            more, its_lanes = self.order.slice(epoch, 0, min(size - len(ids), samples))
-            ids, lanes = np.concatenate([ids, more]), np.concatenate([lanes, its_lanes])
+            more_ids, more_lanes = self.order.slice(epoch, 0, min(size - len(ids), samples))
+            ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
         positions = np.arange(start, start + size)
-        mine = self._mine(lanes)
-        return Step(number, positions[mine], ids[mine], positions[mine] < samples, whole)
+        own = self._own_part(lanes)
+        return Step(number, positions[own], ids[own], positions[own] < samples, global_tally)
 
-    def _mine(self, lanes: NDArray[np.int16]) -> NDArray[np.int64]:
-        """Return which samples of a global step are this rank's: lane by lane, in equal parts."""
+    def _own_part(self, lanes: NDArray[np.int16]) -> NDArray[np.int64]:
+        """Return the indices of this rank's samples in a global step: an equal part, lane by lane."""
         by_lane = np.argsort(lanes, kind="stable")
         first = self.world.rank * self.batch_size
         return np.sort(by_lane[first : first + self.batch_size])
 
     def expected(self) -> Tally | None:
-        """Return what all ranks together deliver from the start of the epoch on, from the counts of the dataset alone.
+        """Return the tally of the samples that all ranks together must deliver.
 
-        None where the plan starts later, or the order cannot tell: then the steps' own tallies have to do.
+        The order is not computed for this. None if the plan does not start at the start of the
+        epoch, or if the order has no such tally. The caller then adds up the tallies of the steps.
         """
         if self.cursor.position:
             return None
-        whole = self.order.tally(self.cursor.epoch)
+        total = self.order.tally(self.cursor.epoch)
         end = min(len(self) * self.global_batch, self.order.samples)
-        return whole - tally(self.order.ids(self.cursor.epoch, end, self.order.samples)) if whole else None
+        return total - tally(self.order.ids(self.cursor.epoch, end, self.order.samples)) if total else None
 
     def cursor_after(self, number: int) -> Cursor:
-        """Return where the epoch stands once all ranks have consumed step ``number``."""
+        """Return the cursor after all ranks have consumed step ``number``."""
         position = self.cursor.position + (number + 1) * self.global_batch
         if number + 1 >= len(self):
             return Cursor(self.cursor.epoch + 1, 0)
@@ -128,12 +142,15 @@ class EpochPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """The orders of a run: that of a dataset as it was, until the epoch in which it was left is over, then as it is.
+class EpochOrders:
+    """The order of each epoch of a run.
+
+    If the dataset has grown since the state was saved, the interrupted epoch ends in the order of the
+    dataset as it was, and later epochs use the order of the dataset as it is.
 
     Attributes:
-        order: Of all epochs but one.
-        earlier: (epoch, order) of the epoch that was left before the dataset grew.
+        order: Order of all epochs but the interrupted one.
+        earlier: (epoch, order) of the epoch that was interrupted before the dataset grew, or None.
     """
 
     order: AnyOrder
@@ -145,7 +162,7 @@ class Course:
 
 
 def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
-    """Return a state: a few plain values, with no rank and no worker in it."""
+    """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
     return {
         "version": STATE_VERSION,
         "fingerprint": order.fingerprint,
@@ -166,64 +183,67 @@ def resume(
     *,
     prefix: Callable[[int], AnyOrder] | None = None,
     force: bool = False,
-) -> tuple[Course, Cursor]:
-    """Return the orders and the cursor of a state that belongs to this dataset and seed.
+) -> tuple[EpochOrders, Cursor]:
+    """Return the orders and the cursor of a state.
 
-    Window, block and lanes are the state's, whatever the loader's own are, so that the rest of the epoch is what it
-    would have been.
+    Window, block and lanes are those of the state, so that the rest of the epoch is the same as without
+    the interruption.
 
     Args:
-        state: What `state_dict` returned.
-        order: The loader's own.
-        prefix: Returns the order of the first shards of the dataset alone: by it a dataset that only grew is
-            recognised. The epoch that the state stands in ends without the new samples.
-        force: Take over epoch and position even of another dataset, selection, seed or version.
+        state: The return value of `state_dict`.
+        order: The order of the loader.
+        prefix: Returns the order of the first n shards of the dataset. It serves to recognise a dataset
+            that has only grown; the interrupted epoch then ends without the new samples.
+        force: Accept a state of another dataset, selection, seed or version.
 
     Raises:
-        ResumeError: It is no state, or of another version, dataset, selection or seed, with both values named.
+        ResumeError: ``state`` is not a loader state, or belongs to another version, dataset, selection
+            or seed. The message gives both values.
     """
     try:
-        numbers = {word: int(state[word]) for word in ("epoch", "position", "shards", "seed")}
-        shape: dict[str, Any] = {word: _whole(state[word]) for word in ("lanes", "window", "block")}
+        numbers = {key: int(state[key]) for key in ("epoch", "position", "shards", "seed")}
+        shape: dict[str, Any] = {key: _to_int(state[key]) for key in ("lanes", "window", "block")}
         cursor = Cursor(numbers["epoch"], numbers["position"])
         version, fingerprint, selection = state["version"], state["fingerprint"], state["selection"]
     except (KeyError, TypeError, ValueError) as error:
         raise ResumeError(
-            f"this is no loader state ({type(error).__name__}: {error}): give what loader.state_dict() returned"
+            f"this is not a loader state ({type(error).__name__}: {error}): pass the result of loader.state_dict()"
         ) from error
-    then: AnyOrder = order
+    saved_order: AnyOrder = order  # of the dataset as it was when the state was saved
     if fingerprint != order.fingerprint and prefix and 0 < numbers["shards"] < order.shards:
-        then = prefix(numbers["shards"])
-        then = then if then.fingerprint == fingerprint else order
+        saved_order = prefix(numbers["shards"])
+        saved_order = saved_order if saved_order.fingerprint == fingerprint else order
     if not force:
-        _refuse("format version", version, STATE_VERSION)
-        _refuse("dataset fingerprint", fingerprint, then.fingerprint)
-        _refuse("selection", selection, then.selection.digest if then.selection else None)
-        _refuse("seed", numbers["seed"], order.seed)
+        _check_equal("format version", version, STATE_VERSION)
+        _check_equal("dataset fingerprint", fingerprint, saved_order.fingerprint)
+        _check_equal("selection", selection, saved_order.selection.digest if saved_order.selection else None)
+        _check_equal("seed", numbers["seed"], order.seed)
         if order.shuffles != bool(np.any(shape["window"])):
             raise ResumeError(
                 f"the state is for a window of {shape['window']}, the loader has {order.window} (0 is shuffle=False): "
-                "make the loader with the shuffle of the state, or load it with force=True"
+                "create the loader with the same shuffle=, or load the state with force=True"
             )
-    if not (0 <= cursor.position < then.samples and cursor.epoch >= 0):
+    if not (0 <= cursor.position < saved_order.samples and cursor.epoch >= 0):
         raise ResumeError(
-            f"the state stands at epoch {cursor.epoch}, position {cursor.position:,} of {then.samples:,} samples: "
+            f"the state is at epoch {cursor.epoch}, position {cursor.position:,} of {saved_order.samples:,} samples: "
             f"it {'does not fit this dataset' if force else 'was damaged'}"
         )
-    grown = then is not order and cursor.position
+    has_grown = saved_order is not order and cursor.position
     try:
-        return Course(order.like(**shape), (cursor.epoch, then.like(**shape)) if grown else None), cursor
+        earlier = (cursor.epoch, saved_order.like(**shape)) if has_grown else None
+        return EpochOrders(order.like(**shape), earlier), cursor
     except (TypeError, ValueError) as error:
-        raise ResumeError(f"the state's window, block and lanes do not fit this dataset: {error}") from error
+        raise ResumeError(f"window, block and lanes of the state do not fit this dataset: {error}") from error
 
 
-def _whole(value: Any) -> int | list[int]:
+def _to_int(value: Any) -> int | list[int]:
     return [int(part) for part in value] if isinstance(value, list) else int(value)
 
 
-def _refuse(what: str, theirs: Any, ours: Any) -> None:
-    if theirs != ours:
+def _check_equal(what: str, in_state: Any, in_loader: Any) -> None:
+    if in_state != in_loader:
         raise ResumeError(
-            f"the state is for {what} {theirs}, the loader has {ours}: make the loader for what the state is of, "
-            "start an epoch with set_epoch(), or go on regardless with load_state_dict(state, force=True)"
+            f"the state is for {what} {in_state}, the loader has {in_loader}: create the loader with the settings of "
+            "the state, start an epoch with set_epoch(), or ignore the difference with "
+            "load_state_dict(state, force=True)"
         )

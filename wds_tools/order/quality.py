@@ -1,9 +1,9 @@
-"""How good a shuffle is: predicted before training, and measured on the labels.
+"""The quality of a shuffle: predicted from the window, or measured on the labels.
 
-Samples of one block are neighbours of the input. If the input is sorted they are of one class, and then a batch
-holds fewer classes than it would after a full shuffle. For a batch of B, blocks of b samples and a window of W, the
-variance of a batch's class counts is ``1 + (B - 1) b / W`` times that of a full shuffle. Quality is the inverse of
-that factor: 1 is as good as a full shuffle.
+The samples of a block were neighbours in the input. If the input is sorted by class, they belong to one
+class, and a batch has fewer classes than after a full shuffle. For batches of B samples, blocks of b
+samples and a window of W samples, the variance of the class counts of a batch is ``1 + (B - 1) b / W``
+times that of a full shuffle. Quality is the inverse of this factor: 1 is as good as a full shuffle.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.order.sequence import MAX_WINDOW, Order
 
-LEAST_WINDOW = 4096
-MOST_PACKED_WINDOW = 65_536  # of photographs 7 GB of page cache
-REUNIONS = 1.1  # of samples that shared a batch, times those that a full shuffle would bring together again
-WANTED_QUALITY = 0.9
-USUAL_BATCH = 256
+MIN_WINDOW = 4096
+MAX_PACKED_WINDOW = 65_536  # about 7 GB of page cache for photographs
+MAX_REPEATED_PAIRS = 1.1  # pairs that share a batch in two epochs, relative to a full shuffle
+DEFAULT_QUALITY = 0.9
+TYPICAL_BATCH = 256
 
 
 def predicted(*, batch: int, block: int, window: int, shuffled: bool) -> float:
-    """Return the quality that a window gives: for input sorted by class, or 1.0 for input that was shuffled.
+    """Return the predicted quality of a window: for input sorted by class, or 1.0 for shuffled input.
+
+    Args:
+        batch: Samples of a step over all ranks.
+        block: Samples per block.
+        window: Shuffle window in samples.
+        shuffled: Whether packing shuffled the dataset.
 
     >>> round(predicted(batch=256, block=19, window=43_605, shuffled=False), 2)
     0.9
@@ -38,41 +44,53 @@ def predicted(*, batch: int, block: int, window: int, shuffled: bool) -> float:
 def window_for(quality: float, *, batch: int, block: int) -> int:
     """Return the window, in samples, that gives a quality on input sorted by class.
 
+    Args:
+        quality: Wanted quality, above 0 and below 1.
+        batch: Samples of a step over all ranks.
+        block: Samples per block.
+
     Raises:
-        OptionError: No window gives that.
+        OptionError: The quality is out of range.
     """
     if not 0 < quality < 1:
-        raise OptionError(f"shuffle={quality}: a quality is above 0 and below 1; a window is a whole number of samples")
+        raise OptionError(
+            f"shuffle={quality}: a quality must be above 0 and below 1, and a window a whole number of samples"
+        )
     return min(MAX_WINDOW, max(1, round(block * (batch - 1) * quality / (1 - quality))))
 
 
 def packed_window(*, block: int, samples: int) -> int:
-    """Return the window for data that was shuffled when it was packed, in samples.
+    """Return the default window, in samples, for a dataset that packing has shuffled.
 
-    Its quality is that of a full shuffle with any window, which only changes who meets whom: of small batches,
-    ``1 + (block - 1) * samples / window**2`` times as many pairs meet again as after a full shuffle.
+    Such a dataset has full quality with any window. The window only determines how often the same
+    samples share a batch in several epochs. For small batches, ``1 + (block - 1) * samples /
+    window**2`` times as many pairs as with a full shuffle share a batch in two epochs.
+
+    Args:
+        block: Samples per block.
+        samples: Samples of the dataset.
 
     >>> packed_window(block=19, samples=1_281_167), packed_window(block=200, samples=1_281_167)
     (15186, 50493)
     """
-    wanted = math.ceil(math.sqrt((block - 1) * samples / (REUNIONS - 1)))
-    return min(max(wanted, LEAST_WINDOW), MOST_PACKED_WINDOW)
+    wanted = math.ceil(math.sqrt((block - 1) * samples / (MAX_REPEATED_PAIRS - 1)))
+    return min(max(wanted, MIN_WINDOW), MAX_PACKED_WINDOW)
 
 
 def window_of(
-    shuffle: bool | int | float, *, block: int, samples: int, shuffled: bool, batch: int = USUAL_BATCH
+    shuffle: bool | int | float, *, block: int, samples: int, shuffled: bool, batch: int = TYPICAL_BATCH
 ) -> int:
-    """Return the window, in samples, that a ``shuffle=`` means.
+    """Return the window, in samples, for a value of the option ``shuffle=``.
 
     Args:
-        shuffle: False; True; a window in samples; or a quality, a fraction such as 0.95.
-        block: Samples of a block.
-        samples: Of the dataset.
-        shuffled: The dataset was shuffled when it was packed.
-        batch: Samples of a step over all ranks; only a quality depends on it.
+        shuffle: False, True, a window in samples, or a quality: a fraction such as 0.95.
+        block: Samples per block.
+        samples: Samples of the dataset.
+        shuffled: Whether packing shuffled the dataset.
+        batch: Samples of a step over all ranks; used only if ``shuffle`` is a quality.
 
     Raises:
-        OptionError: It means nothing.
+        OptionError: ``shuffle`` is none of these.
 
     >>> window_of(True, block=19, samples=1_281_167, shuffled=False)
     43605
@@ -82,9 +100,9 @@ def window_of(
     if isinstance(shuffle, bool):
         if not shuffle:
             return 0
-        # The default does not depend on the batch, so that the order does not either.
-        wanted = window_for(WANTED_QUALITY, batch=USUAL_BATCH, block=block)
-        return packed_window(block=block, samples=samples) if shuffled else max(LEAST_WINDOW, wanted)
+        # The default does not depend on the batch size, so that the order of samples does not either.
+        wanted = window_for(DEFAULT_QUALITY, batch=TYPICAL_BATCH, block=block)
+        return packed_window(block=block, samples=samples) if shuffled else max(MIN_WINDOW, wanted)
     if isinstance(shuffle, float) and shuffle < 1:
         return (
             packed_window(block=block, samples=samples) if shuffled else window_for(shuffle, batch=batch, block=block)
@@ -98,17 +116,20 @@ def window_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What an order does to a dataset, against a full shuffle.
+class MeasuredOrder:
+    """Measurements of an order, and of a full shuffle for comparison.
+
+    ``wds-tools plan --json`` prints these attributes, so their names must not change.
 
     Attributes:
-        quality: Variance of class counts per batch of a full shuffle, by that of this order; about 1 is best.
-        shards_per_batch: Distinct shards in a batch, mean.
-        shards_full: The same after a full shuffle.
-        blocks_per_batch: Distinct blocks in a batch, mean.
-        blocks_full: The same after a full shuffle.
-        travel: Mean distance, in samples, between the places of two neighbours of the input.
-        travel_full: The same after a full shuffle: a third of the dataset.
+        quality: Variance of the class counts of a batch after a full shuffle, divided by the
+            variance with this order; about 1 is best.
+        shards_per_batch: Mean number of distinct shards in a batch.
+        shards_full: ``shards_per_batch`` of a full shuffle.
+        blocks_per_batch: Mean number of distinct blocks in a batch.
+        blocks_full: ``blocks_per_batch`` of a full shuffle.
+        travel: Mean distance, in positions, between two samples that were neighbours in the input.
+        travel_full: ``travel`` of a full shuffle: about a third of the dataset.
     """
 
     quality: float
@@ -120,53 +141,50 @@ class Measured:
     travel_full: float
 
 
-def measure(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> Measured:
-    """Measure an order on the labels of its samples, beside a full shuffle of the same.
+def measure_order(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> MeasuredOrder:
+    """Measure an order on the labels of its samples, and compare it with a full shuffle.
 
     Args:
         order: The order.
         labels: int64 [samples], class number of each id.
         batch: Samples of a step over all ranks.
-        epochs: Over how many of them quality is taken: of a few batches it is uncertain.
+        epochs: Number of epochs over which quality is measured; few batches give an uncertain value.
 
     Raises:
-        OptionError: There is not a single whole batch.
+        OptionError: The dataset is smaller than a batch.
     """
     quality = measured_quality(order, labels, batch=batch, epochs=epochs)
-    ours = order.ids(0, 0, order.samples)
-    full = np.random.default_rng(order.seed).permutation(ours)
-    shards, blocks = _distinct(order, ours, batch)
+    ids = order.ids(0, 0, order.samples)
+    full = np.random.default_rng(order.seed).permutation(ids)
+    shards, blocks = _distinct(order, ids, batch)
     shards_full, blocks_full = _distinct(order, full, batch)
-    return Measured(
+    return MeasuredOrder(
         quality=quality,
         shards_per_batch=shards,
         shards_full=shards_full,
         blocks_per_batch=blocks,
         blocks_full=blocks_full,
-        travel=_travel(ours),
-        travel_full=_travel(full),
+        travel=_neighbour_distance(ids),
+        travel_full=_neighbour_distance(full),
     )
 
 
 def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> float:
-    """Return the quality that `measure` finds, alone.
-
-    Raises:
-        OptionError: There is not a single whole batch.
-    """
+    """Return only the quality that `measure_order` measures; same arguments and errors."""
     if batch > order.samples:
         raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")
-    whole = order.samples // batch * batch
-    used = [labels[order.ids(epoch, 0, whole)] for epoch in range(epochs)]
-    spread = sum(_class_variance(some, batch) for some in used)
-    return sum(_full_class_variance(some, batch) for some in used) / spread if spread else 1.0
+    used = order.samples // batch * batch  # samples in complete batches
+    epoch_labels = [labels[order.ids(epoch, 0, used)] for epoch in range(epochs)]
+    variance = sum(_class_variance(each, batch) for each in epoch_labels)
+    return sum(_full_class_variance(each, batch) for each in epoch_labels) / variance if variance else 1.0
 
 
 def _class_variance(labels: NDArray[np.int64], batch: int) -> float:
-    """Return the variance of class counts over whole batches, summed over classes."""
+    """Return the variance of the class counts of a batch, summed over classes; all batches are complete."""
     steps = len(labels) // batch
     classes, numbers = np.unique(labels, return_inverse=True)
-    cells = np.repeat(np.arange(steps), batch) * len(classes) + numbers  # [samples], (step, class) as one number
+    # [samples], step and class of each sample as one number
+    cells = np.repeat(np.arange(steps), batch) * len(classes) + numbers
     counts = np.unique(cells, return_counts=True)[1]
     mean = np.bincount(numbers) / steps  # [classes]
     # Sum over all (step, class) of (count - mean)^2; cells without samples have count 0.
@@ -174,12 +192,13 @@ def _class_variance(labels: NDArray[np.int64], batch: int) -> float:
 
 
 def _full_class_variance(labels: NDArray[np.int64], batch: int) -> float:
-    """Return what a full shuffle of the same labels would have on average: counts are hypergeometric then."""
-    parts = np.unique(labels, return_counts=True)[1] / len(labels)  # [classes]
-    return float(batch * (parts * (1 - parts)).sum() * (len(labels) - batch) / max(1, len(labels) - 1))
+    """Return the expected `_class_variance` of a full shuffle, where class counts are hypergeometric."""
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)  # [classes]
+    return float(batch * (shares * (1 - shares)).sum() * (len(labels) - batch) / max(1, len(labels) - 1))
 
 
 def _distinct(order: Order, ids: NDArray[np.int64], batch: int) -> tuple[float, float]:
+    """Return the mean numbers of distinct shards and distinct blocks in a batch."""
     steps = len(ids) // batch
     step = np.repeat(np.arange(steps), batch)
     shards, blocks = order.block_of(ids[: steps * batch])
@@ -188,6 +207,7 @@ def _distinct(order: Order, ids: NDArray[np.int64], batch: int) -> tuple[float, 
     )
 
 
-def _travel(ids: NDArray[np.int64]) -> float:
-    places = np.argsort(ids)
-    return float(np.abs(np.diff(places)).mean()) if len(ids) > 1 else 0.0
+def _neighbour_distance(ids: NDArray[np.int64]) -> float:
+    """Return the mean distance, in positions, between samples with consecutive ids."""
+    positions = np.argsort(ids)
+    return float(np.abs(np.diff(positions)).mean()) if len(ids) > 1 else 0.0

@@ -1,8 +1,9 @@
-"""Which samples an epoch has, and how often each: a choice of ids, and a balance between classes. Arithmetic.
+"""The samples of an epoch and their repetitions: a selection of ids, and a balance of classes. No I/O.
 
-A balance repeats or leaves out samples so that each class has a fixed share of every epoch: the share that
-``torch.utils.data.WeightedRandomSampler`` gives it on average. Each sample of a class comes equally often, give or
-take one, and who comes once more rotates from epoch to epoch, so that in the long run nobody is favoured.
+A balance repeats or omits samples so that each class has a fixed share of every epoch, equal to its
+mean share with ``torch.utils.data.WeightedRandomSampler``. Within a class, the numbers of repetitions
+differ by at most one. Which samples occur once more changes from epoch to epoch, so that over many
+epochs all samples of a class occur equally often.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.order.keyed_random import hashes, key_of, permute
 
-_NOISE = 1e-9  # of floating point, so that 2.9999999999 counts as 3
+_ROUNDING_ERROR = 1e-9  # of floating point: 2.9999999999 counts as 3
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How often the classes come.
+    """How often each class occurs in an epoch.
 
     Attributes:
-        label: int64 [n], class number of each chosen sample.
-        samples: int64 [classes], chosen samples of each class.
-        targets: int64 [classes], places in an epoch that each class gets.
+        label: int64 [n], class number of each selected sample.
+        samples: int64 [classes], number of selected samples of each class.
+        targets: int64 [classes], number of positions in an epoch for each class.
     """
 
     label: NDArray[np.int64]
@@ -36,57 +37,64 @@ class Balance:
 
     @property
     def factors(self) -> NDArray[np.float64]:
-        """How often a sample of each class comes in an epoch, on average: float64 [classes], 0 for no samples."""
+        """Mean number of times that a sample of each class occurs in an epoch: float64 [classes]."""
         return self.targets / np.maximum(self.samples, 1)
 
 
 def balance(label: NDArray[np.int64], weights: NDArray[np.float64]) -> Balance:
-    """Give each class its share of an epoch of as many samples as there are.
+    """Return the balance of an epoch of n positions in which each class has its weighted share.
 
     Args:
         label: int64 [n], class number of each sample.
         weights: float64 [classes], weight of a sample of each class, as for ``WeightedRandomSampler``.
 
     Raises:
-        OptionError: A weight is negative, not finite, or all samples have weight 0.
+        OptionError: A weight is negative or not finite, or all samples have weight 0.
     """
     if not np.isfinite(weights).all() or (weights < 0).any():
-        raise OptionError(f"class_weights={weights.tolist()}; allowed are finite numbers from 0 on")
+        raise OptionError(f"class_weights={weights.tolist()}; allowed are finite numbers of at least 0")
     samples = np.bincount(label, minlength=len(weights))
     shares = samples * weights
     if not shares.sum() > 0:
-        raise OptionError("class_weights leaves no sample: every class that has samples has weight 0")
+        raise OptionError("class_weights leaves no sample: every class with samples has weight 0; change a weight")
     return Balance(label, samples, apportion(len(label), shares))
 
 
 def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Divide a whole number in proportion to shares, by largest remainder: int64 [shares], which sums to ``total``.
+    """Divide a whole number in proportion to shares, by the largest remainder method.
+
+    Returns:
+        int64 [shares], whose sum is ``total``.
 
     >>> apportion(10, np.array([1.0, 1.0, 1.0])).tolist()
     [4, 3, 3]
     """
     exact = total * (shares / shares.sum())
-    whole: NDArray[np.int64] = np.floor(exact + _NOISE).astype(np.int64)
-    whole[np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]] += 1
-    return whole
+    parts: NDArray[np.int64] = np.floor(exact + _ROUNDING_ERROR).astype(np.int64)
+    parts[np.argsort(parts - exact, kind="stable")[: total - int(parts.sum())]] += 1
+    return parts
 
 
 class Selection:
-    """The samples of an epoch: int64 ids, some perhaps several times.
+    """The selected samples of a dataset, with repetitions.
 
     Args:
-        ids: int64 [n], the samples chosen, in their stored order. A sample may be there several times: see `in_rounds`.
-        balance: Of their classes; None takes each as often as it is among the ids.
-        seed: Of who comes once more in which epoch.
+        ids: int64 [n], ids of the selected samples in stored order. An id that occurs several times is
+            delivered that often, see `in_rounds`.
+        balance: Balance of the classes; None delivers each sample as often as its id occurs.
+        seed: Determines which samples occur once more in which epoch.
+
+    Attributes:
+        samples: Number of positions in an epoch.
 
     Raises:
-        OptionError: Nothing was chosen.
+        OptionError: No sample is selected.
     """
 
     def __init__(self, ids: NDArray[np.int64], *, balance: Balance | None = None, seed: int = 0) -> None:
         if not len(ids):
-            raise OptionError("where= and subset= leave no sample of the dataset: loosen them")
-        self.chosen = ids
+            raise OptionError("where= and subset= leave no sample of the dataset: relax them")
+        self.selected_ids = ids
         self.balance = balance
         self.samples = int(balance.targets.sum()) if balance else len(ids)
         self._key = key_of("balance", seed)
@@ -94,32 +102,41 @@ class Selection:
         if balance:
             digest.update(np.ascontiguousarray(balance.targets, "<i8").tobytes())
         self.digest = digest.hexdigest()
-        """Identity of the choice: 16 hexadecimal digits."""
+        """Identity of the selection: 16 hexadecimal digits."""
         self.once = balance is None and bool((np.diff(ids) > 0).all())
-        """Whether no sample comes twice in an epoch."""
+        """Whether no sample repeats within an epoch."""
 
     def ids(self, epoch: int) -> NDArray[np.int64]:
-        """Return the samples of an epoch: int64 [samples]."""
-        return self.chosen if self.balance is None else np.repeat(self.chosen, self.repeats(epoch))
+        """Return the sample ids of an epoch in stored order: int64 [samples]."""
+        return self.selected_ids if self.balance is None else np.repeat(self.selected_ids, self.repeats(epoch))
 
     def repeats(self, epoch: int) -> NDArray[np.int64]:
-        """Return how often each chosen sample comes in an epoch: int64 [n]."""
+        """Return how often each selected id occurs in an epoch: int64 [n]."""
         balance = self.balance
         if balance is None:
-            return np.ones(len(self.chosen), np.int64)
-        repeats = np.zeros(len(self.chosen), np.int64)
+            return np.ones(len(self.selected_ids), np.int64)
+        repeats = np.zeros(len(self.selected_ids), np.int64)
         by_class = np.argsort(balance.label, kind="stable")
         edges = np.concatenate([[0], np.cumsum(balance.samples)])
         for number in np.flatnonzero(balance.targets).tolist():
             members = by_class[edges[number] : edges[number + 1]]
-            every, more = divmod(int(balance.targets[number]), len(members))
+            base, extra = divmod(int(balance.targets[number]), len(members))
             turn = permute(self._key, len(members), np.arange(len(members)))
-            repeats[members] = every + ((turn - epoch * more) % len(members) < more)
+            repeats[members] = base + ((turn - epoch * extra) % len(members) < extra)
         return repeats
 
 
 def in_rounds(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Repeat ids: all of them once, then those that come again, and so on, so that copies lie far from each other.
+    """Repeat ids in rounds, so that repetitions of an id are far apart.
+
+    The first round has all ids, the second one those that occur at least twice, and so on.
+
+    Args:
+        ids: int64 [n], sample ids.
+        counts: int64 [n], number of repetitions of each id.
+
+    Returns:
+        int64 [sum of counts].
 
     >>> in_rounds(np.array([3, 5, 8]), np.array([1, 3, 2])).tolist()
     [3, 5, 8, 5, 8, 5]
@@ -130,7 +147,14 @@ def in_rounds(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
 
 
 def draw(ids: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> NDArray[np.int64]:
-    """Return ``count`` of the ids, drawn by ``seed``, in their order."""
+    """Draw ``count`` of the ids at random, and return them in their original order.
+
+    Args:
+        ids: int64 [n], sample ids.
+        count: Number of ids to draw.
+        seed: Seed of the draw.
+        purpose: Name of the draw; draws for different purposes are independent.
+    """
     drawn = np.argsort(hashes(key_of(purpose, seed), ids), kind="stable")[:count]
     return ids[np.sort(drawn)]
 
@@ -138,13 +162,16 @@ def draw(ids: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> NDAr
 def split_by_class(
     ids: NDArray[np.int64], label: NDArray[np.int64] | None, count: int, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Divide ids in two, ``count`` of them second, each class in the same proportion, to within one sample.
+    """Divide ids into two parts at random, with equal proportions of each class to within one sample.
 
     Args:
         ids: int64 [n], ascending.
-        label: int64 [n], class numbers; None draws from all alike.
-        count: Samples of the second part.
-        seed: Of the draw.
+        label: int64 [n], class numbers; None ignores classes.
+        count: Number of ids in the second part.
+        seed: Seed of the draw.
+
+    Returns:
+        The ids of both parts: int64, ascending.
     """
     groups: Sequence[NDArray[np.int64]] = [ids]
     if label is not None:

@@ -1,18 +1,19 @@
-"""The canonical sequence: for each epoch, one order of all samples. Arithmetic on counts; no files, no clock, no torch.
+"""The canonical sequence: the order of all samples in an epoch. Arithmetic on counts; no I/O, no torch.
 
-It is a pure function of (fingerprint, selection, seed, epoch, lanes, window, block): not of the number of ranks or
-workers. So a state is a position in it, and nothing else.
+The sequence is a pure function of (fingerprint, selection, seed, epoch, lanes, window, block). It
+does not depend on the number of ranks or workers, so a state to resume from is a position in it.
 
-A **block** is a run of consecutive samples of one shard, the unit of reading. Blocks are permuted and dealt to
-**lanes**, streams of their own, so that each machine can read only its own blocks. Inside a lane, samples are
-shuffled in a sliding **window**: each sample's sort key is the place of its block plus a random offset below the
-window. So reading is steady, and the first batch needs only the first blocks. The sequence takes one sample from
+A **block** is a run of consecutive samples of one shard, and the unit of reading. Blocks are
+permuted and dealt to **lanes**, which are independent streams, so that each machine reads only its
+own blocks. Within a lane, samples are shuffled in a sliding **window**: the sort key of a sample is
+the start of its block in the lane plus a random offset below the window. So blocks are read at a
+constant rate, and the first batch needs only the first blocks. The sequence takes one sample from
 each lane in turn.
 
-With a selection, blocks are runs of consecutive chosen samples, and all the rest is the same.
+With a selection, a block is a run of consecutive selected samples. Everything else is the same.
 
-Long epochs are computed in segments of about a million samples, each ordered by itself, so that the cost of
-starting anywhere does not grow with the dataset.
+A long epoch is computed in segments of about a million samples, each ordered independently, so that
+the cost of starting at any position does not grow with the dataset.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ from wds_tools.order.tally import Tally, tally, tally_of_range
 
 BLOCK_BYTES = 2 << 20
 SEGMENT_SAMPLES = 1 << 20
-MAX_WINDOW = 1 << 30  # the sort keys are 64-bit integers with 20 bits of fraction
+MAX_WINDOW = 1 << 30  # sort keys are 64-bit integers with 20 fractional bits
 MAX_LANES = 4096
 _KEPT_SEGMENTS = 2
 
 
 def default_block(samples: int, total_bytes: int) -> int:
-    """Return the samples of a block of about 2 MiB.
+    """Return the number of samples of a block of about 2 MiB.
+
+    Args:
+        samples: Number of samples of the dataset.
+        total_bytes: Length of all shards in bytes.
 
     >>> default_block(1_281_167, 1_281_167 * 110_000)
     19
@@ -47,33 +52,44 @@ def default_block(samples: int, total_bytes: int) -> int:
 
 @dataclass(slots=True)
 class _Epoch:
-    """What an epoch's permutation of blocks gives, computed once."""
+    """Values that depend only on the permutation of blocks in an epoch.
+
+    A short block has fewer samples than the others. A block position is the index of a block in the
+    permuted order.
+    """
 
     key: int
-    short_places: NDArray[np.int64]  # places of the short blocks, ascending
-    lacking_before: NDArray[np.int64]  # [short blocks + 1] samples lacking before each of them
-    segment_starts: NDArray[np.int64]  # [segments + 1] positions
+    short_positions: NDArray[np.int64]  # [short blocks], block positions of the short blocks, ascending
+    missing_before: NDArray[np.int64]  # [short blocks + 1], samples that the short blocks before each one lack
+    segment_starts: NDArray[np.int64]  # [segments + 1], sample positions
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A part of an epoch, in order."""
+    """A part of an epoch, in its final order."""
 
-    ids: NDArray[np.int64]
-    lanes: NDArray[np.int16]
+    items: NDArray[np.int64]  # [samples]
+    lanes: NDArray[np.int16]  # [samples]
 
 
 class Order:
     """The canonical sequences of a dataset, one per epoch.
 
     Args:
-        fingerprint: The dataset's.
-        shard_samples: Samples of each shard.
-        seed: Orders of different seeds have nothing in common.
+        fingerprint: Fingerprint of the dataset.
+        shard_samples: Number of samples of each shard.
+        seed: Seed of the shuffle, 0 to 2**63 - 1.
         window: Shuffle window in samples, over all lanes; 0 keeps the stored order.
-        block: Samples of a block.
-        lanes: Independent streams.
-        selection: Which samples, and how often; None takes each once.
+        block: Samples per block.
+        lanes: Number of independent streams.
+        selection: Selected samples, with repetitions; None takes each sample once.
+
+    Attributes:
+        samples: Number of positions in an epoch.
+        shards: Number of shards.
+
+    Raises:
+        OptionError: A number is out of range.
     """
 
     def __init__(
@@ -89,8 +105,8 @@ class Order:
     ) -> None:
         if not 0 <= window <= MAX_WINDOW or block < 1 or not 1 <= lanes <= MAX_LANES:
             raise OptionError(
-                f"window={window}, block={block}, lanes={lanes}: "
-                f"allowed are 0 to {MAX_WINDOW:,}, 1 and more, and 1 to {MAX_LANES:,}"
+                f"window={window}, block={block}, lanes={lanes}: allowed are a window of 0 to {MAX_WINDOW:,}, "
+                f"a block of at least 1, and 1 to {MAX_LANES:,} lanes"
             )
         if not 0 <= seed < 2**63:
             raise OptionError(f"seed={seed} is out of range; allowed are 0 to 2**63 - 1")
@@ -103,28 +119,29 @@ class Order:
         self._shard_samples = shard_samples
         self.shards = len(shard_samples)
         self.stored = int(np.sum(shard_samples, dtype=np.int64))
-        """Samples of the dataset, chosen or not: ids are below."""
-        # A selection is one run of places; the ids at these places are looked up at the end.
+        """Number of samples of the dataset, selected or not; all ids are smaller."""
+        # An item is a sample id, or with a selection an index into its ids. A run is a sequence of
+        # consecutive items that is divided into blocks: a shard, or the whole selection.
         counts = np.asarray([selection.samples] if selection else shard_samples, np.int64)
-        self._first_place = np.concatenate([[0], np.cumsum(counts)])  # [runs + 1]
-        self.samples = int(self._first_place[-1])
+        self._first_item = np.concatenate([[0], np.cumsum(counts)])  # [runs + 1]
+        self.samples = int(self._first_item[-1])
         blocks = -(-counts // block)
         self._first_block = np.concatenate([[0], np.cumsum(blocks)])  # [runs + 1]
         self._blocks = int(self._first_block[-1])
-        # All blocks have `block` samples but the last of each shard, which may lack some.
-        lacking = blocks * block - counts
-        self._short_blocks = (self._first_block[1:] - 1)[lacking > 0]
-        self._lacking = lacking[lacking > 0]
-        # A whole number of rounds of dealing, so that each segment can be dealt by itself.
+        # Only the last block of a run may have fewer samples than `block`.
+        missing = blocks * block - counts
+        self._short_blocks = (self._first_block[1:] - 1)[missing > 0]
+        self._missing = missing[missing > 0]
+        # A multiple of the lanes, so that each segment can be dealt to the lanes independently.
         self._segment_blocks = max(1, SEGMENT_SAMPLES // block // lanes) * lanes
-        self._whole: Tally | None = None
-        self._chosen: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
+        self._full_tally: Tally | None = None
+        self._selected_ids: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))  # (epoch, ids)
         self._epochs = LRUCache[int, _Epoch](max_items=_KEPT_SEGMENTS)
         self._segments = LRUCache[tuple[int, int], _Segment](max_items=_KEPT_SEGMENTS)
 
     @property
     def once(self) -> bool:
-        """Whether no sample comes twice in an epoch."""
+        """Whether no sample repeats within an epoch."""
         return self.selection is None or self.selection.once
 
     @property
@@ -149,110 +166,110 @@ class Order:
         return self.slice(epoch, start, stop)[0]
 
     def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-        """Return the ids at positions ``start`` to ``stop`` of an epoch, and the lane of each."""
-        places, lanes = self._places(epoch, start, stop)
-        return (self._ids_of(epoch)[places] if self.selection else places), lanes
+        """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
+        items, lanes = self._slice_items(epoch, start, stop)
+        return (self._ids_of_selection(epoch)[items] if self.selection else items), lanes
 
-    def _places(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-        """Return the places at positions ``start`` to ``stop``: ids, or numbers within the selection."""
+    def _slice_items(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+        """Return the items and lanes at positions ``start`` to ``stop`` of an epoch."""
         if self.window == 0 and self.lanes == 1:
             return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int16)
         bounds = self._epoch(epoch).segment_starts
-        ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
+        items, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
         number = int(np.searchsorted(bounds, start, side="right")) - 1
         while start < stop:
             first, last = int(bounds[number]), int(bounds[number + 1])
             segment, part = self._segment(epoch, number), slice(start - first, min(stop, last) - first)
-            ids.append(segment.ids[part])
+            items.append(segment.items[part])
             lanes.append(segment.lanes[part])
-            start += len(ids[-1])
+            start += len(items[-1])
             number += 1
-        return np.concatenate(ids), np.concatenate(lanes)
+        return np.concatenate(items), np.concatenate(lanes)
 
     def tally(self, epoch: int) -> Tally | None:
-        """Return what an epoch holds, from the counts of the dataset alone: it does not compute the order."""
+        """Return the tally of all samples of an epoch, without computing the order."""
         if self.selection:
-            return tally(self._ids_of(epoch))
-        if self._whole is None:
-            self._whole = tally_of_range(self.samples)
-        return self._whole
+            return tally(self._ids_of_selection(epoch))
+        if self._full_tally is None:
+            self._full_tally = tally_of_range(self.samples)
+        return self._full_tally
 
     def block_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the shard and the block of stored samples (numbered over the dataset) of each id."""
+        """Return shard number and block number of each id: int64 [n] each, counted over the whole dataset."""
         counts = np.asarray(self._shard_samples, np.int64)
         first_id = np.concatenate([[0], np.cumsum(counts)])
         first_block = np.concatenate([[0], np.cumsum(-(-counts // self.block))])
         shards = np.searchsorted(first_id, ids, side="right") - 1
         return shards, first_block[shards] + (ids - first_id[shards]) // self.block
 
-    def _ids_of(self, epoch: int) -> NDArray[np.int64]:
-        """Return the ids of the selection in an epoch."""
+    def _ids_of_selection(self, epoch: int) -> NDArray[np.int64]:
+        """Return the ids of the selection in an epoch: int64 [samples]."""
         assert self.selection is not None
-        if self._chosen[0] != epoch:
-            self._chosen = epoch, self.selection.ids(epoch)
-        return self._chosen[1]
+        if self._selected_ids[0] != epoch:
+            self._selected_ids = epoch, self.selection.ids(epoch)
+        return self._selected_ids[1]
 
     def _epoch(self, epoch: int) -> _Epoch:
         known = self._epochs.get(epoch)
         if known is not None:
             return known
         key = key_of("order", self.fingerprint, self.seed, epoch)
-        places = self._places_of(key, self._short_blocks)
-        by_place = np.argsort(places)
-        made = _Epoch(
+        positions = self._positions_of_blocks(key, self._short_blocks)
+        by_position = np.argsort(positions)
+        result = _Epoch(
             key=key,
-            short_places=places[by_place],
-            lacking_before=np.concatenate([[0], np.cumsum(self._lacking[by_place])]),
+            short_positions=positions[by_position],
+            missing_before=np.concatenate([[0], np.cumsum(self._missing[by_position])]),
             segment_starts=np.empty(0, np.int64),
         )
         edges = np.arange(0, self._blocks + self._segment_blocks, self._segment_blocks)
-        made.segment_starts = self._starts(made, np.minimum(edges, self._blocks))
-        self._epochs.put(epoch, made)
-        return made
+        result.segment_starts = self._samples_before(result, np.minimum(edges, self._blocks))
+        self._epochs.put(epoch, result)
+        return result
 
-    def _places_of(self, key: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _positions_of_blocks(self, key: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         return unpermute(key, self._blocks, blocks) if self.window else blocks
 
-    def _blocks_at(self, key: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        return permute(key, self._blocks, places) if self.window else places
+    def _blocks_at(self, key: int, block_positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return permute(key, self._blocks, block_positions) if self.window else block_positions
 
-    def _starts(self, epoch: _Epoch, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many samples lie before each place of the permuted blocks."""
-        before = np.searchsorted(epoch.short_places, places, side="left")
-        return places * self.block - epoch.lacking_before[before]
+    def _samples_before(self, epoch: _Epoch, block_positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of samples before each block position."""
+        before = np.searchsorted(epoch.short_positions, block_positions, side="left")
+        return block_positions * self.block - epoch.missing_before[before]
 
     def _segment(self, epoch_number: int, number: int) -> _Segment:
-        """Return one segment, in order."""
+        """Return segment ``number`` of an epoch."""
         known = self._segments.get((epoch_number, number))
         if known is not None:
             return known
         epoch = self._epoch(epoch_number)
-        places = np.arange(number * self._segment_blocks, min((number + 1) * self._segment_blocks, self._blocks))
-        counts = np.diff(self._starts(epoch, np.append(places, places[-1] + 1)))  # [blocks of the segment]
-        blocks = self._blocks_at(epoch.key, places)
+        first = number * self._segment_blocks
+        positions = np.arange(first, min(first + self._segment_blocks, self._blocks))  # [blocks of the segment]
+        counts = np.diff(self._samples_before(epoch, np.append(positions, positions[-1] + 1)))
+        blocks = self._blocks_at(epoch.key, positions)
         runs = np.searchsorted(self._first_block, blocks, side="right") - 1
-        first_ids = self._first_place[runs] + (blocks - self._first_block[runs]) * self.block
-        # Within its block, sample k has id first_ids + k.
-        ids = np.repeat(first_ids, counts) + _within(counts)
-        lanes = (places % self.lanes).astype(np.int16)
-        keys = np.repeat(_starts_in_lanes(counts, lanes) << 20, counts) + self._offsets(epoch.key, ids)
-        made = _deal(ids, keys, np.repeat(lanes, counts), self.lanes)
-        self._segments.put((epoch_number, number), made)
-        return made
+        first_items = self._first_item[runs] + (blocks - self._first_block[runs]) * self.block
+        items = np.repeat(first_items, counts) + _count_within(counts)
+        lanes = (positions % self.lanes).astype(np.int16)
+        keys = np.repeat(_starts_in_lanes(counts, lanes) << 20, counts) + self._offsets(epoch.key, items)
+        result = _interleave(items, keys, np.repeat(lanes, counts), self.lanes)
+        self._segments.put((epoch_number, number), result)
+        return result
 
-    def _offsets(self, key: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each sample's random offset: a lane's part of the window, in units of 2**-20 samples."""
+    def _offsets(self, key: int, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return a random offset per item, below the window of a lane, in units of 2**-20 samples."""
         window = np.uint64(max(1, self.window // self.lanes) if self.window else 0)
-        return (((hashes(key, ids) >> np.uint64(32)) * window) >> np.uint64(12)).astype(np.int64)
+        return (((hashes(key, items) >> np.uint64(32)) * window) >> np.uint64(12)).astype(np.int64)
 
 
-def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number the samples of each block: [2, 3] gives 0 1 0 1 2."""
+def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count from 0 within each block: [2, 3] gives 0 1 0 1 2."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _starts_in_lanes(counts: NDArray[np.int64], lanes: NDArray[np.int16]) -> NDArray[np.int64]:
-    """Return how many samples of its own lane lie before each block."""
+    """Return, for each block, the number of samples before it in its own lane."""
     by_lane = np.argsort(lanes, kind="stable")
     before = np.cumsum(counts[by_lane]) - counts[by_lane]
     is_first = np.append(True, np.diff(lanes[by_lane]) != 0)
@@ -261,11 +278,11 @@ def _starts_in_lanes(counts: NDArray[np.int64], lanes: NDArray[np.int16]) -> NDA
     return starts
 
 
-def _deal(ids: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArray[np.int16], count: int) -> _Segment:
-    """Sort each lane by its keys, then take one sample from each lane in turn; lanes that have run out are passed."""
+def _interleave(items: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArray[np.int16], count: int) -> _Segment:
+    """Sort each of ``count`` lanes by keys, then take one item from each lane in turn; skip empty lanes."""
     if count == 1:
-        return _Segment(ids[np.argsort(keys, kind="stable")], lanes)
+        return _Segment(items[np.argsort(keys, kind="stable")], lanes)
     by_lane = np.lexsort((keys, lanes))
-    turns = _within(np.bincount(lanes, minlength=count))  # of the samples in `by_lane`, which come lane by lane
+    turns = _count_within(np.bincount(lanes, minlength=count))  # in the order of `by_lane`
     in_turn = by_lane[np.lexsort((lanes[by_lane], turns))]
-    return _Segment(ids[in_turn], lanes[in_turn])
+    return _Segment(items[in_turn], lanes[in_turn])

@@ -1,8 +1,9 @@
-"""The proof that an epoch was delivered: each sample once, over all ranks. Arithmetic on sums of hashes.
+"""The proof that an epoch delivered each sample once over all ranks. Arithmetic on sums of hashes, no I/O.
 
-Each rank adds up a 64-bit hash of every sample id that it hands to training. Sums do not depend on order, so those of
-all ranks together must equal that of the ids 0 to n - 1, which nobody needs to deliver to know. A sample that is
-missing, or comes twice, changes the sum; that two errors cancel has a chance of one in 2**64.
+Each rank adds up a 64-bit hash of every sample id that it delivers. The sum does not depend on the
+order. The sum over all ranks must equal the sum for the ids 0 to n - 1, which is computed
+independently. A missing or repeated sample changes the sum; the probability that errors cancel out
+is 2**-64.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from wds_tools.order.keyed_random import hashes, key_of
 
 _KEY = key_of("epoch proof")
 _CHUNK = 1 << 20
-_MOST_SEARCHED = 50_000_000  # ids that are tried to name the one that is missing: a second
+_MAX_SEARCHED = 50_000_000  # ids searched for the one that is missing or repeated; takes about a second
 _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was delivered.
+    """Number of samples, and sum of their hashes.
 
     Attributes:
-        samples: How many.
+        samples: Number of samples.
         digest: Sum of their hashes, modulo 2**64.
     """
 
@@ -45,7 +46,7 @@ class Tally:
 
 
 def tally(ids: NDArray[np.int64]) -> Tally:
-    """Count samples by their ids.
+    """Return the tally of sample ids: int64 [n].
 
     >>> tally(np.array([3, 1])) == tally(np.array([1])) + tally(np.array([3]))
     True
@@ -54,7 +55,7 @@ def tally(ids: NDArray[np.int64]) -> Tally:
 
 
 def tally_of_range(stop: int) -> Tally:
-    """Count the samples 0 to ``stop`` - 1: 10 ns each."""
+    """Return the tally of the ids 0 to ``stop`` - 1; takes about 10 ns per id."""
     total = Tally()
     for start in range(0, stop, _CHUNK):
         total += tally(np.arange(start, min(start + _CHUNK, stop)))
@@ -63,13 +64,13 @@ def tally_of_range(stop: int) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one process tells of an epoch.
+    """What one process delivered in an epoch.
 
     Attributes:
-        rank: Which rank it read as.
-        world_size: Of how many.
-        delivered: What it handed to training.
-        replaced: What it could not read; other samples took its place.
+        rank: Data-parallel rank of the process.
+        world_size: Number of ranks.
+        delivered: Tally of the samples that it delivered.
+        replaced: Tally of the unreadable samples for which it delivered others.
     """
 
     rank: int
@@ -78,29 +79,29 @@ class Report:
     replaced: Tally = Tally()
 
     def to_text(self) -> str:
-        """Return the report as text for the other processes."""
+        """Encode the report as text for other processes."""
         tallies = (self.delivered.samples, self.delivered.digest, self.replaced.samples, self.replaced.digest)
         return " ".join(map(str, (self.rank, self.world_size, *tallies)))
 
     @classmethod
     def from_text(cls, text: str) -> Report:
-        """Read what `to_text` wrote."""
+        """Decode the result of `to_text`."""
         numbers = list(map(int, text.split()))
         return cls(numbers[0], numbers[1], Tally(*numbers[2:4]), Tally(*numbers[4:]))
 
 
 @dataclass(frozen=True, slots=True)
 class EpochProof:
-    """What became of an epoch.
+    """Comparison of the samples that an epoch should deliver with those that it did deliver.
 
     Attributes:
-        epoch: Which.
-        expected: What all ranks together should deliver.
-        reports: What each process delivered, and as which rank; None for processes that are not known.
-        finished: The epoch was taken to its end.
-        from_position: Where this run took it up: 0, or the position of a state.
-        samples: Of the dataset; ids are below.
-        once: No sample was to come twice; False for choices that repeat samples.
+        epoch: Number of the epoch.
+        expected: Tally of the samples that all ranks together should deliver.
+        reports: Report of each process; None for a process that has not reported.
+        finished: Whether the epoch has ended.
+        from_position: Position at which this run started: 0, or the position of a state.
+        samples: Number of samples of the dataset; all ids are smaller.
+        once: Whether each sample should be delivered once; False for selections that repeat samples.
     """
 
     epoch: int
@@ -113,22 +114,22 @@ class EpochProof:
 
     @property
     def delivered(self) -> Tally:
-        """What all processes that are known delivered."""
+        """Tally of the samples that all processes with a report delivered."""
         return sum((report.delivered for report in self._known), Tally())
 
     @property
     def replaced(self) -> Tally:
-        """Unreadable samples that were replaced (``on_error="replace"``)."""
+        """Tally of the unreadable samples that were replaced (``on_error="replace"``)."""
         return sum((report.replaced for report in self._known), Tally())
 
     @property
     def copies(self) -> int:
-        """How many processes read as the same rank, as those do that are tensor-parallel to each other."""
+        """Number of processes per rank; more than 1 with tensor parallelism, for example."""
         return max(1, len(self.reports) // self._known[0].world_size)
 
     @property
     def ok(self) -> bool | None:
-        """Whether each sample was delivered or replaced as often as it should be; None as long as nobody can know."""
+        """Whether each sample was delivered or replaced as often as expected; None if not yet known."""
         if not self.finished or None in self.reports:
             return None
         return _disagreement(self._known) is None and self.delivered + self.replaced == self.expected * self.copies
@@ -144,58 +145,59 @@ class EpochProof:
             return f"{start} samples so far, the epoch is not over"
         unknown = self.reports.count(None)
         if unknown:
-            return f"{start} samples here; {unknown} of {len(self.reports)} ranks have not told theirs"
+            return f"{start} samples counted; {unknown} of {len(self.reports)} ranks have not reported"
         if not self.ok:
-            return f"{start} samples of {self._trouble()}"
-        often = "each once" if self.once else "each as often as asked for"
+            return f"{start} samples of {self._describe_mismatch()}"
+        often = "each once" if self.once else "each as often as requested"
         groups = f" by each of {self.copies} groups of {self._known[0].world_size} rank(s)" if self.copies > 1 else ""
         replaced = f"; {self.replaced.samples:,} unreadable and replaced" if self.replaced.samples else ""
         return f"{start} samples, {often}{groups}{replaced}"
 
-    def _trouble(self) -> str:
+    def _describe_mismatch(self) -> str:
         expected = self.expected * self.copies
-        more = self.delivered.samples + self.replaced.samples - expected.samples
-        mixed_up = "some came twice, others not at all" if self.once else "some came too often, others too rarely"
-        count = f"{abs(more):,} {'too many' if more > 0 else 'missing'}" if more else mixed_up
-        words = [f"{expected.samples:,}", count]
+        excess = self.delivered.samples + self.replaced.samples - expected.samples
+        mixed_up = "some were repeated, others are missing" if self.once else "some came too often, others too rarely"
+        count = f"{abs(excess):,} {'too many' if excess > 0 else 'missing'}" if excess else mixed_up
+        facts = [f"{expected.samples:,}", count]
         if disagreement := _disagreement(self._known):
             return "; ".join([f"{self.expected.samples:,}", disagreement])
-        if abs(more) == 1 and (single := self._single(expected)) is not None:
-            words.append(f"namely sample {single}")
-        same = _same([report.delivered for report in self._known])
-        if same and self.copies == 1:
-            words.append(
-                f"ranks {' and '.join(map(str, same))} delivered the same samples: each process needs a rank of its own"
+        if abs(excess) == 1 and (sample := self._find_sample(expected)) is not None:
+            facts.append(f"namely sample {sample}")
+        equal = _ranks_with_equal_tallies([report.delivered for report in self._known])
+        if equal and self.copies == 1:
+            facts.append(
+                f"ranks {' and '.join(map(str, equal))} delivered the same samples: "
+                "each process needs a rank of its own"
             )
-        return "; ".join(words)
+        return "; ".join(facts)
 
-    def _single(self, expected: Tally) -> int | None:
-        """Find the one sample too many, or too few."""
+    def _find_sample(self, expected: Tally) -> int | None:
+        """Return the id of the only missing or repeated sample, or None if it is not found."""
         missing = (expected - self.delivered - self.replaced).digest
         wanted = {np.uint64(missing), np.uint64(-missing & _MASK)}
-        for start in range(0, min(self.samples, _MOST_SEARCHED), _CHUNK):
+        for start in range(0, min(self.samples, _MAX_SEARCHED), _CHUNK):
             found = hashes(_KEY, np.arange(start, min(start + _CHUNK, self.samples)))
-            places = np.flatnonzero(np.isin(found, list(wanted)))
-            if len(places):
-                return start + int(places[0])
+            matches = np.flatnonzero(np.isin(found, list(wanted)))
+            if len(matches):
+                return start + int(matches[0])
         return None
 
 
 def _disagreement(reports: Sequence[Report]) -> str | None:
-    """Tell how the processes contradict each other about who reads what; None if they do not."""
+    """Describe how the reports contradict each other about ranks; None if they agree."""
     sizes = {report.world_size for report in reports}
     if len(sizes) > 1:
-        beliefs = ", ".join(f"process {i} read as rank {r.rank} of {r.world_size}" for i, r in enumerate(reports[:8]))
-        return f"the processes do not agree how many ranks there are: {beliefs}"
+        claims = ", ".join(f"process {i} read as rank {r.rank} of {r.world_size}" for i, r in enumerate(reports[:8]))
+        return f"the processes do not agree on the number of ranks: {claims}"
     counts = Counter(report.rank for report in reports)
     if len({counts[rank] for rank in range(sizes.pop())}) > 1:
-        claims = ", ".join(f"{count} as rank {rank}" for rank, count in sorted(counts.items())[:8])
-        return f"of {len(reports)} processes {claims} read: each rank must be given equally often"
+        claims = ", ".join(f"{count} read as rank {rank}" for rank, count in sorted(counts.items())[:8])
+        return f"of {len(reports)} processes, {claims}: all ranks must have the same number of processes"
     return None
 
 
-def _same(parts: Sequence[Tally]) -> list[int]:
-    """Return the first ranks that delivered one and the same."""
+def _ranks_with_equal_tallies(parts: Sequence[Tally]) -> list[int]:
+    """Return the first ranks that delivered the same samples, empty if there are none."""
     by_tally = defaultdict(list)
     for number, part in enumerate(parts):
         if part.samples:

@@ -1,6 +1,6 @@
-"""``where=``: a condition on the columns of the index, as text or as a pyarrow expression.
+"""The option ``where=``: a condition on the columns of the index, as text or as a pyarrow expression.
 
-Text has the syntax of Python's comparisons, and nothing else of Python: it is parsed, never evaluated.
+The text has the syntax of Python's comparisons. It is parsed with `ast`, never evaluated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from wds_tools.errors import OptionError
 
 Where = Any
-"""Text, or a ``pyarrow.compute.Expression``."""
+"""A condition: text, or a ``pyarrow.compute.Expression``."""
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -30,24 +30,24 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    # Of whole numbers pyarrow's division is whole; width / height is meant as a fraction.
+    # Division of integers in pyarrow truncates, but width / height means a fraction.
     ast.Div: lambda a, b: a.cast(pa.float64()) / b.cast(pa.float64()),
 }
 _ALLOWED = "comparisons such as \"width >= 256 and label in (3, 7)\" with and, or, not, in, + - * /, numbers and 'text'"
 
 
 def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc.Expression:
-    """Turn a condition into an expression.
+    """Turn a condition into a pyarrow expression.
 
-    A class may be named: ``label == "cat"``, ``label in ("cat", "dog")``.
+    Labels can be compared with class names: ``label == "cat"``, ``label in ("cat", "dog")``.
 
     Args:
-        where: Text, or an expression already.
-        columns: Names that may be used.
-        classes: Class names by number.
+        where: Text, or an expression, which is returned unchanged.
+        columns: Names of the columns that the condition may use.
+        classes: Class names by class number.
 
     Raises:
-        OptionError: It is no condition, or names a column or class that is not there.
+        OptionError: ``where`` is not a condition, or names an unknown column or class.
 
     >>> parse("width >= 256 and label != 3", columns=["width", "label"], classes=[])
     <pyarrow.compute.Expression ((width >= 256) and (label != 3))>
@@ -59,46 +59,47 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc
     try:
         tree = ast.parse(where.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise OptionError(f"where={where!r} cannot be read ({error}); allowed are {_ALLOWED}") from error
-    reader = _Reader(where, columns, {name: number for number, name in enumerate(classes)})
-    return reader.read(tree)
+        raise OptionError(f"where={where!r} cannot be parsed ({error}); allowed are {_ALLOWED}") from error
+    converter = _Converter(where, columns, {name: number for number, name in enumerate(classes)})
+    return converter.convert(tree)
 
 
-class _Reader:
-    """Turns a syntax tree into an expression; whatever is not listed here is refused."""
+class _Converter:
+    """Converts a syntax tree into an expression; nodes that it does not know are refused."""
 
-    def __init__(self, text: str, columns: Sequence[str], numbers: Mapping[str, int]) -> None:
+    def __init__(self, text: str, columns: Sequence[str], class_numbers: Mapping[str, int]) -> None:
         self._text = text
         self._columns = columns
-        self._numbers = numbers
+        self._class_numbers = class_numbers
 
-    def read(self, node: ast.expr) -> pc.Expression:
-        """Return what a part of the condition means."""
+    def convert(self, node: ast.expr) -> pc.Expression:
+        """Convert a node with all its children."""
         match node:
             case ast.BoolOp(op=op, values=values):
-                parts = [self.read(value) for value in values]
+                parts = [self.convert(value) for value in values]
                 result = parts[0]
                 for part in parts[1:]:
                     result = result & part if isinstance(op, ast.And) else result | part
                 return result
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return ~self.read(operand)
+                return ~self.convert(operand)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return pc.scalar(-number)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return _ARITHMETIC[type(op)](self.read(left), self.read(right))
+                return _ARITHMETIC[type(op)](self.convert(left), self.convert(right))
             case ast.Compare(left=left, ops=ops, comparators=rights):
-                return self._chain([left, *rights], ops)
-        return self._read_word(node)
+                return self._convert_chain([left, *rights], ops)
+        return self._convert_leaf(node)
 
-    def _read_word(self, node: ast.expr) -> pc.Expression:
+    def _convert_leaf(self, node: ast.expr) -> pc.Expression:
         if isinstance(node, ast.Name | ast.Attribute):
             return pc.field(self._column(ast.unparse(node)))
         if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str):
             return pc.scalar(node.value)
         raise OptionError(f"where={self._text!r}: {ast.unparse(node)!r} is not allowed; allowed are {_ALLOWED}")
 
-    def _chain(self, terms: Sequence[ast.expr], ops: Sequence[ast.cmpop]) -> Any:
+    def _convert_chain(self, terms: Sequence[ast.expr], ops: Sequence[ast.cmpop]) -> Any:
+        """Convert a chain of comparisons such as ``100 < width < 600``."""
         result = None
         for left, op, right in zip(terms, ops, terms[1:], strict=False):
             part = self._compare(left, op, right)
@@ -108,32 +109,32 @@ class _Reader:
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Any:
         left, right = self._classes_as_numbers(left, right), self._classes_as_numbers(right, left)
         if isinstance(op, ast.In | ast.NotIn):
-            found = self.read(left).isin(self._values(right))
+            found = self.convert(left).isin(self._values(right))
             return ~found if isinstance(op, ast.NotIn) else found
         if type(op) not in _COMPARE:
             raise OptionError(f"where={self._text!r}: allowed are {_ALLOWED}")
-        return _COMPARE[type(op)](self.read(left), self.read(right))
+        return _COMPARE[type(op)](self.convert(left), self.convert(right))
 
     def _values(self, node: ast.expr) -> list[Any]:
         if isinstance(node, ast.Tuple | ast.List | ast.Set) and all(isinstance(e, ast.Constant) for e in node.elts):
             return [element.value for element in node.elts if isinstance(element, ast.Constant)]
-        raise OptionError(f"where={self._text!r}: behind in comes a list, such as (3, 7)")
+        raise OptionError(f"where={self._text!r}: 'in' requires a list of values, such as (3, 7)")
 
     def _classes_as_numbers(self, node: ast.expr, other: ast.expr) -> ast.expr:
-        """Replace class names that are compared with the label."""
+        """Replace class names by class numbers if ``other`` is the column ``label``."""
         if not (isinstance(other, ast.Name) and other.id == "label"):
             return node
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return ast.Constant(self._number(node.value))
+            return ast.Constant(self._class_number(node.value))
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return ast.Tuple([self._classes_as_numbers(element, other) for element in node.elts], ast.Load())
         return node
 
-    def _number(self, name: str) -> int:
-        if name not in self._numbers:
-            known = ", ".join(list(self._numbers)[:10]) or "no class names at all"
+    def _class_number(self, name: str) -> int:
+        if name not in self._class_numbers:
+            known = ", ".join(list(self._class_numbers)[:10]) or "no class names"
             raise OptionError(f"where={self._text!r}: there is no class {name!r}; the dataset has {known}")
-        return self._numbers[name]
+        return self._class_numbers[name]
 
     def _column(self, name: str) -> str:
         if name not in self._columns:

@@ -57,7 +57,7 @@ class ImageOptions:
     resize: int | str | tuple[int, int] | None = None
     quality: int | None = None
     verify_pixels: bool = False
-    compiled: bool = field(default_factory=native.is_there)
+    compiled: bool = field(default_factory=native.is_available)
     notice: str = field(default="", init=False)
 
     def __post_init__(self) -> None:

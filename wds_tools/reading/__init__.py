@@ -1,1 +1,1 @@
-"""From a path or URL and sample numbers to verified bytes."""
+"""Reading of datasets: from a path or URL and sample ids to verified bytes."""

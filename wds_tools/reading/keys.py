@@ -1,4 +1,4 @@
-"""Keys that come more than once in a dataset: allowed here, where samples have numbers, and refused by some readers."""
+"""Repeated keys: this package allows them, because it finds samples by number, but some readers do not."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from wds_tools.reading.shardset import ShardSet
 
-MOST_KEYS = 50_000_000
-"""Keys that are looked at, from the first one on: 8 bytes each."""
+MAX_KEYS = 50_000_000
+"""Most keys that are compared, in the order of the samples; each takes 8 bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedKey:
-    """A key that comes twice.
+    """A key that occurs at least twice.
 
     Attributes:
         key: The key.
-        shards: Names of the two shards that it is in.
+        shards: Names of the shards with its first and second occurrence.
     """
 
     key: str
@@ -29,29 +29,37 @@ class RepeatedKey:
     def __str__(self) -> str:
         one, other = self.shards
         return (
-            f"key {self.key!r} comes in {one} and in {other}, and others may come twice too. wds_tools reads such a "
-            "dataset, but readers that find samples by key, such as Energon, refuse it: `wds-tools reshard` writes the "
-            "same samples with keys of their own"
+            f"key {self.key!r} occurs in {one} and in {other}, and other keys may be repeated too. wds_tools reads "
+            "such a dataset, but readers that find samples by key, such as Energon, refuse it: `wds-tools reshard` "
+            "writes the same samples with unique keys"
         )
 
 
 def find_repeated_key(shards: ShardSet) -> RepeatedKey | None:
-    """Return the first key that comes twice, None if there is none among the first `MOST_KEYS`; reads every index."""
+    """Return the first repeated key, or None if there is none among the first `MAX_KEYS`.
+
+    Reads every index.
+
+    Raises:
+        StoreError: An index cannot be read.
+        ChecksumError: An index is not the one that the manifest lists.
+        ManifestError: An index is invalid.
+    """
     parts, total = [], 0
-    for number in range(len(shards.places)):
-        if total >= MOST_KEYS:
+    for number in range(len(shards.locations)):
+        if total >= MAX_KEYS:
             break
         parts.append(_hashes(shards, number))
         total += len(parts[-1])
     hashes = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     order = np.argsort(hashes, kind="stable")
-    again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]  # places whose hash comes earlier, too
-    if not len(again):
+    repeated = order[1:][hashes[order[1:]] == hashes[order[:-1]]]  # sample ids whose key has occurred before
+    if not len(repeated):
         return None
-    second = int(again.min())
+    second = int(repeated.min())
     first = int(np.flatnonzero(hashes == hashes[second])[0])
     edges = np.cumsum([len(part) for part in parts])
-    one, other = (int(np.searchsorted(edges, place, side="right")) for place in (first, second))
+    one, other = (int(np.searchsorted(edges, sample, side="right")) for sample in (first, second))
     row = second - (int(edges[other - 1]) if other else 0)
     return RepeatedKey(shards.index(other, keep=False).keys[row], (shards.shard_name(one), shards.shard_name(other)))
 

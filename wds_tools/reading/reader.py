@@ -1,8 +1,8 @@
-"""Sample ids become verified bytes.
+"""Reading of samples by id, with verified checksums.
 
-Reading is by whole blocks: of each block that a batch touches, the byte range is fetched (a view of the page cache
-for local shards, one request for neighbours of remote ones) and the fields are cut from it. No byte is copied, and
-every field's checksum is compared before anyone sees it.
+For each block that a batch touches, the whole byte range is fetched: a view of the page cache for
+local shards, one request for adjacent blocks of remote shards. The fields are views of that range,
+so no byte is copied. The checksum of every field is verified before the field is returned.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from wds_tools.storage import Range
 
 _log = logging.getLogger("wds_tools")
 _MAX_SHARDS = 1024
-_MAX_EXPECTED = 8192  # a window of this many blocks is 16 GB; older ones may have left the page cache
+_MAX_READ_AHEAD = 8192  # blocks remembered, about 16 GB; older ones may no longer be in the page cache
 
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard's index, with what every batch needs of it computed once."""
+    """The index of a shard, and values derived from it that every batch needs."""
 
     name: str
     index: Index
-    image: FieldColumns  # the columns of whichever image field a sample has
-    kind: NDArray[np.int8]  # [samples] place of that field in IMAGE_FIELDS, -1 where there is none
-    block: int  # samples of a block
-    spans: NDArray[np.int64]  # [blocks, 2] byte range of each block
+    image: FieldColumns  # columns of the image field, which may differ from sample to sample
+    kind: NDArray[np.int8]  # [samples], index of that field in IMAGE_FIELDS, -1 for a sample without an image
+    block: int  # samples per block
+    spans: NDArray[np.int64]  # [blocks, 2], byte range of each block
 
 
 class Rows:
-    """Samples of a dataset, in the order they were asked for, before and after their bytes are read.
+    """Samples of a dataset, in the requested order. Their bytes are read by the methods that return them.
 
     Attributes:
         ids: int64 [n], sample ids.
-        shard: int64 [n], number of each sample's shard.
-        row: int64 [n], place in its shard.
+        shard: int64 [n], number of the shard of each sample.
+        row: int64 [n], index of each sample in its shard.
     """
 
     def __init__(self, reader: Reader, ids: NDArray[np.int64]) -> None:
         self._reader = reader
         self.ids = ids
         self.shard, self.row = reader.locate(ids)
-        # One group per shard: (shard, positions in this batch, rows in the shard).
+        # One group per shard: (shard, positions in `ids`, rows in the shard).
         order = np.argsort(self.shard, kind="stable")
         edges = np.flatnonzero(np.diff(self.shard[order])) + 1
         self._groups = [
@@ -67,38 +67,40 @@ class Rows:
         return len(self.ids)
 
     def gather(self, column: str) -> NDArray[np.int64]:
-        """Return one numeric column of the index (``label``, ``width``, ``height``, ``orientation``): int64 [n]."""
+        """Return a column of the index, such as ``label``, ``width`` or ``orientation``: int64 [n]."""
         out = np.empty(len(self), np.int64)
         for shard, group, rows in self._groups:
             out[group] = getattr(shard.index, column)[rows]
         return out
 
     def keys(self) -> list[str]:
-        """Return the keys of the samples."""
+        """Return the keys of the n samples."""
         return self._strings("keys")
 
     def modes(self) -> list[str]:
-        """Return the modes of the images."""
+        """Return the Pillow modes of the n images, ``""`` for a sample without an image."""
         return self._strings("mode")
 
     def kinds(self) -> list[str]:
-        """Return the image fields of the samples, ``""`` where there is none."""
+        """Return the names of the n image fields, ``""`` for a sample without an image."""
         out = np.empty(len(self), np.int64)
         for shard, group, rows in self._groups:
             out[group] = shard.kind[rows]
         return [IMAGE_FIELDS[kind] if kind >= 0 else "" for kind in out.tolist()]
 
-    def where(self, position: int) -> tuple[str, str]:
-        """Return (shard name, key) of one sample, for error messages."""
+    def shard_and_key(self, position: int) -> tuple[str, str]:
+        """Return (shard name, key) of the sample at ``position``, for error messages."""
         shard = self._reader.shard(int(self.shard[position]))
         return shard.name, shard.index.keys[int(self.row[position])]
 
     def images(self) -> list[memoryview]:
-        """Return the verified bytes of each sample's image.
+        """Return the verified bytes of the image of each sample.
 
         Raises:
             MissingFieldError: A sample has no image.
             ChecksumError: Bytes have changed since they were packed.
+            StoreError: A shard cannot be read.
+            TruncatedShardError: A shard does not have the length that its manifest records.
         """
         return self._read("image")
 
@@ -107,13 +109,16 @@ class Rows:
         return self._read(name)
 
     def stored(self) -> Iterator[dict[str, Any]]:
-        """Yield each sample as it is stored, verified: ``__key__``, ``__url__`` of its shard, and fields as bytes.
+        """Yield each sample as ``__key__``, ``__url__`` of its shard, and its verified fields as bytes.
 
-        One at a time, so that bytes are copied while the checksum has left them in the cache, into memory that the last
-        sample has just given back: a third of the time of a batch at once.
+        Samples are copied one at a time, right after their checksum is computed, while their bytes
+        are in the CPU cache, and into memory that the previous sample has just freed. That takes a
+        third of the time of copying a batch at once.
 
         Raises:
             ChecksumError: Bytes have changed since they were packed.
+            StoreError: A shard cannot be read.
+            TruncatedShardError: A shard does not have the length that its manifest records.
         """
         groups = [self._stored(shard, int(self.shard[group[0]]), rows) for shard, group, rows in self._groups]
         group_of = np.empty(len(self), np.int64)
@@ -123,18 +128,18 @@ class Rows:
             yield next(groups[number])
 
     def _stored(self, shard: _Shard, number: int, rows: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-        """Yield samples of one shard."""
+        """Yield samples of one shard in their stored form."""
         fields = []
         for name, columns in shard.index.fields.items():
-            there = columns.offset[rows] != ABSENT
-            pieces = self._reader.pieces(shard, number, name, columns, rows[there])
-            fields.append((name, there.tolist(), pieces))
+            present = columns.offset[rows] != ABSENT
+            values = self._reader.field_values(shard, number, name, columns, rows[present])
+            fields.append((name, present.tolist(), values))
         url, keys = self._reader.shards.shard_url(number), shard.index.keys
-        for place, row in enumerate(rows.tolist()):
+        for position, row in enumerate(rows.tolist()):
             sample: dict[str, Any] = {"__key__": keys[row], "__url__": url}
-            for name, there, pieces in fields:
-                if there[place]:
-                    sample[name] = bytes(next(pieces))
+            for name, present, values in fields:
+                if present[position]:
+                    sample[name] = bytes(next(values))
             yield sample
 
     def _strings(self, column: str) -> list[str]:
@@ -157,8 +162,8 @@ class Rows:
                     shard=shard.name,
                     key=shard.index.keys[row],
                 )
-            found = self._reader.pieces(shard, int(self.shard[group[0]]), name, columns, rows)
-            for position, data in zip(group.tolist(), found, strict=True):
+            values = self._reader.field_values(shard, int(self.shard[group[0]]), name, columns, rows)
+            for position, data in zip(group.tolist(), values, strict=True):
                 out[position] = data
         return out
 
@@ -168,72 +173,70 @@ class Reader:
 
     Args:
         shards: The dataset.
-        block: Samples of a block, as the planner has it: a number, or int64 [shards].
+        block: Samples per block, as in the order: a number, or int64 [shards].
     """
 
     def __init__(self, shards: ShardSet, *, block: int | NDArray[np.int64]) -> None:
         self.shards = shards
-        self._blocks = np.broadcast_to(block, len(shards.places))
+        self._blocks = np.broadcast_to(block, len(shards.locations))
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
-        self._expected = LRUCache[tuple[int, int], None](max_items=_MAX_EXPECTED)  # blocks announced lately
+        self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
 
     def rows(self, ids: NDArray[np.int64]) -> Rows:
-        """Return the samples with these ids, int64 [n]; their bytes are read when they are asked for."""
+        """Return the samples with these ids, int64 [n]; no bytes of them are read yet."""
         return Rows(self, ids)
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (shard, row) of each id."""
+        """Return the shard number and the row in that shard of each id: int64 [n] each."""
         shard = np.searchsorted(self._first_id, ids, side="right") - 1
         return shard, ids - self._first_id[shard]
 
-    def expect(self, ids: NDArray[np.int64]) -> None:
-        """Start reading the blocks of these samples, which will be asked for soon."""
+    def read_ahead(self, ids: NDArray[np.int64]) -> None:
+        """Start reading the blocks of samples, int64 [n], that will be needed soon."""
         shards, rows = self.locate(ids)
         wanted = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
-        for number, block in self._expected.missing(wanted):
-            self._expected.put((number, block), None)
+        for number, block in self._read_ahead.missing(wanted):
+            self._read_ahead.put((number, block), None)
             start, stop = self.shard(number).spans[block].tolist()
-            self.shards.expect(number, [(start, stop)])
+            self.shards.read_ahead(number, [(start, stop)])
 
     def shard(self, number: int) -> _Shard:
-        """Return what is known of a shard, its index read and verified when it is first needed."""
+        """Return a shard; its index is read and verified when it is first needed."""
         return self._shard(number)
 
-    def pieces(
+    def field_values(
         self, shard: _Shard, number: int, name: str, columns: FieldColumns, rows: NDArray[np.int64]
     ) -> Iterator[memoryview]:
-        """Yield one field of some samples of one shard, verified."""
-        of_row = rows // shard.block
-        blocks, which = np.unique(of_row, return_inverse=True)
+        """Yield the verified bytes of one field for some rows of one shard; raises as `Rows.images` does."""
+        block_of_row = rows // shard.block
+        blocks, block_index = np.unique(block_of_row, return_inverse=True)
         spans: list[Range] = [(start, stop) for start, stop in shard.spans[blocks].tolist()]
         data = self.shards.fetch(number, spans)
-        starts = columns.offset[rows] - shard.spans[of_row, 0]
+        starts = columns.offset[rows] - shard.spans[block_of_row, 0]
         stops = starts + columns.size[rows]
         expected = columns.xxh3[rows]
-        places = (which.tolist(), starts.tolist(), stops.tolist(), expected.tolist())
-        for i, (block, start, stop, checksum) in enumerate(zip(*places, strict=True)):
-            piece = data[block][start:stop]
-            if xxhash.xxh3_64_intdigest(piece) != checksum:
-                piece = self._read_again(shard, number, name, columns, int(rows[i]), spans[block])
-            yield piece
+        values = (block_index.tolist(), starts.tolist(), stops.tolist(), expected.tolist())
+        for i, (block, start, stop, checksum) in enumerate(zip(*values, strict=True)):
+            value = data[block][start:stop]
+            if xxhash.xxh3_64_intdigest(value) != checksum:
+                value = self._fetch_again(shard, number, name, columns, int(rows[i]), spans[block])
+            yield value
 
-    def _read_again(
+    def _fetch_again(
         self, shard: _Shard, number: int, name: str, columns: FieldColumns, row: int, span: Range
     ) -> memoryview:
-        """Fetch a damaged block once more if there is a better copy; otherwise say what is damaged."""
+        """Fetch a damaged block from the source if it came from a cache; otherwise report the damage."""
         offset, size, expected = int(columns.offset[row]), int(columns.size[row]), int(columns.xxh3[row])
-        got = 0
-        if self.shards.forget(number, [span]):
-            piece = self.shards.fetch(number, [span])[0][offset - span[0] : offset - span[0] + size]
-            got = xxhash.xxh3_64_intdigest(piece)
-            if got == expected:
+        if self.shards.drop_cached(number, [span]):
+            value = self.shards.fetch(number, [span])[0][offset - span[0] : offset - span[0] + size]
+            if xxhash.xxh3_64_intdigest(value) == expected:
                 _log.debug("shard %s: the block at byte %d was damaged and was fetched again", shard.name, span[0])
-                return piece
+                return value
         raise ChecksumError(
             f"field {name!r} ({size:,} bytes) has changed since it was packed: its checksum is not {expected:016x}; "
-            f"copy {self.shards.shard_url(number)} again, `wds-tools verify` lists all damage",
+            f"copy {self.shards.shard_url(number)} again; `wds-tools verify` lists all damage",
             shard=shard.name,
             key=shard.index.keys[row],
             offset=offset,
@@ -252,17 +255,17 @@ def _fields_of(index: Index, row: int) -> str:
 
 
 def _image_columns(index: Index) -> tuple[FieldColumns, NDArray[np.int8]]:
-    """Merge the image fields of a shard into one: each sample's first in order of preference."""
+    """Return the columns and the kind of the image field that each sample prefers, see `_Shard`."""
     n = len(index)
     kind = np.full(n, -1, np.int8)
     merged = FieldColumns(np.full(n, ABSENT, np.int64), np.zeros(n, np.int64), np.zeros(n, np.uint64))
     for name in image_field(index):
         columns = index.fields[name]
-        take = (kind < 0) & (columns.offset != ABSENT)
-        kind[take] = IMAGE_FIELDS.index(name)
-        merged.offset[take] = columns.offset[take]
-        merged.size[take] = columns.size[take]
-        merged.xxh3[take] = columns.xxh3[take]
+        mask = (kind < 0) & (columns.offset != ABSENT)
+        kind[mask] = IMAGE_FIELDS.index(name)
+        merged.offset[mask] = columns.offset[mask]
+        merged.size[mask] = columns.size[mask]
+        merged.xxh3[mask] = columns.xxh3[mask]
     return merged, kind
 
 
@@ -274,29 +277,33 @@ def _spans(index: Index, block: int) -> NDArray[np.int64]:
     start = np.full(len(edges), index.shard_bytes, np.int64)
     stop = np.zeros(len(edges), np.int64)
     for columns in index.fields.values():
-        there = columns.offset != ABSENT
-        first = np.where(there, columns.offset, index.shard_bytes)
-        last = np.where(there, columns.offset + columns.size, 0)
+        present = columns.offset != ABSENT
+        first = np.where(present, columns.offset, index.shard_bytes)
+        last = np.where(present, columns.offset + columns.size, 0)
         start = np.minimum(start, np.minimum.reduceat(first, edges))
         stop = np.maximum(stop, np.maximum.reduceat(last, edges))
     return np.stack([np.minimum(start, stop), stop], axis=1)
 
 
 def check_fields(fields: Sequence[str], available: Iterable[str]) -> None:
-    """Check that a dataset has the fields that are asked for.
+    """Check that a dataset has the requested fields.
+
+    Args:
+        fields: The requested fields.
+        available: The stored fields of the dataset.
 
     Raises:
-        MissingFieldError: It does not; the message says which there are.
+        MissingFieldError: A field is missing; the message lists the available ones.
     """
-    there = set(available)
+    stored = set(available)
     virtual = {"__key__"}
-    if there & set(IMAGE_FIELDS):
+    if stored & set(IMAGE_FIELDS):
         virtual.add("image")
-    if "cls" in there:
+    if "cls" in stored:
         virtual.add("label")
-    missing = [name for name in fields if name not in there | virtual]
+    missing = [name for name in fields if name not in stored | virtual]
     if missing:
         raise MissingFieldError(
             f"fields={tuple(fields)!r}: the dataset has no {', '.join(map(repr, missing))}; "
-            f"it has {', '.join(sorted(virtual) + sorted(there))}"
+            f"it has {', '.join(sorted(virtual) + sorted(stored))}"
         )

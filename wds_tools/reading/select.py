@@ -1,4 +1,4 @@
-"""From ``where=``, ``subset=`` and ``class_weights=`` to a `Selection`: the indexes are read, no shard is."""
+"""Selection of samples by ``where=``, ``subset=`` and ``class_weights=``. Reads indexes, no shards."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from wds_tools.order.where import Where, parse
 from wds_tools.reading.shardset import ShardSet, open_shards
 
 Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]]
-"""``"balanced"``, weights by class name or number, or one weight per class."""
+"""``"balanced"``, weights by class name or class number, or one weight per class."""
 
 Subset = float | Sequence[int] | NDArray[np.integer[Any]]
-"""A fraction, or sample ids; an id that is named several times comes that often."""
+"""A fraction of the samples, or sample ids; a repeated id is delivered that often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which samples are wanted.
+    """The options that select samples. An object without any of them is false.
 
     Attributes:
-        where: A condition on the columns of the index.
-        subset: A fraction of the samples, or sample ids, each as often as it is to come.
-        class_weights: How often the classes are to come.
-        seed: Of what is drawn.
+        where: Condition on the columns of the index.
+        subset: Fraction of the samples, or sample ids, repeated as often as the sample is to be
+            delivered.
+        class_weights: Weights of the classes, which determine how often their samples are delivered.
+        seed: Seed of random draws.
     """
 
     where: Where | None = None
@@ -45,11 +46,15 @@ class Choice:
         return any(part is not None for part in (self.where, self.subset, self.class_weights))
 
     def select(self, shards: ShardSet, *, first_shards: int | None = None) -> Selection | None:
-        """Return the selection, of the first shards alone if asked for; None takes all samples.
+        """Return the selected samples of a dataset, or None if all are selected.
+
+        Args:
+            shards: The dataset.
+            first_shards: Select only from the first n shards; None uses all.
 
         Raises:
-            OptionError: Something that cannot be, or that leaves nothing.
-            MissingFieldError: Weights of classes for samples that have none.
+            OptionError: An option is invalid, or no sample is selected.
+            MissingFieldError: ``class_weights`` is given, but a sample has no class.
         """
         if not self:
             return None
@@ -69,13 +74,13 @@ class Choice:
 
 
 def parse_weights(text: str) -> Weights:
-    """Read ``class_weights=`` from the command line.
+    """Parse the option ``--class-weights`` of the command line.
 
     >>> parse_weights("balanced"), parse_weights("cat=2,dog=0.5")
     ('balanced', {'cat': 2.0, 'dog': 0.5})
 
     Raises:
-        OptionError: It means nothing.
+        OptionError: A weight is not a number.
     """
     if "=" not in text:
         return text
@@ -87,7 +92,7 @@ def parse_weights(text: str) -> Weights:
 
 
 def labels_of(shards: ShardSet, first_shards: int | None = None) -> NDArray[np.int64]:
-    """Return the class number of every sample, from the indexes: int64 [samples]."""
+    """Return the class number of every sample of the first shards, by default of all: int64 [samples]."""
     return np.concatenate([index.label for index in _indexes(shards, first_shards)])
 
 
@@ -99,21 +104,23 @@ def train_test_split(
     stratify: bool = True,
     where: Where | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Divide a dataset in two without packing it again: give each part to a loader as ``subset=``.
+    """Split a dataset in two without packing it again. Pass each part to a loader as ``subset=``.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
-        test_size: Fraction of the samples, or how many.
-        seed: Of the draw; another seed is another split.
-        stratify: Each class in the same proportion, to within one sample; ignored without labels.
-        where: Divide only these samples, as for `make_loader`.
+        dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed
+            shards.
+        test_size: Fraction (float) or number (int) of the samples for testing.
+        seed: Seed of the random split.
+        stratify: Keep the proportion of each class in both parts, to within one sample; ignored
+            without labels.
+        where: Split only samples that meet this condition, see `make_loader`.
 
     Returns:
-        Ids for training and for testing: int64, ascending, disjoint.
+        Sample ids for training and sample ids for testing: int64, ascending, disjoint.
 
     Raises:
         NotADatasetError: There is no dataset.
-        OptionError: A size that leaves one side empty.
+        OptionError: One part would be empty, or ``where`` is invalid.
 
     Example::
 
@@ -122,11 +129,11 @@ def train_test_split(
     """
     shards = open_shards(dataset, cache=CacheOptions.of())
     selection = Choice(where=where).select(shards)
-    ids = selection.chosen if selection else _all_ids(shards.manifest.samples)
+    ids = selection.selected_ids if selection else _all_ids(shards.manifest.samples)
     count = round(test_size * len(ids)) if isinstance(test_size, float) else test_size
     if not 0 < count < len(ids):
         raise OptionError(
-            f"test_size={test_size} is {count:,} of {len(ids):,} samples; allowed is what leaves both sides some"
+            f"test_size={test_size} is {count:,} of {len(ids):,} samples; both parts must have at least one sample"
         )
     label = labels_of(shards)[ids] if stratify else None
     return split_by_class(ids, label, count, seed=seed)
@@ -137,16 +144,17 @@ def _all_ids(samples: int) -> NDArray[np.int64]:
         return np.arange(samples, dtype=np.int64)
     except MemoryError as error:
         raise OptionError(
-            f"subset= and class_weights= take 8 bytes for each of {samples:,} samples, more than there is memory: "
-            "leave them out, or choose by where="
+            f"subset= and class_weights= take 8 bytes for each of {samples:,} samples, more than the available memory: "
+            "omit them, or select with where="
         ) from error
 
 
 def _indexes(shards: ShardSet, first_shards: int | None) -> Iterator[Index]:
-    return (shards.index(number) for number in range(len(shards.places))[:first_shards])
+    return (shards.index(number) for number in range(len(shards.locations))[:first_shards])
 
 
 def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.int64]:
+    """Return the ids of the samples that meet a condition: int64 [n]."""
     found, start, expression = [], 0, None
     for index in _indexes(shards, first_shards):
         table = _table(index, start)
@@ -164,7 +172,7 @@ def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.i
 
 
 def _table(index: Index, start: int) -> pa.Table:
-    """Return the columns that a condition may use."""
+    """Return the columns that a condition may use; the first sample of the index has id ``start``."""
     columns: dict[str, Any] = {
         "id": np.arange(start, start + len(index)),
         "key": index.keys,
@@ -189,38 +197,41 @@ def _subset(ids: NDArray[np.int64], subset: Any, *, total: int, seed: int) -> ND
         raise OptionError(f"subset={subset!r}; allowed is a fraction such as 0.1, or a list of sample ids")
     wanted, counts = np.unique(wanted.astype(np.int64), return_counts=True)
     if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < total:
-        raise OptionError(f"subset= names samples {wanted[0]} to {wanted[-1]}; the dataset has 0 to {total - 1}")
-    there = np.isin(wanted, ids, assume_unique=True)
-    return in_rounds(wanted[there], counts[there])
+        raise OptionError(f"subset= lists samples {wanted[0]} to {wanted[-1]}; the dataset has 0 to {total - 1}")
+    present = np.isin(wanted, ids, assume_unique=True)
+    return in_rounds(wanted[present], counts[present])
 
 
 def _balance(shards: ShardSet, first_shards: int, ids: NDArray[np.int64], weights: Weights) -> Balance:
     label = labels_of(shards, first_shards)[ids]
     if (label < 0).any():
-        raise MissingFieldError("class_weights= needs a class number for every sample, and some have none")
+        raise MissingFieldError(
+            "class_weights= requires a class number for every sample, but some have none; select those with a label "
+            "by where=, such as where='label >= 0'"
+        )
     names = shards.manifest.classes
     count = max(len(names), int(label.max()) + 1)
-    return balance(label, _weight_of_each(weights, count, names, np.bincount(label, minlength=count)))
+    return balance(label, _weights_by_class(weights, count, names, np.bincount(label, minlength=count)))
 
 
-def _weight_of_each(
+def _weights_by_class(
     weights: Weights, count: int, names: Sequence[str], samples: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return a weight for each class: float64 [classes]."""
+    """Return the weight of each class: float64 [classes]."""
     if isinstance(weights, str):
         if weights != "balanced":
-            raise OptionError(f"class_weights={weights!r}; allowed are 'balanced', a mapping, one weight per class")
+            raise OptionError(f"class_weights={weights!r}; allowed are 'balanced', a mapping, or one weight per class")
         return np.where(samples, 1 / np.maximum(samples, 1), 0.0)
     if isinstance(weights, Mapping):
         numbers = {name: number for number, name in enumerate(names)} | {n: n for n in range(count)}
-        strangers = [name for name in weights if name not in numbers]
-        if strangers:
-            raise OptionError(f"class_weights names {strangers[0]!r}; the classes are {', '.join(names) or count}")
-        each = np.ones(count)
+        unknown = [name for name in weights if name not in numbers]
+        if unknown:
+            raise OptionError(f"class_weights names {unknown[0]!r}; the classes are {', '.join(names) or count}")
+        result = np.ones(count)
         for name, weight in weights.items():
-            each[numbers[name]] = weight
-        return each
-    each = np.asarray(weights, np.float64)
-    if each.shape != (count,):
-        raise OptionError(f"class_weights has shape {each.shape}; the dataset has {count} classes")
-    return each
+            result[numbers[name]] = weight
+        return result
+    result = np.asarray(weights, np.float64)
+    if result.shape != (count,):
+        raise OptionError(f"class_weights has shape {result.shape}; the dataset has {count} classes")
+    return result

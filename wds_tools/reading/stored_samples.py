@@ -1,4 +1,4 @@
-"""The samples of a shard as they are stored, in order, verified, with a few megabytes in memory."""
+"""Sequential reading of the samples of a shard, verified, with a few megabytes in memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from wds_tools.errors import ChecksumError
 from wds_tools.format.index import ABSENT, Index
 from wds_tools.reading.shardset import ShardSet
 
-READ_BYTES = 8 << 20  # asked for at a time; exceeded only by a sample that is larger alone
+READ_BYTES = 8 << 20  # per read; only a single larger sample exceeds it
 
 
 class StoredSample(NamedTuple):
-    """One sample; its fields are views, to be used before the next sample is asked for.
+    """One sample. Its fields are views, which are valid until the next sample is requested.
 
     Attributes:
-        shard: Name of its shard, for messages.
-        key: As it is stored.
+        shard: Name of the shard, for messages.
+        key: Key of the sample.
         fields: Field name to bytes, in the order of the index.
     """
 
@@ -30,28 +30,29 @@ class StoredSample(NamedTuple):
 
 
 def stored_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
-    """Yield every sample of one shard.
+    """Yield every sample of shard ``number``, in order.
 
     Raises:
         ChecksumError: Bytes, or the index, have changed since they were packed.
-        ShardError: The shard does not have its length.
-        StoreError: It cannot be read.
+        ManifestError: The index is invalid.
+        TruncatedShardError: The length of the shard is not the one that its manifest records.
+        StoreError: The shard or its index cannot be read.
     """
     index = shards.index(number)
-    for rows in _steps(index):
+    for rows in _row_ranges(index):
         span = index.span(rows.start, rows.stop)
         (data,) = shards.fetch(number, [span])
         for row in rows:
-            yield _cut(shards, number, index, row, data, span[0])
+            yield _sample(shards, number, index, row, data, span[0])
 
 
-def _steps(index: Index) -> Iterator[range]:
-    """Cut the rows of a shard into runs whose bytes are few enough to hold."""
-    first, last = np.full(len(index), index.shard_bytes), np.zeros(len(index), np.int64)  # [n] span of each sample
+def _row_ranges(index: Index) -> Iterator[range]:
+    """Divide the rows of a shard into ranges of at most `READ_BYTES`."""
+    first, last = np.full(len(index), index.shard_bytes), np.zeros(len(index), np.int64)  # [n], bytes of each row
     for columns in index.fields.values():
-        there = columns.offset != ABSENT
-        first = np.where(there, np.minimum(first, columns.offset), first)
-        last = np.where(there, np.maximum(last, columns.offset + columns.size), last)
+        present = columns.offset != ABSENT
+        first = np.where(present, np.minimum(first, columns.offset), first)
+        last = np.where(present, np.maximum(last, columns.offset + columns.size), last)
     begin, low, high = 0, index.shard_bytes, 0
     for row, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         if row > begin and max(high, stop) - min(low, start) > READ_BYTES:
@@ -62,20 +63,21 @@ def _steps(index: Index) -> Iterator[range]:
         yield range(begin, len(index))
 
 
-def _cut(shards: ShardSet, number: int, index: Index, row: int, data: memoryview, base: int) -> StoredSample:
+def _sample(shards: ShardSet, number: int, index: Index, row: int, data: memoryview, base: int) -> StoredSample:
+    """Return one row as a sample; ``data`` starts at byte ``base`` of the shard."""
     fields = {}
     for name, columns in index.fields.items():
         offset, size = int(columns.offset[row]), int(columns.size[row])
         if offset == ABSENT:
             continue
-        part = data[offset - base : offset - base + size]
-        if xxhash.xxh3_64_intdigest(part) != int(columns.xxh3[row]):
+        value = data[offset - base : offset - base + size]
+        if xxhash.xxh3_64_intdigest(value) != int(columns.xxh3[row]):
             raise ChecksumError(
                 f"field {name!r} ({size:,} bytes) has changed since it was packed: copy {shards.shard_url(number)} "
-                "again, `wds-tools verify` lists all damage",
+                "again; `wds-tools verify` lists all damage",
                 shard=shards.shard_name(number),
                 key=index.keys[row],
                 offset=offset,
             )
-        fields[name] = part
+        fields[name] = value
     return StoredSample(shards.shard_name(number), index.keys[row], fields)

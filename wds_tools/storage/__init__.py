@@ -1,4 +1,4 @@
-"""Where bytes live: a local folder, or any URL that fsspec knows. The only part of the package that knows URLs."""
+"""Access to the files of a folder: a local one, or any URL that fsspec supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Range", "Store", "is_url", "join", "open_store", "split_folder"]
 
 
 def is_url(spec: str) -> bool:
-    """Tell a URL from a local path.
+    """Return True for a URL and False for a local path.
 
     >>> is_url("s3://bucket/train"), is_url("shards/photos")
     (True, False)
@@ -35,7 +35,12 @@ def join(folder: str, name: str) -> str:
 
 
 def open_store(folder: str, *, cache: CacheOptions) -> Store:
-    """Open a folder, local or remote; nothing is read yet."""
+    """Return a store for a folder; nothing is read yet.
+
+    Args:
+        folder: Local path, or URL.
+        cache: Options of the block cache, used for URLs except ``file://``.
+    """
     if folder.startswith("file://"):
         folder = folder.removeprefix("file://")
     return RemoteStore(folder, cache=cache) if is_url(folder) else LocalStore(folder)

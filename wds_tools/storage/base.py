@@ -1,4 +1,4 @@
-"""What every store can do: six verbs on the files of one folder."""
+"""The protocol of a store: read access to the files of one folder."""
 
 from __future__ import annotations
 
@@ -6,39 +6,51 @@ from collections.abc import Sequence
 from typing import Protocol
 
 Range = tuple[int, int]
-"""Bytes ``start`` to ``stop`` of a file, half-open."""
+"""Byte range (start, stop) of a file, without the byte at ``stop``."""
 
 
 class Store(Protocol):
-    """The files of one folder. A store may be pickled, and used in a forked process."""
+    """The files of one folder. A store can be pickled, and can be used in a forked process.
+
+    Attributes:
+        folder: Local path or URL of the folder.
+    """
 
     folder: str
 
     def read(self, name: str) -> bytes:
-        """Return a whole small file: a manifest or an index.
+        """Return a whole file: a manifest or an index.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            ManifestError: It is too large to be one of them.
-            StoreError: The storage does not answer.
+            FileNotFoundError: The file does not exist.
+            ManifestError: The file is too large for a manifest or an index.
+            StoreError: The storage fails.
         """
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
-        """Return ranges of a shard whose length is known.
+        """Return byte ranges of a shard.
+
+        Args:
+            name: File name of the shard.
+            ranges: The ranges to read.
+            total_bytes: Expected length of the shard in bytes.
+
+        Returns:
+            The bytes of each range, in the order of ``ranges``.
 
         Raises:
-            TruncatedShardError: The shard does not have ``total_bytes`` bytes.
-            StoreError: The storage does not answer, or the shard is not there.
+            TruncatedShardError: The length of the shard is not ``total_bytes``.
+            StoreError: The storage fails, or the shard does not exist.
         """
 
-    def expect(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> None:
-        """Say that these ranges will be fetched soon, so that reading may start now."""
+    def read_ahead(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> None:
+        """Start reading ranges that will be fetched soon, if the store can; arguments as for `fetch`."""
 
-    def forget(self, name: str, ranges: Sequence[Range]) -> bool:
-        """Drop what is cached of these ranges, because it is damaged; return whether a fresh copy may differ."""
+    def drop_cached(self, name: str, ranges: Sequence[Range]) -> bool:
+        """Remove damaged ranges from the cache; return whether another fetch may return different bytes."""
 
     def log_cache_use(self) -> None:
         """Log how many blocks of each shard came from the cache since the last call, at level DEBUG."""
 
     def list(self) -> list[str]:
-        """Return the names of the files in the folder."""
+        """Return the sorted names of the files in the folder."""

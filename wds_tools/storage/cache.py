@@ -1,8 +1,8 @@
-"""A folder of blocks fetched from elsewhere, bounded, shared by processes, and never poisoned.
+"""A cache of remote blocks in a local folder, with a size limit, that several processes may share.
 
-A block's file name is a hash of everything that identifies its bytes (URL, version, range), so that two shards
-of one name cannot meet. It is written under a unique temporary name, ends with its own checksum, and is renamed
-into place. Correctness needs no lock: a reader either has the whole file or none.
+The file name of a block is a hash of everything that identifies its bytes (URL, version, range), so
+shards with equal names do not collide. A block is written under a unique temporary name, ends with a
+checksum, and is renamed when it is complete. No lock is needed: a reader finds a complete file or none.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _STALE_SECONDS = 3600.0
 
 
 class BlockCache:
-    """Blocks by name.
+    """Cached blocks by name.
 
-    The limit is kept to within a sixteenth: each process looks at the whole folder again whenever it has added
-    that much.
+    The cache may exceed its limit by a sixteenth: a process checks the size of the folder each time it
+    has added that much.
     """
 
     def __init__(self, options: CacheOptions) -> None:
         self.folder = options.folder
         self.limit_bytes = options.limit_bytes
-        self._added_bytes = self.limit_bytes  # so that the first addition looks at what is there
+        self._added_bytes = self.limit_bytes  # so that the first put() checks the size of the folder
 
     def get(self, name: str) -> bytes | None:
-        """Return a block, or None if it is not there or no longer whole."""
+        """Return a block, or None if it is missing or damaged."""
         path = self._path(name)
         try:
             stored = path.read_bytes()
@@ -47,11 +47,11 @@ class BlockCache:
             self.drop(name)
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # our own record of use: eviction takes the longest unused first
+            os.utime(path)  # the modification time records the last use, for eviction
         return block
 
     def put(self, name: str, block: bytes) -> None:
-        """Keep a block, unless it alone is over the limit; a full disk costs the cache, not the run."""
+        """Store a block, unless it takes more than half of the limit; errors of the disk are ignored."""
         if len(block) + _CHECKSUM_BYTES > self.limit_bytes // 2:
             return
         path = self._path(name)
@@ -82,10 +82,10 @@ class BlockCache:
         return self.folder / digest[:2] / digest
 
     def _evict(self) -> None:
-        """Remove the longest unused blocks until an eighth of the limit is free, and what killed writers left."""
+        """Remove least recently used blocks until an eighth of the limit is free, and old temporary files."""
         files = []
         for path in self.folder.glob("??/*"):
-            with contextlib.suppress(OSError):  # another process may remove it first
+            with contextlib.suppress(OSError):  # another process may have removed the file
                 status = path.stat()
                 files.append((status.st_mtime, status.st_size, path))
         newest = max((mtime for mtime, _, _ in files), default=0.0)

@@ -1,7 +1,7 @@
-"""Commit or nothing: a file appears under its name whole and on disk, or not at all.
+"""Atomic writes: a file appears under its final name complete and synced to disk, or not at all.
 
-Temporary name in the same folder, fsync, rename, fsync of the folder. The temporary name starts with a dot, so
-that patterns such as ``*.tar`` never see a file that is still being written.
+The steps are: write under a temporary name in the same folder, fsync, rename, fsync the folder. The
+temporary name starts with a dot, so patterns such as ``*.tar`` do not match an unfinished file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-BUFFER_BYTES = 1 << 18  # gathers headers and labels into large writes; 64 KiB to 1 MiB were equally fast
+BUFFER_BYTES = 1 << 18  # joins headers and labels into large writes; 64 KiB to 1 MiB were equally fast
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)  # some network and FUSE file systems cannot sync a folder
 
 
 class CommitFile:
-    """A file that is written under a temporary name and gets its own when the ``with`` block ends without error.
+    """A file that gets its final name when the ``with`` block ends without an error.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -34,7 +34,7 @@ class CommitFile:
     b'hello'
 
     Args:
-        path: Final name; a file of that name is replaced.
+        path: Final path; an existing file is replaced.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -43,7 +43,7 @@ class CommitFile:
 
     def __enter__(self) -> BinaryIO:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        self._file = open(os.open(self._temporary, flags, 0o666), "wb", buffering=BUFFER_BYTES)  # noqa: PTH123 - of a descriptor
+        self._file = open(os.open(self._temporary, flags, 0o666), "wb", buffering=BUFFER_BYTES)  # noqa: PTH123 - opens a descriptor
         return self._file
 
     def __exit__(
@@ -63,24 +63,24 @@ class CommitFile:
         sync_folder(self.path.parent)
 
     def _discard(self) -> None:
-        # Closing writes what is still buffered, which fails again on a full disk.
+        # close() flushes the buffer, which fails again if the disk is full.
         with contextlib.suppress(OSError):
             self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 
 def commit_bytes(path: str | Path, data: bytes) -> None:
-    """Write a whole file at once, or nothing.
+    """Write a file atomically.
 
     Raises:
-        OSError: The folder is not there or not writable, or the disk is full.
+        OSError: The folder does not exist or is not writable, or the disk is full.
     """
     with CommitFile(path) as file:
         file.write(data)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and removals in ``folder`` last through a loss of power."""
+    """Flush renames and removals in ``folder`` to disk, so that they survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -92,7 +92,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def final_name(name: str) -> str | None:
-    """Return the name that a temporary file would have got, or None if ``name`` is not a temporary one.
+    """Return the final name for the name of a temporary file, or None for any other name.
 
     >>> final_name(".shard-000000.tar.0123456789abcdef.tmp"), final_name("shard-000000.tar")
     ('shard-000000.tar', None)

@@ -1,4 +1,4 @@
-"""A file that one process at a time may hold. A courtesy: no data depends on it, as some file systems have no locks."""
+"""An advisory file lock. Some file systems have no locks, so no data may depend on it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_ATTEMPTS = 20  # each is lost only if another holder ends in that very moment
+_ATTEMPTS = 20  # an attempt fails only if another process removes the file at the same moment
 
 
 def lock_file(path: Path, *, shared: bool = False) -> int:
-    """Return the descriptor of an open, locked file, which is made with its folder; closing it lets it go.
+    """Create a file and its folder if needed, and lock the file.
 
-    A holder that is done may remove the file, and the folder with it, before it lets go.
+    A process that holds the lock may remove the file and its folder before it releases the lock.
+
+    Args:
+        path: Path of the file.
+        shared: Allow other shared locks; by default the lock is exclusive.
+
+    Returns:
+        The file descriptor. Closing it releases the lock.
 
     Raises:
-        BlockingIOError: Another process holds it.
-        OSError: It cannot be made.
+        BlockingIOError: Another process holds the lock.
+        OSError: The file cannot be created.
     """
     for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError, FileExistsError):  # a holder that has just ended took the folder away
+        with suppress(FileNotFoundError, FileExistsError):  # another process has just removed the folder
             path.parent.mkdir(parents=True, exist_ok=True)
             return _try_lock(path, shared)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +36,7 @@ def lock_file(path: Path, *, shared: bool = False) -> int:
 
 
 def _try_lock(path: Path, shared: bool) -> int:
-    """Open and lock a file; the one locked must still be the one of that name."""
+    """Open and lock a file, and check that ``path`` still refers to the locked file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -37,7 +44,7 @@ def _try_lock(path: Path, shared: bool) -> int:
         os.close(descriptor)
         raise
     except OSError:
-        return descriptor  # a file system without locks
+        return descriptor  # the file system has no locks
     if not _same_file(descriptor, path):
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -1,4 +1,4 @@
-"""Names of many shards in one word: braces (``train-{000000..000099}.tar``) and, for local files, globs."""
+"""Patterns for names of shards: braces (``train-{000000..000099}.tar``) and, for local files, globs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-
 from wds_tools.errors import NotADatasetError, OptionError
 
 MAX_NAMES = 1_000_000
-"""A pattern may expand to this many names: `braceexpand` builds all of them at once, so they are counted first."""
+"""Most names that a pattern may expand to. `braceexpand` builds all of them, so they are counted before."""
 
 _MAX_DEPTH = 16
-_MAX_LENGTH = 4096  # of a path on Linux; also keeps the numbers in a range short enough to parse
+_MAX_LENGTH = 4096  # longest path on Linux; it also limits the digits of numbers in a range
 _INT_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?$")
 _CHAR_RANGE = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?$")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def has_pattern(spec: str) -> bool:
-    """Tell whether ``spec`` may name several files: it has braces, or is a local path with ``*``, ``?`` or ``[``.
+    """Return whether ``spec`` is a pattern: it has braces, or is a local path with ``*``, ``?`` or ``[``.
 
     >>> has_pattern("a-{0..9}.tar"), has_pattern("a-*.tar"), has_pattern("https://host/a.tar?x=*"), has_pattern("a.tar")
     (True, True, False, False)
@@ -30,16 +30,18 @@ def has_pattern(spec: str) -> bool:
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """Return the names that a pattern stands for; a name without a pattern is returned as it is.
+    """Return the names that a pattern matches; a name that is not a pattern is returned unchanged.
 
-    Braces expand in their own order, each glob in sorted order. A local path that exists is taken literally.
+    Braces expand in the order in which they are written, and globs in sorted order. An existing local
+    path is never treated as a pattern.
 
     >>> expand_pattern("s3://bucket/{train,val}-{08..10}.tar")[2:4]
     ['s3://bucket/train-10.tar', 's3://bucket/val-08.tar']
 
     Raises:
-        OptionError: Braces that do not close, or more than `MAX_NAMES` names.
-        NotADatasetError: A glob that matches no file.
+        OptionError: A brace is not closed, or the pattern is too long, nested too deeply, or expands to
+            more than `MAX_NAMES` names.
+        NotADatasetError: A glob matches no file.
     """
     if not has_pattern(pattern) or (_URL.match(pattern) is None and os.path.lexists(pattern)):
         return [pattern]
@@ -57,7 +59,7 @@ def _expand_braces(pattern: str) -> list[str]:
     count = _count(pattern, 0)
     if count > MAX_NAMES:
         raise OptionError(
-            f"pattern {pattern[:200]!r} stands for {count:,} names; allowed are {MAX_NAMES:,}: use several patterns"
+            f"pattern {pattern[:200]!r} expands to {count:,} names; allowed are {MAX_NAMES:,}: use several patterns"
         )
     try:
         return list(braceexpand(pattern))
@@ -70,11 +72,11 @@ def _expand_braces(pattern: str) -> list[str]:
 def _expand_glob(name: str) -> list[str]:
     if _URL.match(name) is not None or not glob.has_magic(name) or os.path.lexists(name):
         return [name]
-    return sorted(glob.glob(name))  # noqa: PTH207 - a whole path, absolute or not
+    return sorted(glob.glob(name))  # noqa: PTH207 - Path.glob() takes no absolute patterns
 
 
 def _count(pattern: str, depth: int) -> int:
-    """Return at least as many as `braceexpand` would make of ``pattern``, without making them."""
+    """Return an upper bound for the number of names that `braceexpand` would return."""
     if depth > _MAX_DEPTH:
         raise OptionError(f"a pattern has braces nested more than {_MAX_DEPTH} deep")
     total = 1
@@ -85,15 +87,15 @@ def _count(pattern: str, depth: int) -> int:
 
 def _count_group(group: str, depth: int) -> int:
     if match := _INT_RANGE.match(group):
-        start, stop, step = (int(word or "1") for word in match.groups())
+        start, stop, step = (int(number or "1") for number in match.groups())
         return abs(stop - start) // max(1, step) + 1
     if _CHAR_RANGE.match(group):
-        return 60  # at most: the letters from A to z, signs between them included
+        return 60  # upper bound: there are 58 characters from A to z
     return sum(_count(part, depth) for part in _split_commas(group))
 
 
 def _top_groups(pattern: str) -> list[str]:
-    """Return what stands inside each pair of outermost braces."""
+    """Return the text inside each pair of outermost braces."""
     groups, depth, start = [], 0, 0
     for position, character in _unescaped(pattern):
         if character == "{":
@@ -117,7 +119,7 @@ def _split_commas(group: str) -> list[str]:
 
 
 def _unescaped(text: str) -> list[tuple[int, str]]:
-    """Return the characters and their places, without those behind a backslash."""
+    """Return (position, character) of each character, without backslashes and the characters after them."""
     found, position = [], 0
     while position < len(text):
         if text[position] == "\\":

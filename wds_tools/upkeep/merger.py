@@ -180,7 +180,7 @@ class _MergeRun:
         """Link or copy one shard, then write its index, then its report."""
         folder, name = self.destination.folder, shard_name(number)
         index = self.shards.index(number)  # verifies the index before the shard is copied
-        place = self.shards.places[number]
+        place = self.shards.locations[number]
         data = indexes.rename(place.store.read(place.entry.index), name=self.shards.shard_url(number), shard=name)
         if self._link(number, folder / name):
             self.linked += 1
@@ -197,7 +197,7 @@ class _MergeRun:
 
     def _link(self, number: int, path: Path) -> bool:
         """Create a hard link to the shard; return False if it is not local or the file system cannot."""
-        place = self.shards.places[number]
+        place = self.shards.locations[number]
         if self.copy or not isinstance(place.store, LocalStore):
             return False
         place.store.fetch(place.entry.name, [], total_bytes=place.entry.bytes)  # checks its length
@@ -215,7 +215,7 @@ class _MergeRun:
 
     def _copy(self, number: int, path: Path, bar: Any) -> None:
         """Copy the shard in parts, and verify its checksum before it gets its final name."""
-        entry, digest = self.shards.places[number].entry, xxhash.xxh3_128()
+        entry, digest = self.shards.locations[number].entry, xxhash.xxh3_128()
         with CommitFile(path) as file:
             for start in range(0, entry.bytes, COPY_BYTES):
                 stop = min(start + COPY_BYTES, entry.bytes)
@@ -234,7 +234,11 @@ class _MergeRun:
 def _source(sets: Sequence[ShardSet]) -> dict[str, Any]:
     """Return the ``source`` of the manifest: the identity of each input, without its path."""
     inputs = [
-        {"fingerprint": shards.manifest.fingerprint, "shards": len(shards.places), "samples": shards.manifest.samples}
+        {
+            "fingerprint": shards.manifest.fingerprint,
+            "shards": len(shards.locations),
+            "samples": shards.manifest.samples,
+        }
         for shards in sets
     ]
     return {"kind": SOURCE_KIND, "inputs": inputs}
@@ -260,7 +264,7 @@ def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
                 f"{shards.name} and {earlier} are the same dataset (fingerprint {shards.manifest.fingerprint}), so "
                 "each sample would occur twice; name it once, or use wds_tools.Mixture to load its samples more often"
             )
-        for folder in {place.store.folder for place in shards.places if isinstance(place.store, LocalStore)}:
+        for folder in {place.store.folder for place in shards.locations if isinstance(place.store, LocalStore)}:
             if dst.exists() and os.path.samefile(folder, dst):  # noqa: PTH121 - `folder` is a string
                 raise OptionError(f"{dst} is one of the inputs; merge into another folder")
 

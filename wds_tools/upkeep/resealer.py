@@ -13,7 +13,7 @@ from wds_tools.format.totals import Totals
 from wds_tools.options import CacheOptions
 from wds_tools.packing.card import card, commit_card
 from wds_tools.packing.remote_destination import place_of, publish_card
-from wds_tools.reading.shardset import Place, ShardSet, is_pattern, split_manifest
+from wds_tools.reading.shardset import ShardLocation, ShardSet, is_pattern, split_manifest
 from wds_tools.storage import Store, join, open_store
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
@@ -90,7 +90,7 @@ def _state(data: bytes) -> str:
 
 def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
     """Compare the manifest with all indexes and the lengths of all shards; yield the differences."""
-    shards = ShardSet(manifest, [Place(store, entry) for entry in manifest.shards], name=store.folder)
+    shards = ShardSet(manifest, [ShardLocation(store, entry) for entry in manifest.shards], name=store.folder)
     totals = Totals()
     for number, entry in enumerate(manifest.shards):
         index = shards.index(number, keep=False)

@@ -109,7 +109,7 @@ def unpack(
     try:
         with RestoreFolder(report.dst, overwrite=overwrite) as folder:
             with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
-                for number in range(len(shards.places)):
+                for number in range(len(shards.locations)):
                     for sample in stored_samples(shards, number):
                         _restore(folder, sample, wanted, layout, report)
                         bar.update()
@@ -200,7 +200,7 @@ def _implied_by_path(facts: dict[str, Any]) -> set[str]:
 
 def _check_not_dataset(shards: ShardSet, dst: Path) -> None:
     """Refuse the folder of the dataset, where a file could replace a shard, an index or the manifest."""
-    folders = {place.store.folder for place in shards.places if isinstance(place.store, LocalStore)}
+    folders = {place.store.folder for place in shards.locations if isinstance(place.store, LocalStore)}
     if dst.exists() and any(os.path.samefile(folder, dst) for folder in folders):  # noqa: PTH121 - `folder` is a string
         raise OptionError(f"{dst} is the folder of the dataset; unpack into another one")
 

@@ -319,6 +319,6 @@ def _unlisted_files(shards: ShardSet) -> list[str]:
     expected = _EXPECTED_FILES | {shards.name.rpartition("/")[2]}
     expected |= {name for entry in shards.manifest.shards for name in (entry.name, entry.index)}
     try:
-        return sorted(set(shards.places[0].store.list()) - expected)
+        return sorted(set(shards.locations[0].store.list()) - expected)
     except (StoreError, OSError):
         return []  # plain HTTP servers cannot list files
