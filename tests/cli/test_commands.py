@@ -544,14 +544,18 @@ def test_no_dataset_is_one_line_and_exit_code_2(call: Call, tmp_path: Path, fore
     (tmp_path / "empty").mkdir()
     assert_one_line_error(call(command, tmp_path / "nowhere"), 2, "nowhere: no such folder; pass the folder")
     assert_one_line_error(call(command, tmp_path / "empty"), 2, "empty has no manifest.json", "wds-tools pack")
-    assert_one_line_error(call(command, foreign.parent), 2, "contains tar files but no manifest.json", "wds-tools index")
+    assert_one_line_error(
+        call(command, foreign.parent), 2, "contains tar files but no manifest.json", "wds-tools index"
+    )
     assert_one_line_error(call(command, tmp_path / "no-*.tar"), 2, "matches no file")
     assert_one_line_error(call(command, foreign), 2, "no index beside it", "wds-tools index")
 
 
 def test_a_damaged_manifest_or_index_is_one_line_and_exit_code_1(call: Call, packed_copy: Path) -> None:
     flip(packed_copy / "shard-000002.parquet", 100)
-    assert_one_line_error(call("info", packed_copy), 1, "shard-000002.tar", "does not match the checksum in the manifest")
+    assert_one_line_error(
+        call("info", packed_copy), 1, "shard-000002.tar", "does not match the checksum in the manifest"
+    )
     (packed_copy / "manifest.json").write_text("{")
     assert_one_line_error(call("info", packed_copy), 1, "manifest.json is not JSON")
 
