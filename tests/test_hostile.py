@@ -25,7 +25,7 @@ from wds_tools.format.codecs import probe
 from wds_tools.format.index import from_bytes
 from wds_tools.format.manifest import MAX_SAMPLES, Manifest, ShardEntry, from_json, seal, to_json
 from wds_tools.images.decode import decode_rgb
-from wds_tools.images.resize import render
+from wds_tools.images.resize import render_region
 from wds_tools.images.views import CenterCrop
 from wds_tools.inspection import stats
 from wds_tools.reading import shardset
@@ -160,7 +160,7 @@ def test_the_crop_of_a_thin_picture_has_the_pixels_of_the_whole_one(size: tuple[
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
     regions = CenterCrop(112, resize=128).regions(np.array([size[0]]), np.array([size[1]]), np.zeros((1, 0)))
     left, top, width, height = needed = regions.needed()[0].tolist()
-    crop = render(pixels[top : top + height, left : left + width], regions, 0, needed)
+    crop = render_region(pixels[top : top + height, left : left + width], regions, 0, needed)
     resized = tuple(regions.resize[0].tolist())
     whole = np.asarray(Image.fromarray(pixels).resize(resized[::-1], Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     y, x = regions.corner[0].tolist()

@@ -93,7 +93,8 @@ def test_a_file_truncated_at_any_byte_is_skipped(pixels, coding: Coding, end: by
     assert end == b"\xff\xd9" or is_skipped(data[:-2] + end)
 
 
-# Each script lacks something: a band, a low bit of a band, a low bit of DC, the AC coefficients of components.
+# Each script lacks something: a band, a low bit of a band, a low bit of DC, the AC coefficients of
+# components.
 INCOMPLETE: list[Script] = [
     [((0,), 0, 0, 0, 0), ((0,), 1, 62, 0, 0)],
     [((0,), 0, 0, 0, 0), ((0,), 1, 63, 0, 1), ((0,), 2, 63, 1, 0)],

@@ -37,7 +37,7 @@ from wds_tools.packing.transcode import ImageOptions, transcode
 pytestmark = needs_native
 
 SAMPLINGS = ["444", "422", "420", "440", "411"]
-WHOLE = Resize((24, 40))
+FULL_VIEW = Resize((24, 40))
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def by_torchvision(files: list[bytes], regions: Regions) -> NDArray[np.uint8]:
 )
 def test_every_photograph_has_the_pixels_of_torchvision(files: list[bytes], view: View) -> None:
     regions = regions_of(view, files)
-    made, ours = by_native(files, regions)
-    assert all(made)
+    rendered, ours = by_native(files, regions)
+    assert all(rendered)
     assert mean_difference(ours, by_torchvision(files, regions)) <= 2
 
 
@@ -96,8 +96,8 @@ def test_a_large_image_decoded_at_a_reduced_size_has_the_pixels_of_torchvision(
         RandomResizedCrop(side, scale=(0.9, 1), flip=True),
     ):
         regions = regions_of(view, [data])
-        made, ours = by_native([data], regions)
-        assert made == [True]
+        rendered, ours = by_native([data], regions)
+        assert rendered == [True]
         assert mean_difference(ours, by_torchvision([data], regions)) <= 2
 
 
@@ -106,9 +106,9 @@ def test_kept_and_crop_ready_photographs_have_identical_pixels(files: list[bytes
     ready = [transcode(data, ImageOptions(images="crop-ready")).data for data in files]
     assert sum(a != b for a, b in zip(files, ready, strict=True)) > 0.9 * len(files)
     regions = regions_of(view, files)
-    (made, kept_pixels), (made_too, ready_pixels) = by_native(files, regions), by_native(ready, regions)
-    assert all(made)
-    assert all(made_too)
+    (rendered, kept_pixels), (also_rendered, ready_pixels) = by_native(files, regions), by_native(ready, regions)
+    assert all(rendered)
+    assert all(also_rendered)
     assert (kept_pixels == ready_pixels).all()
 
 
@@ -116,13 +116,13 @@ def jpegtran(data: bytes, *options: str) -> bytes:
     return subprocess.run(["jpegtran", *options], input=data, capture_output=True, check=True).stdout
 
 
-def agrees_with_python(data: bytes, view: View = WHOLE) -> bool:
+def agrees_with_python(data: bytes, view: View = FULL_VIEW) -> bool:
     """Return whether the compiled path supports an image; if so, compare its pixels with the Python path."""
     regions = regions_of(view, [data])
-    made, ours = by_native([data], regions)
-    if made[0]:
+    rendered, ours = by_native([data], regions)
+    if rendered[0]:
         assert mean_difference(ours, by_python([data], regions)) <= 2
-    return made[0]
+    return rendered[0]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -166,8 +166,8 @@ def test_small_and_narrow_images_are_supported(photo: Image.Image, sampling: str
         image = smooth.resize((width, height), Image.Resampling.BICUBIC)
         data = encoded(image, restart_marker_blocks=1) if ready and sampling == "420" else sampled(image, sampling)
         regions = regions_of(Resize((11, 13)), [data])
-        made, ours = by_native([data], regions)
-        assert made == [True], (width, height)
+        rendered, ours = by_native([data], regions)
+        assert rendered == [True], (width, height)
         # With one or two pixels of chroma the paths differ more.
         assert mean_difference(ours, by_python([data], regions)) <= 6, (width, height)
 
@@ -186,7 +186,7 @@ def test_files_that_are_not_grey_or_colour_jpegs_of_eight_bits_are_skipped(photo
     png = io.BytesIO()
     photo.save(png, "PNG")
     for data in (encoded(photo.convert("CMYK")), twelve_bits, lossless, png.getvalue(), b"", b"\xff\xd8", bytes(99)):
-        assert by_native([data], regions_of(WHOLE, [plain]))[0] == [False]
+        assert by_native([data], regions_of(FULL_VIEW, [plain]))[0] == [False]
 
 
 def test_an_image_that_is_not_resized_is_skipped(photo: Image.Image) -> None:
@@ -202,7 +202,7 @@ def test_an_image_that_is_reduced_more_than_31_times_in_one_direction_is_skipped
 def test_an_image_with_different_sampling_of_its_chroma_planes_is_skipped(photo: Image.Image, sampling: str) -> None:
     ppm = b"P6 %d %d 255\n" % photo.size + photo.tobytes()
     data = subprocess.run(["cjpeg", "-sample", sampling], input=ppm, capture_output=True, check=True).stdout
-    assert by_native([data], regions_of(WHOLE, [data]))[0] == [False]
+    assert by_native([data], regions_of(FULL_VIEW, [data]))[0] == [False]
 
 
 @settings(max_examples=25, deadline=None)
@@ -223,11 +223,11 @@ def test_the_pixels_of_an_image_do_not_depend_on_the_other_images_of_its_batch(p
     regions = [region(boxes[box], (20, 30), (0, 0), (20, 30), flip=False) for _, box in parts]
     names = [field.name for field in dataclasses.fields(Regions)]
     together = Regions(*(np.concatenate([getattr(one, name) for one in regions]) for name in names))
-    made, pixels = by_native(files, together)
+    rendered, pixels = by_native(files, together)
     for i, (data, one) in enumerate(zip(files, regions, strict=True)):
-        made_alone, alone = by_native([data], one)
-        assert made[i] == made_alone[0]
-        assert not made[i] or (pixels[i] == alone[0]).all()
+        rendered_alone, alone = by_native([data], one)
+        assert rendered[i] == rendered_alone[0]
+        assert not rendered[i] or (pixels[i] == alone[0]).all()
 
 
 def test_tables_of_one_image_are_not_used_for_the_next_one(photo: Image.Image) -> None:
@@ -235,19 +235,19 @@ def test_tables_of_one_image_are_not_used_for_the_next_one(photo: Image.Image) -
     start = data.index(b"\xff\xdb")
     length = 2 + int.from_bytes(data[start + 2 : start + 4], "big")
     without = data[:start] + data[start + length :]
-    regions = regions_of(WHOLE, [data, data])
-    assert python_refuses(without, regions_of(WHOLE, [data]))
+    regions = regions_of(FULL_VIEW, [data, data])
+    assert python_refuses(without, regions_of(FULL_VIEW, [data]))
     assert by_native([data, without], regions)[0] == [True, False]
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 40, 4000])
+@pytest.mark.parametrize("lost", [1, 2, 3, 40, 4000])
 @pytest.mark.parametrize("filler", [b"", bytes(100)], ids=["missing", "zeros"])
-def test_a_truncated_file_is_skipped(photo: Image.Image, cut: int, filler: bytes) -> None:
+def test_a_truncated_file_is_skipped(photo: Image.Image, lost: int, filler: bytes) -> None:
     for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}, {"subsampling": 0}):
         data = encoded(photo, **options)
-        regions = regions_of(WHOLE, [data])
-        assert python_refuses(data[:-cut] + filler, regions)
-        assert by_native([data[:-cut] + filler], regions)[0] == [False]
+        regions = regions_of(FULL_VIEW, [data])
+        assert python_refuses(data[:-lost] + filler, regions)
+        assert by_native([data[:-lost] + filler], regions)[0] == [False]
 
 
 def test_an_image_with_damage_below_the_crop_is_rendered_and_one_with_damage_in_it_is_skipped(
@@ -267,9 +267,9 @@ def test_an_image_with_damage_below_the_crop_is_rendered_and_one_with_damage_in_
 def test_an_image_smaller_than_recorded_in_its_index_is_skipped(photo: Image.Image) -> None:
     for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}):
         large, small = encoded(photo, **options), encoded(photo.crop((0, 0, 50, 40)), **options)
-        assert by_native([small], regions_of(WHOLE, [large]))[0] == [False]
+        assert by_native([small], regions_of(FULL_VIEW, [large]))[0] == [False]
         with pytest.raises(DecodeError, match="smaller than recorded in its index"):
-            by_python([small], regions_of(WHOLE, [large]))
+            by_python([small], regions_of(FULL_VIEW, [large]))
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_a_loader_reports_damage_with_the_same_message_with_and_without_the_comp
         "no tables": data.replace(b"\xff\xdb", b"\xff\xfe"),
         "a hole": data[: scan + 500] + data[scan + 540 :],
     }
-    ours, theirs = loaded(packed(tmp_path / "data", [data, files[damage], data]), WHOLE)
+    ours, theirs = loaded(packed(tmp_path / "data", [data, files[damage], data]), FULL_VIEW)
     assert isinstance(ours, str)
     assert ours == theirs
     assert "key" in ours
@@ -353,8 +353,8 @@ def test_any_region_agrees_with_the_python_path_and_nothing_else_is_written(phot
     batch = np.full((3, 3, height, width), 0xA5, np.uint8)
     assert native.render_jpegs([memoryview(data)], regions, batch[1:2]) == [True]
     assert (batch[[0, 2]] == 0xA5).all()
-    # The Python path interpolates subsampled chroma and never decodes at a reduced size. In a result of a few pixels
-    # this makes a larger difference.
+    # The Python path interpolates subsampled chroma and never decodes at a reduced size. In a
+    # result of a few pixels this makes a larger difference.
     is_reduced = (regions.box[0, [3, 2]] >= 4 * regions.resize[0]).all()
     bound = 6 if sampling in ("L", "4:4:4") and not is_reduced else 20
     assert mean_difference(batch[1:2], by_python([data], regions)) <= bound
@@ -392,7 +392,7 @@ def test_stored_pixels_are_copied_unchanged() -> None:
         pixels(9, 12, 3).astype(np.float32),
         pixels(9, 12, 3).astype(np.int8),
     ],
-    ids=["turned", "wider", "grey", "flat", "fortran", "float", "signed"],
+    ids=["transposed", "wider", "grey", "flat", "fortran", "float", "signed"],
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_arrays_of_another_shape_dtype_or_memory_order_are_not_copied(odd: NDArray[np.generic], first: bool) -> None:

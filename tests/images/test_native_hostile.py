@@ -63,9 +63,9 @@ def test_extreme_numbers_in_a_geometry_are_handled_without_partial_output(photo:
         for number in mutants.LIMITS:
             geometry = GEOMETRY.copy()
             geometry[0, column] = number
-            made, out = mutants.run(native._native, [data], geometry.tolist(), (24, 32))
-            assert len(made) == 1
-            assert made[0] or not any(out)
+            rendered, out = mutants.run(native._native, [data], geometry.tolist(), (24, 32))
+            assert len(rendered) == 1
+            assert rendered[0] or not any(out)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_extreme_numbers_in_a_geometry_are_handled_without_partial_output(photo:
 def test_an_image_with_an_inconsistent_geometry_is_skipped(photo: Image.Image, column: int, number: int) -> None:
     geometry = GEOMETRY.copy()
     geometry[0, column] = number
-    made, out = mutants.run(native._native, [encoded(photo.resize((64, 48)))], geometry.tolist(), (24, 32))
-    assert made == b"\0"
+    rendered, out = mutants.run(native._native, [encoded(photo.resize((64, 48)))], geometry.tolist(), (24, 32))
+    assert rendered == b"\0"
     assert not any(out)
 
 
@@ -173,8 +173,8 @@ def test_a_small_file_that_claims_a_huge_size_is_skipped(photo: Image.Image) -> 
         data = bytearray(encoded(photo.resize((64, 48)), **options))
         frame = data.index(b"\xff\xc2" if "progressive" in options else b"\xff\xc0")
         data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"  # 65500 x 65500
-        whole = region((0, 0, 65_500, 65_500), (24, 32), (0, 0), (24, 32), flip=False)
-        assert by_native([bytes(data)], whole)[0] == [False]
+        full_region = region((0, 0, 65_500, 65_500), (24, 32), (0, 0), (24, 32), flip=False)
+        assert by_native([bytes(data)], full_region)[0] == [False]
 
 
 def releases_gil(call: Callable[[], object]) -> bool:
@@ -223,8 +223,8 @@ def test_concurrent_calls_of_several_threads_return_the_same_pixels(files: list[
     regions = regions_of(RandomResizedCrop(96, flip=True), files)
     _, expected = by_native(files, regions)
     with ThreadPoolExecutor(8) as threads:
-        for made, out in threads.map(lambda _: by_native(files, regions), range(40)):
-            assert all(made)
+        for rendered, out in threads.map(lambda _: by_native(files, regions), range(40)):
+            assert all(rendered)
             assert (out == expected).all()
 
 
@@ -288,15 +288,15 @@ def test_a_mutant_is_skipped_or_has_the_pixels_of_the_python_path(seeds, monkeyp
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     differences, skipped = [], 0
     for batch, geometries, out in mutants.cases(seeds, 0, 1500):
-        made, pixels = mutants.run(native._native, batch, geometries, out)
-        skipped += made.count(0)
-        rendered = np.frombuffer(pixels, np.uint8).reshape(-1, 3, *out)
-        for i in np.flatnonzero(np.frombuffer(made, np.uint8)).tolist():
+        status, pixels = mutants.run(native._native, batch, geometries, out)
+        skipped += status.count(0)
+        images = np.frombuffer(pixels, np.uint8).reshape(-1, 3, *out)
+        for i in np.flatnonzero(np.frombuffer(status, np.uint8)).tolist():
             geometry = geometries[i]
             regions = region(tuple(geometry[:4]), geometry[4:6], geometry[6:8], out, flip=bool(geometry[8]))
             if geometry[9:] == regions.needed()[0].tolist() and max(geometry) < 1 << 15:
                 expected = expected_of(batch[i], geometry, regions)
-                differences.append(abs(rendered[i].astype(int) - expected).mean())
+                differences.append(abs(images[i].astype(int) - expected).mean())
     assert len(differences) > 300
     assert skipped > 1500
     # Values that no encoder writes overflow differently here and in libjpeg.

@@ -70,7 +70,8 @@ def test_lanes_have_disjoint_blocks_and_take_turns(shards, block, lanes, window,
     if order_module.SEGMENT_SAMPLES == 1 << 20:
         shortest = np.bincount(lane, minlength=lanes).min()
         assert lane[: shortest * lanes].tolist() == list(range(lanes)) * shortest  # while all lanes have samples
-        # With one rank per lane, each rank reads only blocks of its own lane while all lanes have samples.
+        # With one rank per lane, each rank reads only blocks of its own lane while all lanes have
+        # samples.
         for rank in range(lanes):
             plan = EpochPlan(order, Cursor(), World(rank, lanes), batch, "drop")
             for number in range(min(len(plan), shortest // batch)):
@@ -156,7 +157,7 @@ def test_a_state_is_a_few_hundred_bytes_of_json():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "values"),
     [
         ({"fingerprint": "other"}, ["other", "mine"]),
         ({"seed": 5}, ["5", "0"]),
@@ -167,11 +168,11 @@ def test_a_state_is_a_few_hundred_bytes_of_json():
         ({"window": 0}, ["window of 0", "50"]),
     ],
 )
-def test_a_state_that_does_not_match_the_order_is_refused_with_both_values(change, words):
+def test_a_state_that_does_not_match_the_order_is_refused_with_both_values(change, values):
     order = Order(fingerprint="mine", shard_samples=[100], seed=0, window=50, block=5)
     with pytest.raises(ResumeError) as caught:
         resume({**state_dict(order, Cursor(0, 10)), **change}, order)
-    assert all(word in str(caught.value) for word in words)
+    assert all(value in str(caught.value) for value in values)
 
 
 def test_an_object_that_is_not_a_state_is_refused():

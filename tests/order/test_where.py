@@ -65,7 +65,7 @@ def test_a_condition_selects_the_same_rows_as_in_python(text):
 
 
 @pytest.mark.parametrize(
-    ("where", "words"),
+    ("where", "message"),
     [
         ("weight > 3", "no column 'weight'; the index has width"),
         ("label == 'cow'", "no class 'cow'; the dataset has cat, dog, fox"),
@@ -81,7 +81,7 @@ def test_a_condition_selects_the_same_rows_as_in_python(text):
         (17, "allowed are text"),
     ],
 )
-def test_an_invalid_condition_is_refused_with_the_allowed_syntax(where, words):
+def test_an_invalid_condition_is_refused_with_the_allowed_syntax(where, message):
     with pytest.raises(OptionError, match="where=") as caught:
         parse(where, columns=COLUMNS, classes=CLASSES)
-    assert words in str(caught.value)
+    assert message in str(caught.value)

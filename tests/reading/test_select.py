@@ -100,14 +100,14 @@ def test_repeated_ids_can_be_combined_with_where_and_class_weights(packed, rows)
 def test_repeated_ids_resume_at_the_next_sample_and_are_a_selection_of_their_own(packed):
     options = {"batch_size": 10, "fields": ("__key__",), "shuffle": True, "num_workers": 0}
     with wt.make_loader(packed, subset=list(range(100)) * 3, **options) as loader:
-        whole = [key for batch in loader for key in batch.key]
+        expected = [key for batch in loader for key in batch.key]
     with wt.make_loader(packed, subset=list(range(100)) * 3, **options) as loader:
         seen = iter(loader)
         got = [key for _ in range(17) for key in next(seen).key]
         state = json.loads(json.dumps(loader.state_dict()))
     with wt.make_loader(packed, subset=sorted(list(range(100)) * 3), **options) as loader:  # whatever their order
         loader.load_state_dict(state)
-        assert got + [key for batch in loader for key in batch.key] == whole
+        assert got + [key for batch in loader for key in batch.key] == expected
     for other in (range(100), list(range(100)) * 2):
         with wt.make_loader(packed, subset=other, **options) as loader, pytest.raises(ResumeError, match="selection"):
             loader.load_state_dict(state)
@@ -123,23 +123,23 @@ def test_a_split_is_disjoint_complete_stratified_and_usable_as_subset(packed, ro
     assert (len(train), len(test)) == (320, 80)
     parts = [epoch(packed, subset=part) for part in (train, test)]
     assert sorted(key for part in parts for key, _ in part) == [row.key for row in rows]
-    whole = Counter(row.label for row in rows)
-    there = Counter(label for _, label in parts[1])
-    assert all(abs(there[label] - count / 5) < 1 for label, count in whole.items())
+    label_counts = Counter(row.label for row in rows)
+    in_test = Counter(label for _, label in parts[1])
+    assert all(abs(in_test[label] - count / 5) < 1 for label, count in label_counts.items())
     assert (wt.train_test_split(packed, 80, seed=1)[1] == test).all()
     assert (wt.train_test_split(packed, 80, seed=2)[1] != test).any()
 
 
 def test_class_weights_repeat_and_omit_samples_like_a_weighted_sampler(packed, rows):
     weights = {"cat": 3.0, "fig": 0.0}
-    whole = Counter(row.label for row in rows)
+    label_counts = Counter(row.label for row in rows)
     with wt.make_loader(packed, batch_size=10, fields=("label",), class_weights=weights, num_workers=0) as loader:
         classes = loader.classes
         assert loader.samples == 400
         factors = loader.class_factors
-    total = sum(count * weights.get(classes[label], 1.0) for label, count in whole.items())
+    total = sum(count * weights.get(classes[label], 1.0) for label, count in label_counts.items())
     got = Counter(label for _, label in epoch(packed, class_weights=weights))
-    for label, count in whole.items():
+    for label, count in label_counts.items():
         expected = 400 * count * weights.get(classes[label], 1.0) / total
         assert abs(got[label] - expected) < 1
         assert factors[classes[label]] == pytest.approx(got[label] / count)
@@ -154,14 +154,14 @@ def test_balanced_gives_all_classes_the_same_share_also_with_few_samples(packed)
 def test_a_selection_resumes_at_the_next_sample_and_refuses_the_state_of_another_selection(packed):
     options = {"batch_size": 10, "fields": ("__key__",), "shuffle": True, "num_workers": 0}
     with wt.make_loader(packed, class_weights="balanced", where="width > 0", subset=0.5, **options) as loader:
-        whole = [key for batch in loader for key in batch.key]
+        expected = [key for batch in loader for key in batch.key]
     with wt.make_loader(packed, class_weights="balanced", where="width > 0", subset=0.5, **options) as loader:
         seen = iter(loader)
         got = [key for _ in range(7) for key in next(seen).key]
         state = json.loads(json.dumps(loader.state_dict()))
     with wt.make_loader(packed, class_weights="balanced", where="width > 0", subset=0.5, **options) as loader:
         loader.load_state_dict(state)
-        assert got + [key for batch in loader for key in batch.key] == whole
+        assert got + [key for batch in loader for key in batch.key] == expected
         assert loader.epoch_proof().ok
     with wt.make_loader(packed, subset=0.5, **options) as loader, pytest.raises(ResumeError, match="selection"):
         loader.load_state_dict(state)
@@ -176,7 +176,7 @@ def test_a_streaming_dataset_selects_the_same_samples_as_a_loader(packed):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"where": "width > 1e9"}, "leave no sample"),
         ({"where": "mode > 3"}, "cannot be applied"),
@@ -189,10 +189,10 @@ def test_a_streaming_dataset_selects_the_same_samples_as_a_loader(packed):
         ({"class_weights": dict.fromkeys(range(8), 0)}, "weight 0"),
     ],
 )
-def test_an_invalid_selection_is_refused_with_the_allowed_values(packed, options, words):
+def test_an_invalid_selection_is_refused_with_the_allowed_values(packed, options, message):
     with pytest.raises(OptionError) as caught:
         wt.make_loader(packed, batch_size=4, fields=("label",), **options)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_class_weights_for_a_dataset_without_labels_are_refused(photos, tmp_path):

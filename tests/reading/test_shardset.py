@@ -65,8 +65,8 @@ def test_a_pattern_without_a_manifest_can_be_loaded_split_described_verified_and
     (packed_copy / MANIFEST_NAME).unlink()
     pattern = f"{packed_copy}/shard-{{000000..000006}}.tar"
     options = {"batch_size": 8, "view": wt.RandomResizedCrop(32), "shuffle": 64, "num_workers": 0}
-    with wt.make_loader(packed, **options) as whole, wt.make_loader(pattern, **options) as loader:
-        for (images, labels), (expected_images, expected_labels) in zip(loader, whole, strict=True):
+    with wt.make_loader(packed, **options) as reference, wt.make_loader(pattern, **options) as loader:
+        for (images, labels), (expected_images, expected_labels) in zip(loader, reference, strict=True):
             assert torch.equal(images, expected_images)
             assert torch.equal(labels, expected_labels)
     with pytest.raises(OptionError, match="needs images of at least 5000x5000"):
@@ -95,7 +95,7 @@ def test_an_index_gives_the_location_of_every_field(packed):
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "phrases"),
     [
         ("missing", ["missing", "no such folder", "wds-tools pack"]),
         ("missing/x-{0..3}.tar", ["no such shard", "x-0.tar"]),
@@ -103,12 +103,12 @@ def test_an_index_gives_the_location_of_every_field(packed):
         ("missing/manifest.json", ["no such folder"]),
     ],
 )
-def test_the_error_for_a_missing_dataset_names_it_with_the_next_step(tmp_path, spec, words):
+def test_the_error_for_a_missing_dataset_names_it_with_the_next_step(tmp_path, spec, phrases):
     with pytest.raises(NotADatasetError) as caught:
         open_shards(f"{tmp_path}/{spec}")
     message = str(caught.value)
     assert "\n" not in message
-    assert all(word in message for word in words), message
+    assert all(phrase in message for phrase in phrases), message
 
 
 def test_the_error_for_a_folder_of_photographs_suggests_to_pack_it(photos):

@@ -1,8 +1,8 @@
 """A strict reader and writer of tar: build headers, parse headers, list the members of an archive. No I/O.
 
-Python's ``tarfile`` stops at a bad header without an error (python/cpython#120740), so that it reads a
-damaged shard as a shorter one. Here everything that is neither a well-formed member nor the end of
-the archive is an error with a byte offset.
+Python's ``tarfile`` stops at a bad header without an error (python/cpython#120740), so that it
+reads a damaged shard as a shorter one. Here everything that is neither a well-formed member nor the
+end of the archive is an error with a byte offset.
 
 Sources: POSIX.1-2017 ``pax``, "ustar Interchange Format" and "pax Interchange Format"; the GNU tar
 manual, "Basic Tar Format", for long names ('L', 'K') and base-256 numbers.
@@ -72,8 +72,8 @@ def member_bytes(name: str, size: int) -> int:
 def build_header(name: str, size: int) -> bytes:
     """Return the header blocks of a regular file.
 
-    They are a ustar header, preceded by a pax header if name or size do not fit ustar. Owner, time and
-    mode are constant, so that equal contents give equal archives.
+    They are a ustar header, preceded by a pax header if name or size do not fit ustar. Owner, time
+    and mode are constant, so that equal contents give equal archives.
 
     Args:
         name: Path of the member.

@@ -1,9 +1,9 @@
 """Decoding of an image, or of a box in it, to uint8 RGB pixels in Python.
 
-JPEGs are decoded by simplejpeg (libjpeg-turbo, without the GIL). Other types, and JPEGs that simplejpeg
-refuses, are decoded by Pillow. All images become RGB: grey is repeated, palettes are applied, CMYK is
-converted, alpha is dropped, and the EXIF orientation is applied. Images with 16 bits per channel are
-refused, because 8 bits would be lost; `decode_stored` returns all bits.
+JPEGs are decoded by simplejpeg (libjpeg-turbo, without the GIL). Other types, and JPEGs that
+simplejpeg refuses, are decoded by Pillow. All images become RGB: grey is repeated, palettes are
+applied, CMYK is converted, alpha is dropped, and the EXIF orientation is applied. Images with 16
+bits per channel are refused, because 8 bits would be lost; `decode_stored` returns all bits.
 
 If a JPEG has restart markers, only the restart intervals that the box needs are decoded. In other
 baseline JPEGs only the rows above the lower edge of the box are decoded. Either way the pixels are

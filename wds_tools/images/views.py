@@ -24,7 +24,7 @@ class Regions:
     """Instructions for n images: crop ``box``, resize it to ``resize``, crop ``size`` at ``corner``, flip.
 
     Attributes:
-        box: int64 [n, 4], left, top, width and height in pixels, after the EXIF orientation is applied.
+        box: int64 [n, 4], left, top, width, height in pixels after the EXIF orientation is applied.
         resize: int64 [n, 2], height and width of the resized box.
         corner: int64 [n, 2], top and left of the result in the resized box.
         size: int64 [n, 2], height and width of the result.

@@ -59,7 +59,7 @@ class Step:
 
     Attributes:
         number: Number of the step, counted from the start of its plan.
-        positions: int64 [batch], positions in the canonical sequence; those beyond its end are padding.
+        positions: int64 [batch], positions in the canonical sequence; padding lies beyond its end.
         ids: int64 [batch], sample ids.
         valid: bool [batch], False for padding.
         global_tally: Tally of the samples of the step over all ranks, without padding.
@@ -186,19 +186,19 @@ def resume(
 ) -> tuple[EpochOrders, Cursor]:
     """Return the orders and the cursor of a state.
 
-    Window, block and lanes are those of the state, so that the rest of the epoch is the same as without
-    the interruption.
+    Window, block and lanes are those of the state, so that the rest of the epoch is the same as
+    without the interruption.
 
     Args:
         state: The return value of `state_dict`.
         order: The order of the loader.
-        prefix: Returns the order of the first n shards of the dataset. It serves to recognise a dataset
-            that has only grown; the interrupted epoch then ends without the new samples.
+        prefix: Returns the order of the first n shards of the dataset. It serves to recognise a
+            dataset that has only grown; the interrupted epoch then ends without the new samples.
         force: Accept a state of another dataset, selection, seed or version.
 
     Raises:
-        ResumeError: ``state`` is not a loader state, or belongs to another version, dataset, selection
-            or seed. The message gives both values.
+        ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
+            selection or seed. The message gives both values.
     """
     try:
         numbers = {key: int(state[key]) for key in ("epoch", "position", "shards", "seed")}

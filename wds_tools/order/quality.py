@@ -1,9 +1,9 @@
 """The quality of a shuffle: predicted from the window, or measured on the labels.
 
-The samples of a block were neighbours in the input. If the input is sorted by class, they belong to one
-class, and a batch has fewer classes than after a full shuffle. For batches of B samples, blocks of b
-samples and a window of W samples, the variance of the class counts of a batch is ``1 + (B - 1) b / W``
-times that of a full shuffle. Quality is the inverse of this factor: 1 is as good as a full shuffle.
+The samples of a block were neighbours in the input. If the input is sorted by class, they belong to
+one class, and a batch has fewer classes than after a full shuffle. The variance of the class counts
+of a batch is ``1 + (B - 1) b / W`` times that of a full shuffle, for batches of B samples, blocks of
+b samples and a window of W samples. Quality is the inverse of this factor: 1 is a full shuffle.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def balance(label: NDArray[np.int64], weights: NDArray[np.float64]) -> Balance:
 
     Args:
         label: int64 [n], class number of each sample.
-        weights: float64 [classes], weight of a sample of each class, as for ``WeightedRandomSampler``.
+        weights: float64 [classes], weight per sample of a class, as for ``WeightedRandomSampler``.
 
     Raises:
         OptionError: A weight is negative or not finite, or all samples have weight 0.
@@ -79,8 +79,8 @@ class Selection:
     """The selected samples of a dataset, with repetitions.
 
     Args:
-        ids: int64 [n], ids of the selected samples in stored order. An id that occurs several times is
-            delivered that often, see `in_rounds`.
+        ids: int64 [n], ids of the selected samples in stored order. An id that occurs several times
+            is delivered that often, see `in_rounds`.
         balance: Balance of the classes; None delivers each sample as often as its id occurs.
         seed: Determines which samples occur once more in which epoch.
 

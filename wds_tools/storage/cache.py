@@ -1,8 +1,8 @@
 """A cache of remote blocks in a local folder, with a size limit, that several processes may share.
 
 The file name of a block is a hash of everything that identifies its bytes (URL, version, range), so
-shards with equal names do not collide. A block is written under a unique temporary name, ends with a
-checksum, and is renamed when it is complete. No lock is needed: a reader finds a complete file or none.
+shards with equal names do not collide. A block is written under a unique temporary name, ends with
+a checksum, and is renamed when it is complete. So readers need no lock.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _STALE_SECONDS = 3600.0
 class BlockCache:
     """Cached blocks by name.
 
-    The cache may exceed its limit by a sixteenth: a process checks the size of the folder each time it
-    has added that much.
+    The cache may exceed its limit by a sixteenth: a process checks the size of the folder each time
+    it has added that much.
     """
 
     def __init__(self, options: CacheOptions) -> None:
