@@ -430,7 +430,7 @@ def test_index_warns_of_ignored_members(foreign: Path) -> None:
     ("pattern", "code", "message"),
     [
         ("none-*.tar", 2, "matches no file"),
-        ("train-{000000..000001}.tar", 2, "train-000001.tar is not there"),
+        ("train-{000000..000001}.tar", 2, "train-000001.tar does not exist"),
         ("train-{000000", 2, "brace that is not closed"),
         ("train-000000.tar.gz", 2, "train-000000.tar.gz"),
     ],
@@ -470,7 +470,7 @@ def make_no_samples(path: Path) -> None:
         (flip_header, "train-000000.tar, byte 1024: not a tar header"),
         (append, "train-000000.tar, byte 10240: data after the end"),
         (make_no_tar, "train-000000.tar, byte 0: not a tar header"),
-        (make_no_samples, "hold no sample"),
+        (make_no_samples, "no sample in 1 shard: "),
     ],
 )
 def test_a_damaged_shard_is_one_line_and_no_manifest_is_written(
@@ -489,7 +489,7 @@ def test_an_argument_of_the_wrong_kind_is_one_line_with_a_remedy(
     assert_one_line_error(call("verify", packed / "shard-000000.parquet"), 2, "is a file; give the folder")
     assert_one_line_error(call("index", packed), 2, f"{packed} is a folder; name the shards in it, such as '{packed}/*")
     assert_one_line_error(
-        call("reshard", six_photos, tmp_path / "out"), 1, f"{six_photos} holds no tar files: check the path"
+        call("reshard", six_photos, tmp_path / "out"), 1, f"{six_photos} contains no tar files: check the path"
     )
     assert not (tmp_path / "out").exists()
 
@@ -622,7 +622,7 @@ def test_verify_notes_a_manifest_without_a_checksum(packed_copy: Path) -> None:
     path.write_text(json.dumps(words | {"version": 1}))
     result = process("verify", packed_copy)
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("note: manifest.json is of version 1 and has no checksum")
+    assert result.out.startswith("note: manifest.json has version 1, which has no checksum")
     assert "is undamaged: 400 samples" in result.out
 
 
@@ -677,7 +677,7 @@ def test_merge_prints_how_many_shards_it_linked_and_copied(call: Call, six_photo
         (["-o", "out"], "Missing argument 'DATASET...'"),
         (["a"], "Missing option '-o'"),
         (["nowhere", "-o", "out"], "nowhere: no such folder"),
-        (["nowhere", "-o", "s3://bucket/out"], "is no local folder"),
+        (["nowhere", "-o", "s3://bucket/out"], "is not a local folder"),
     ],
 )
 def test_invalid_arguments_of_merge_are_one_line(call: Call, words: list[str], message: str) -> None:

@@ -273,7 +273,7 @@ def test_a_folder_with_another_dataset_is_replaced_only_with_fresh(
     halves: tuple[Path, Path], packed_copy: Path, tmp_path: Path
 ) -> None:
     before = contents(packed_copy)
-    with pytest.raises(DestinationError, match=r"contains another dataset, of 400 samples: .* --fresh"):
+    with pytest.raises(DestinationError, match=r"holds another dataset, of 400 samples: .* --fresh"):
         merge(halves, packed_copy)
     assert contents(packed_copy) == before
     assert merge(halves, packed_copy, fresh=True).manifest.samples == 400

@@ -42,6 +42,7 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.terminal import shows_progress
+from wds_tools.wording import counted
 
 SOURCE_KIND = "shards"
 """``source.kind`` of the manifest. `pack` did not write such shards, so it never removes them."""
@@ -137,7 +138,9 @@ def _index_all(paths: Sequence[Path], progress: bool | None, *, dots_in_fields: 
             _log_warnings(result)
             bar.update(result.index.shard_bytes)
     if not any(entry.samples for entry in entries):
-        raise ShardError(f"{len(paths)} shards contain no sample: members need names such as 000001.jpg, 000001.cls")
+        raise ShardError(
+            f"no sample in {counted(len(paths), 'shard')}: members need names such as 000001.jpg, 000001.cls"
+        )
     if dots.belong_to_keys and not dots_in_fields:
         raise ShardError(f"{dots}. {_DOTS_REMEDY}")
     return Manifest(tuple(entries), dict(totals.fields), images=totals.images, source={"kind": SOURCE_KIND})

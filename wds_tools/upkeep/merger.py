@@ -305,7 +305,7 @@ def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:
         return None
     if old.source != source:
         raise DestinationError(
-            f"{dst} contains another dataset, of {old.samples:,} samples: choose another folder, or merge with --fresh "
+            f"{dst} holds another dataset, of {old.samples:,} samples: choose another folder, or merge with --fresh "
             "(fresh=True) to replace it"
         )
     bad = [entry.name for entry in old.shards if not entry_is_there(dst, entry)]
