@@ -72,7 +72,7 @@ def test_pictures_of_one_size_are_taken_as_they_are_and_need_no_labels(photos, t
         ({"rounds": 0}, "rounds=0"),
         ({"seconds": 0}, "seconds=0"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 500}, "500 samples a step, the dataset has 400"),
+        ({"batch_size": 500}, "500 samples per step, the dataset has 400"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(packed, options, said):

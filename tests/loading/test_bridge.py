@@ -153,6 +153,6 @@ def test_libraries_find_a_distributed_sampler_and_leave_it_alone(make):
 
 def test_a_dataloader_of_a_loader_for_a_device_makes_batches_in_memory_and_says_so(make):
     loader = make(device="meta")
-    with pytest.warns(UserWarning, match=r"cannot put batches on meta: they come in memory"):
+    with pytest.warns(UserWarning, match=r"cannot put batches on meta: they stay in CPU memory"):
         batches = list(as_dataloader(loader))
     assert same(batches, list(make()))

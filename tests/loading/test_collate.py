@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wds_tools as wt
-from wds_tools.loading.collate import Columns, as_tensors, joined, map_tensors, packed
+from wds_tools.loading.collate import Columns, as_tensors, join_parts, map_tensors, stack_values
 
 
 @pytest.fixture(name="dataset")
@@ -26,7 +26,7 @@ class Crops(NamedTuple):
 
 def test_fields_of_parts_join_to_what_they_were():
     numbers, words = np.array([1, 2]), ["a", "b"]
-    got = joined([[None, numbers, words, numbers], [None, np.array([2.5]), ["c"], ["x"]]])
+    got = join_parts([[None, numbers, words, numbers], [None, np.array([2.5]), ["c"], ["x"]]])
     assert got[0] is None
     assert got[1].tolist() == [1.0, 2.0, 2.5]
     assert got[2] == ["a", "b", "c"]
@@ -37,10 +37,10 @@ def test_fields_of_parts_join_to_what_they_were():
 def test_parts_of_arrays_of_one_kind_join_to_one_and_others_to_a_list():
     small, large, floats = np.zeros((2, 3, 4), np.uint8), np.zeros((2, 5, 4), np.uint8), np.zeros((2, 3, 4))
     halves = torch.zeros(2, 3, 4, dtype=torch.bfloat16)
-    assert joined([[small], [small]])[0].shape == (4, 3, 4)
-    assert joined([[halves], [halves]])[0].shape == (4, 3, 4)
+    assert join_parts([[small], [small]])[0].shape == (4, 3, 4)
+    assert join_parts([[halves], [halves]])[0].shape == (4, 3, 4)
     for other in (large, floats, halves, list(large), [small[0], large[0]]):
-        items = joined([[small], [other]])[0]
+        items = join_parts([[small], [other]])[0]
         assert [item.shape for item in items] == [(3, 4)] * 2 + [tuple(one.shape) for one in other]
         assert items[0].dtype == np.uint8
 
@@ -48,15 +48,15 @@ def test_parts_of_arrays_of_one_kind_join_to_one_and_others_to_a_list():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16])
 def test_tensors_of_one_shape_and_dtype_are_stacked_and_others_are_left_alone(dtype):
     same = [torch.full((2, 3), value, dtype=dtype) for value in (1, 2)]
-    assert torch.equal(as_tensors(packed(same)), torch.stack(same))
+    assert torch.equal(as_tensors(stack_values(same)), torch.stack(same))
     for others in ([same[0], same[0].float()], [same[0], same[0][:1]]):
-        assert all(map(torch.equal, as_tensors(packed(others)), others))
+        assert all(map(torch.equal, as_tensors(stack_values(others)), others))
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [[1], [2]], [{"a": 1}, {"a": 2}], [None, None], [b"1"], [2**70, 1], []])
 def test_what_is_not_a_tensor_or_a_number_stays_a_list(values):
-    assert as_tensors(packed(values)) == values
-    assert as_tensors(joined([[packed(values)], [packed(values)]])[0]) == values * 2
+    assert as_tensors(stack_values(values)) == values
+    assert as_tensors(join_parts([[stack_values(values)], [stack_values(values)]])[0]) == values * 2
 
 
 def crops(row):
@@ -82,8 +82,8 @@ def leaves(value):
 @given(parts=st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_containers_of_tensors_are_stacked_element_by_element_in_any_number_of_parts(container, parts):
     rows = iter(range(sum(parts)))
-    made = [[packed([container(crops(next(rows))) for _ in range(count)])] for count in parts]
-    batch = as_tensors(joined(made)[0])
+    made = [[stack_values([container(crops(next(rows))) for _ in range(count)])] for count in parts]
+    batch = as_tensors(join_parts(made)[0])
     assert type(batch) is type(container(crops(0)))
     large, small = leaves(batch)
     assert torch.equal(large, torch.stack([crops(row)[0] for row in range(sum(parts))]))
@@ -92,22 +92,22 @@ def test_containers_of_tensors_are_stacked_element_by_element_in_any_number_of_p
 
 def test_elements_may_be_numbers_text_and_tensors_of_different_sizes():
     rows = [(torch.zeros(size), size, str(size)) for size in (1, 2, 3)]
-    sizes, numbers, names = as_tensors(packed(rows))
+    sizes, numbers, names = as_tensors(stack_values(rows))
     assert [len(one) for one in sizes] == numbers.tolist() == [1, 2, 3]
     assert names == ["1", "2", "3"]
 
 
 def test_containers_that_differ_stay_a_list_of_samples():
     pair, triple = (torch.zeros(1), torch.zeros(1)), (torch.zeros(1),) * 3
-    assert [len(sample) for sample in as_tensors(packed([pair, triple]))] == [2, 3]
-    parts = joined([[packed([pair, pair])], [packed([triple])], [packed([torch.zeros(1)])]])[0]
+    assert [len(sample) for sample in as_tensors(stack_values([pair, triple]))] == [2, 3]
+    parts = join_parts([[stack_values([pair, pair])], [stack_values([triple])], [stack_values([torch.zeros(1)])]])[0]
     assert [len(sample) for sample in as_tensors(parts)] == [2, 2, 3, 1]
     assert type(parts[0]) is tuple
 
 
 def test_columns_are_found_by_their_tensors():
-    assert isinstance(packed([crops(0)]), Columns)
-    assert packed([(1, 2)]) == [(1, 2)]
+    assert isinstance(stack_values([crops(0)]), Columns)
+    assert stack_values([(1, 2)]) == [(1, 2)]
 
 
 def test_tensors_are_mapped_wherever_they_are():

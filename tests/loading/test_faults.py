@@ -140,7 +140,7 @@ def test_a_transform_that_hangs_on_the_first_sample_is_reported_with_its_stack(m
         time.sleep(1000)
 
     loader = make(transform=hangs_here, stall_seconds=1.0)
-    with pytest.raises(WorkerError, match=r"silent for 1 s[\s\S]*in hangs_here"):
+    with pytest.raises(WorkerError, match=r"sent nothing for 1 s[\s\S]*in hangs_here"):
         next(iter(loader))
 
 
@@ -184,7 +184,7 @@ def test_next_after_close_says_so_and_a_new_iterator_works(make, num_workers):
     batches = iter(loader)
     next(batches)
     loader.close()
-    with pytest.raises(LoaderError, match="the loader was closed: take a new one"):
+    with pytest.raises(LoaderError, match="the loader was closed: create a new one"):
         next(batches)
     assert len(list(loader)) == 50
 
@@ -219,7 +219,7 @@ def test_close_from_another_thread_while_workers_start_is_not_lost(make, monkeyp
 
     loader = make()
     monkeypatch.setattr(loader_module, "Pipeline", start)
-    with pytest.raises(LoaderError, match="closed while its workers were started: take a new iterator"):
+    with pytest.raises(LoaderError, match="closed while its workers were started: create a new iterator"):
         next(iter(loader))
     monkeypatch.undo()
     assert len(list(loader)) == 50

@@ -89,7 +89,7 @@ def test_accelerate_skips_batches_and_loads_states_exactly(folder: Path, facts: 
         assert rank["skipped"] == rank["epochs"][0][2:]
         assert rank["after"] == rank["epochs"][1]
         assert rank["loaded"] == rank["epochs"][1][2:]
-        assert "Accelerate's prepare() divides that part once more" in rank["refused"]
+        assert "Accelerate's prepare() splits it a second time" in rank["refused"]
     for epoch in (0, 1):
         assert each_once(keys for rank in ranks for keys in rank["epochs"][epoch])
     assert each_once(rank["divided"] for rank in ranks)

@@ -404,7 +404,7 @@ def test_torchruns_environment_tells_the_rank(make, monkeypatch):
 
 
 def test_a_batch_larger_than_the_dataset_is_refused_with_both_numbers(make):
-    with pytest.raises(OptionError, match="1,024 samples a step, the dataset has 400"):
+    with pytest.raises(OptionError, match="1,024 samples per step, the dataset has 400"):
         make(batch_size=512, rank=0, world_size=2)
     for batch_size in (0, -1):
         with pytest.raises(OptionError, match="batch_size"):
@@ -425,7 +425,7 @@ def test_cuda_without_a_gpu_is_a_clear_error(make):
     count = torch.cuda.device_count()
     with pytest.raises(DeviceError, match=f"sees {count} CUDA devices"):
         make(view=VIEW, device=f"cuda:{count}")
-    with pytest.raises(DeviceError, match="no device of torch"):
+    with pytest.raises(DeviceError, match="not a torch device"):
         make(view=VIEW, device="abacus")
 
 

@@ -265,9 +265,7 @@ def test_a_resumed_run_whose_pixels_differ_warns(packed, make, monkeypatch, capl
     assert not caplog.records
     monkeypatch.setenv("WDS_TOOLS_NATIVE", "0")
     loader.load_state_dict(state)
-    assert "with the compiled module of wds_tools, and this run goes on without it" in caplog.text
+    assert "with the compiled module of wds_tools, and this run continues without it" in caplog.text
     caplog.clear()
-    loader.load_state_dict(
-        {name: value for name, value in state.items() if name != "compiled"}
-    )
+    loader.load_state_dict({name: value for name, value in state.items() if name != "compiled"})
     assert not caplog.records

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from wds_tools.loading.assemble import Layout
+from wds_tools.loading.assemble import ImageSpec
 from wds_tools.loading.ring import Ring
 
-IMAGES = Layout((3, 4, 5), torch.uint8)
+IMAGES = ImageSpec((3, 4, 5), torch.uint8)
 
 
 def descriptors():
@@ -23,7 +23,7 @@ def fill(ring, slot, value):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_what_a_process_writes_is_seen_here_however_it_was_started(method):
-    ring = Ring(slots=3, rows=2, layout=IMAGES)
+    ring = Ring(slots=3, rows=2, image_spec=IMAGES)
     process = multiprocessing.get_context(method).Process(target=fill, args=(ring, 1, 77))
     process.start()
     process.join()
@@ -33,7 +33,7 @@ def test_what_a_process_writes_is_seen_here_however_it_was_started(method):
 
 
 def test_a_lent_slot_comes_back_when_the_last_view_of_it_is_gone():
-    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    ring = Ring(slots=1, rows=2, image_spec=IMAGES)
     images = ring.lend(ring.take())
     one = images[0, 1:, :2]
     del images
@@ -45,7 +45,7 @@ def test_a_lent_slot_comes_back_when_the_last_view_of_it_is_gone():
 
 
 def test_a_lent_tensor_outlives_its_ring():
-    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    ring = Ring(slots=1, rows=2, image_spec=IMAGES)
     images = ring.lend(ring.take())
     images.fill_(9)
     del ring
@@ -54,7 +54,7 @@ def test_a_lent_tensor_outlives_its_ring():
 
 
 def test_the_slot_that_was_freed_last_is_used_first():
-    ring = Ring(slots=4, rows=1, layout=Layout((1,), torch.uint8))
+    ring = Ring(slots=4, rows=1, image_spec=ImageSpec((1,), torch.uint8))
     taken = [ring.take() for _ in range(4)]
     for slot in taken:
         ring.release(slot)
@@ -63,7 +63,7 @@ def test_the_slot_that_was_freed_last_is_used_first():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.int64])
 def test_slots_hold_any_dtype(dtype):
-    ring = Ring(slots=2, rows=3, layout=Layout((2, 2), dtype))
+    ring = Ring(slots=2, rows=3, image_spec=ImageSpec((2, 2), dtype))
     images = ring.images(1)
     assert images.shape == (3, 2, 2)
     assert images.dtype == dtype
@@ -74,7 +74,7 @@ def test_slots_hold_any_dtype(dtype):
 
 def test_a_ring_has_no_name_in_dev_shm_and_closes_its_descriptor():
     before = descriptors()
-    ring = Ring(slots=2, rows=2, layout=IMAGES)
+    ring = Ring(slots=2, rows=2, image_spec=IMAGES)
     assert descriptors() > before
     assert "/memfd:wds_tools" in Path("/proc/self/maps").read_text()
     del ring
