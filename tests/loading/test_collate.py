@@ -1,4 +1,4 @@
-"""collate: the values of samples become those of a batch."""
+"""Collation: values of samples are stacked, sent in parts, joined, and converted to tensors."""
 
 import subprocess
 import sys
@@ -14,17 +14,12 @@ import wds_tools as wt
 from wds_tools.loading.collate import Columns, as_tensors, join_parts, map_tensors, stack_values
 
 
-@pytest.fixture(name="dataset")
-def photos_packed(request):
-    return request.getfixturevalue("packed")  # here that is the function
-
-
 class Crops(NamedTuple):
     large: torch.Tensor
     small: torch.Tensor
 
 
-def test_fields_of_parts_join_to_what_they_were():
+def test_parts_with_numbers_and_text_are_joined_in_order():
     numbers, words = np.array([1, 2]), ["a", "b"]
     got = join_parts([[None, numbers, words, numbers], [None, np.array([2.5]), ["c"], ["x"]]])
     assert got[0] is None
@@ -34,7 +29,7 @@ def test_fields_of_parts_join_to_what_they_were():
     assert all(type(value) is int for value in got[3][:2])
 
 
-def test_parts_of_arrays_of_one_kind_join_to_one_and_others_to_a_list():
+def test_arrays_of_parts_are_joined_if_shape_and_dtype_agree_and_listed_otherwise():
     small, large, floats = np.zeros((2, 3, 4), np.uint8), np.zeros((2, 5, 4), np.uint8), np.zeros((2, 3, 4))
     halves = torch.zeros(2, 3, 4, dtype=torch.bfloat16)
     assert join_parts([[small], [small]])[0].shape == (4, 3, 4)
@@ -46,7 +41,7 @@ def test_parts_of_arrays_of_one_kind_join_to_one_and_others_to_a_list():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16])
-def test_tensors_of_one_shape_and_dtype_are_stacked_and_others_are_left_alone(dtype):
+def test_tensors_of_one_shape_and_dtype_are_stacked_and_others_stay_a_list(dtype):
     same = [torch.full((2, 3), value, dtype=dtype) for value in (1, 2)]
     assert torch.equal(as_tensors(stack_values(same)), torch.stack(same))
     for others in ([same[0], same[0].float()], [same[0], same[0][:1]]):
@@ -54,7 +49,7 @@ def test_tensors_of_one_shape_and_dtype_are_stacked_and_others_are_left_alone(dt
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [[1], [2]], [{"a": 1}, {"a": 2}], [None, None], [b"1"], [2**70, 1], []])
-def test_what_is_not_a_tensor_or_a_number_stays_a_list(values):
+def test_values_other_than_tensors_and_numbers_stay_a_list(values):
     assert as_tensors(stack_values(values)) == values
     assert as_tensors(join_parts([[stack_values(values)], [stack_values(values)]])[0]) == values * 2
 
@@ -90,7 +85,7 @@ def test_containers_of_tensors_are_stacked_element_by_element_in_any_number_of_p
     assert torch.equal(small, torch.stack([crops(row)[1] for row in range(sum(parts))]))
 
 
-def test_elements_may_be_numbers_text_and_tensors_of_different_sizes():
+def test_elements_of_containers_may_be_numbers_text_and_tensors_of_different_sizes():
     rows = [(torch.zeros(size), size, str(size)) for size in (1, 2, 3)]
     sizes, numbers, names = as_tensors(stack_values(rows))
     assert [len(one) for one in sizes] == numbers.tolist() == [1, 2, 3]
@@ -105,12 +100,12 @@ def test_containers_that_differ_stay_a_list_of_samples():
     assert type(parts[0]) is tuple
 
 
-def test_columns_are_found_by_their_tensors():
+def test_only_containers_with_tensors_become_columns():
     assert isinstance(stack_values([crops(0)]), Columns)
     assert stack_values([(1, 2)]) == [(1, 2)]
 
 
-def test_tensors_are_mapped_wherever_they_are():
+def test_map_tensors_reaches_nested_containers():
     value = {"a": [torch.ones(1), "text"], "b": Crops(torch.ones(2), torch.ones(3)), "c": {"none": [1, 2]}}
     doubled = map_tensors(lambda tensor: tensor * 2, value)
     assert [tensor.sum().item() for tensor in leaves(doubled)] == [2, 4, 6]
@@ -124,9 +119,9 @@ def two_crops(image):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("view", [wt.CenterCrop(24), wt.Resize(40)])
-def test_a_transform_that_returns_two_crops_gives_two_tensors(dataset, num_workers, view):
+def test_a_transform_that_returns_two_crops_gives_two_tensors(packed, num_workers, view):
     options = {"batch_size": 150, "view": view, "num_workers": num_workers, "transform": two_crops}
-    with wt.make_loader(dataset, **options) as loader:
+    with wt.make_loader(packed, **options) as loader:
         (large, small), labels = next(iter(loader))
     assert (large.shape, large.dtype) == ((150, 3, 16, 16), torch.uint8)
     assert (small.shape, small.dtype) == ((150, 3, 8, 8), torch.float32)
@@ -146,6 +141,6 @@ if __name__ == "__main__":
 """
 
 
-def test_several_tensors_of_each_sample_need_no_file_descriptors(dataset):
-    run = subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS, dataset], capture_output=True, text=True, check=True)
+def test_several_tensors_per_sample_use_no_file_descriptors(packed):
+    run = subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS, packed], capture_output=True, text=True, check=True)
     assert run.stdout == "[200, 200]\n"

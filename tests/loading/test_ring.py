@@ -1,4 +1,4 @@
-"""Slots of shared memory: lent without a copy, taken back when the last view is gone."""
+"""Batch slots in shared memory: lent without a copy, and freed when the last view is deleted."""
 
 import gc
 import multiprocessing
@@ -22,7 +22,7 @@ def fill(ring, slot, value):
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_what_a_process_writes_is_seen_here_however_it_was_started(method):
+def test_pixels_written_by_another_process_are_visible_with_any_start_method(method):
     ring = Ring(slots=3, rows=2, image_spec=IMAGES)
     process = multiprocessing.get_context(method).Process(target=fill, args=(ring, 1, 77))
     process.start()
@@ -32,19 +32,19 @@ def test_what_a_process_writes_is_seen_here_however_it_was_started(method):
     assert not ring.images(2).any()
 
 
-def test_a_lent_slot_comes_back_when_the_last_view_of_it_is_gone():
+def test_a_lent_slot_is_freed_when_its_last_view_is_deleted():
     ring = Ring(slots=1, rows=2, image_spec=IMAGES)
     images = ring.lend(ring.take())
-    one = images[0, 1:, :2]
+    view = images[0, 1:, :2]
     del images
     gc.collect()
-    assert ring.free == 0  # a part of a picture keeps the whole slot
-    del one
+    assert ring.free == 0  # a view of a part of an image keeps the slot
+    del view
     gc.collect()
     assert ring.free == 1
 
 
-def test_a_lent_tensor_outlives_its_ring():
+def test_a_lent_tensor_stays_valid_after_its_ring_is_deleted():
     ring = Ring(slots=1, rows=2, image_spec=IMAGES)
     images = ring.lend(ring.take())
     images.fill_(9)
