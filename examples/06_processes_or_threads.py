@@ -27,41 +27,41 @@ from wds_tools.bench.report import Round, Spread, table
 from wds_tools.bench.timing import time_batches
 from wds_tools.loading import pipeline as pipeline_module
 from wds_tools.loading.assemble import Recipe
-from wds_tools.loading.collate import joined
+from wds_tools.loading.collate import join_parts
 from wds_tools.loading.ring import Ring
-from wds_tools.loading.tasks import Job, Task
+from wds_tools.loading.tasks import BatchRunner, BatchTask
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
 CASES = [(cores, workers, threads) for cores in (1, 2) for workers, threads in ((1, 1), (1, 2), (2, 1), (2, 2))]
 ROOT = Path(__file__).resolve().parent.parent
 
 
-class ThreadedJob:
-    """The work on a task, instead of `wds_tools.loading.tasks.Job`: each thread makes a part."""
+class ThreadedRunner:
+    """Runs the tasks of a worker in place of `wds_tools.loading.tasks.BatchRunner`: each thread loads a part."""
 
     def __init__(self, recipe: Recipe, ring: Ring, threads: int) -> None:
-        self.jobs = [Job(recipe, ring) for _ in range(threads)]
+        self.runners = [BatchRunner(recipe, ring) for _ in range(threads)]
         self.pool: ThreadPoolExecutor | None = None
 
-    def expect(self, task: Task) -> None:
+    def read_ahead(self, task: BatchTask) -> None:
         """Start reading for a task."""
-        self.jobs[0].expect(task)
+        self.runners[0].read_ahead(task)
 
-    def run(self, task: Task) -> list[Any]:
-        """Make samples: write their images into the task's slot, return their labels."""
-        if self.pool is None:  # not in __init__, which runs in the main process
-            self.pool = ThreadPoolExecutor(len(self.jobs), initializer=torch.set_num_threads, initargs=(1,))
-        edges = np.linspace(0, len(task.ids), len(self.jobs) + 1).astype(int).tolist()
+    def run(self, task: BatchTask) -> list[Any]:
+        """Make samples: their images in the task's slot, the labels as the result."""
+        if self.pool is None:  # only here, in the worker
+            self.pool = ThreadPoolExecutor(len(self.runners), initializer=torch.set_num_threads, initargs=(1,))
+        edges = np.linspace(0, len(task.ids), len(self.runners) + 1).astype(int).tolist()
         parts = [
             replace(task, start=task.start + start, positions=task.positions[start:stop], ids=task.ids[start:stop])
             for start, stop in pairwise(edges)
         ]
-        return joined(list(self.pool.map(Job.run, self.jobs, parts)))
+        return join_parts(list(self.pool.map(BatchRunner.run, self.runners, parts)))
 
 
 @contextmanager
 def loading(data: str, batch_size: int, workers: int, threads: int, seed: int) -> Iterator[Any]:
-    pipeline_module.Job = Job if threads == 1 else partial(ThreadedJob, threads=threads)
+    pipeline_module.BatchRunner = BatchRunner if threads == 1 else partial(ThreadedRunner, threads=threads)
     with wt.make_loader(data, batch_size=batch_size, view=VIEW, shuffle=True, seed=seed, num_workers=workers) as loader:
         yield loader
 

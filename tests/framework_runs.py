@@ -1,8 +1,8 @@
-"""A program of the tests: one training framework, on the processes that torchrun starts; what each sees goes to a file.
+"""Test program that runs one training framework in the processes of torchrun. Results are written to files.
 
     torchrun --nproc-per-node 2 framework_runs.py NAME FOLDER
 
-The folder has the datasets ``shards/photos`` and ``shards/few``. Rank r writes FOLDER/r.json.
+The folder contains the datasets ``shards/photos`` and ``shards/few``. Rank r writes FOLDER/r.json.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ RANK = os.environ.get("RANK", "0")
 OPTIONS = {"batch_size": 4, "shuffle": True, "num_workers": 1, "fields": ("image", "label", "__key__")}
 
 
-def program(heading):
-    """Return the program under a heading of docs/frameworks.md."""
+def documented_code(heading):
+    """Return the first code block under a heading of docs/frameworks.md."""
     text = (ROOT / "docs" / "frameworks.md").read_text()
     return re.search(rf"^## {heading}\n.*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)[1]
 
 
 def run_program(heading, **replaced):
-    """Run the program under a heading of docs/frameworks.md, with some options replaced; return what it defines."""
-    code, names = program(heading), {"__name__": "__main__"}
+    """Run the code under a heading of docs/frameworks.md with some options replaced; return its global names."""
+    code, names = documented_code(heading), {"__name__": "__main__"}
     for name, value in replaced.items():
         code, count = re.subn(rf"\b{name}=[^,)]*", f"{name}={value}", code)
         assert count == 1, name
@@ -49,7 +49,7 @@ def linear(classes=8):
 
 
 def lightning():
-    """The program of the documentation; the example from checkpoints of a whole run; other ways to use our loaders."""
+    """Run the documented program, the example from checkpoints of a full run, and other ways to use the loaders."""
     import warnings
 
     import lightning
@@ -89,7 +89,7 @@ def lightning():
         sys.argv += ["--resume", f"straight/{checkpoint}.ckpt"]
         runpy.run_path(str(ROOT / "examples" / "07_lightning.py"), run_name="__main__")
 
-    def combined():  # the shorter loader is gone through twice in each epoch, and a half
+    def combined():  # the short loader is read two and a half times in each epoch
         return CombinedLoader({"long": make(), "short": make(subset=range(16))}, "max_size_cycle")
 
     every_step = ModelCheckpoint("combined", filename="{step}", every_n_train_steps=1, save_top_k=-1)
@@ -105,7 +105,7 @@ def lightning():
 
 
 def trainer():
-    """The program of the documentation; then a run of the Trainer, and its second part once more from checkpoints."""
+    """Run the documented program, then the Trainer without interruption, and again from checkpoints."""
     from transformers import Trainer, TrainingArguments
 
     class Recorder(torch.nn.Module):
@@ -148,7 +148,7 @@ def trainer():
 
 
 def accelerate():
-    """The program of the documentation; skipping batches; states; a DataLoader that Accelerate would split again."""
+    """Test skipped batches, saved states, a DataLoader that would be split again, and the documented program."""
     from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
     from torch.utils.data import DataLoader
 
@@ -197,7 +197,7 @@ def accelerate():
 
 
 def timm():
-    """The program of the documentation, and what timm's train.py does with a loader."""
+    """Run the documented program, and use a loader as train.py of timm does."""
     import torch.distributed as dist
     from timm.data.loader import PrefetchLoader
 
@@ -219,11 +219,11 @@ def timm():
 
 
 def ray():
-    """The training function of the documentation, and then loaders and `prepare_data_loader`, in the same workers."""
+    """Run the documented training function, then loaders with and without `prepare_data_loader`."""
     os.environ["PYTHONPATH"] = str(ROOT)
     import ray as ray_core
 
-    source = program("Ray Train").replace("print(loader.epoch_proof())", "return loader.epoch_proof()")
+    source = documented_code("Ray Train").replace("print(loader.epoch_proof())", "return loader.epoch_proof()")
 
     def train(config):
         import ray.train
@@ -272,13 +272,13 @@ def ray():
 
 
 def spawned():
-    """torch.multiprocessing.spawn, with a loader that is created before the process group."""
+    """Use torch.multiprocessing.spawn with a loader that is created before the process group."""
     import torch.multiprocessing
 
-    torch.multiprocessing.spawn(of_spawn, args=(str(Path.cwd()),), nprocs=2)
+    torch.multiprocessing.spawn(spawned_rank, args=(str(Path.cwd()),), nprocs=2)
 
 
-def of_spawn(rank, folder):
+def spawned_rank(rank, folder):
     import torch.distributed as dist
 
     os.chdir(folder)
@@ -295,9 +295,9 @@ def main():
     name, folder = sys.argv[1:]
     os.chdir(folder)
     torch.set_num_threads(1)
-    seen = globals()[name]()
-    if seen:
-        Path(f"{RANK}.json").write_text(json.dumps(seen))
+    results = globals()[name]()
+    if results:
+        Path(f"{RANK}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

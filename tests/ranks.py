@@ -1,7 +1,7 @@
-"""A program of the tests: ranks of torch.distributed (gloo) in processes of their own, as torchrun would start them.
+"""Test program that starts one process per rank of torch.distributed (gloo), as torchrun does.
 
-It reads its orders as JSON and writes what each rank saw as JSON, one list over ranks. torch is imported once, before
-the processes part.
+It reads a test case as JSON from the command line, and prints the results of all ranks as a JSON list. torch is
+imported once, before the processes are forked.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def run_ranks(**orders):
-    """Run ranks; return what each of them tells: keys per step, proof, state, error."""
-    orders = {key: str(value) if isinstance(value, Path) else value for key, value in orders.items()}
+def run_ranks(**case):
+    """Run a test case; return the results of each rank: keys per step, proof, state, error."""
+    case = {key: str(value) if isinstance(value, Path) else value for key, value in case.items()}
     done = subprocess.run(
-        [sys.executable, __file__, json.dumps(orders)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, __file__, json.dumps(case)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def free_port():
-    """Return a port that no connection of another test is given meanwhile: it is not among the ephemeral ports."""
+    """Return a free port. It is not an ephemeral port, so connections of other tests do not take it meanwhile."""
     while True:
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
             return free.getsockname()[1]
 
 
-def main(orders):
-    import wds_tools as wt  # noqa: F401 - loaded before the processes part
+def main(case):
+    import wds_tools as wt  # noqa: F401 - imported before the fork
     import wds_tools.loading.loader  # noqa: F401
 
-    world = orders["world"]
+    world = case["world"]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world))
     with tempfile.TemporaryDirectory() as folder:
         children = []
@@ -47,7 +47,7 @@ def main(orders):
             child = os.fork()
             if not child:
                 os.environ["RANK"] = str(rank)
-                Path(folder, str(rank)).write_text(json.dumps(_rank(orders)))
+                Path(folder, str(rank)).write_text(json.dumps(_rank(case)))
                 os._exit(0)
             children.append(child)
         codes = [os.waitpid(child, 0)[1] for child in children]
@@ -55,25 +55,25 @@ def main(orders):
         sys.stdout.write(json.dumps([json.loads(Path(folder, str(rank)).read_text()) for rank in range(world)]))
 
 
-def _rank(orders):
+def _rank(case):
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    if orders.get("kind", "").startswith("late"):
-        return _late(orders)
+    if case.get("kind", "").startswith("late"):
+        return _late(case)
     dist.init_process_group("gloo")
     try:
-        seen = {"streaming": _streaming, "loader": _loader, "ahead": _ahead}[orders.get("kind", "loader")](orders)
+        result = {"streaming": _streaming, "loader": _loader, "ahead": _ahead}[case.get("kind", "loader")](case)
         dist.barrier()  # hangs if a rank has taken fewer steps than the others
     except Exception as error:
-        seen = {"error": f"{type(error).__name__}: {error}"}
-    if not orders.get("may_fail"):
+        result = {"error": f"{type(error).__name__}: {error}"}
+    if not case.get("may_fail"):
         dist.destroy_process_group()
-    return seen
+    return result
 
 
-def _late(orders):
+def _late(case):
     """Create the loader first and the process group after it, as Lightning and torch.multiprocessing.spawn do."""
     import torch.distributed as dist
     from torch.utils.data import DataLoader
@@ -81,100 +81,99 @@ def _late(orders):
     import wds_tools as wt
 
     rank, world = int(os.environ.pop("RANK")), int(os.environ.pop("WORLD_SIZE"))
-    where = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
-    workers = orders.get("workers", 0)
-    seen = {}
+    init_method = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+    workers = case.get("workers", 0)
+    result = {}
 
-    def begin():
-        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=world)
+    def create_group():
+        dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=world)
 
     try:
-        if orders["kind"] == "late streaming":
-            dataset = wt.StreamingDataset(orders["dataset"], **_options(orders))
-            context = orders.get("context") if workers else None
-            loader = DataLoader(dataset, orders["batch"], num_workers=workers, multiprocessing_context=context)
+        if case["kind"] == "late streaming":
+            dataset = wt.StreamingDataset(case["dataset"], **_options(case))
+            context = case.get("context") if workers else None
+            loader = DataLoader(dataset, case["batch"], num_workers=workers, multiprocessing_context=context)
             before = len(dataset)
-            begin()
-            seen = {"steps": [batch.key for batch in loader], "lens": [before, len(dataset)]}
+            create_group()
+            result = {"steps": [batch.key for batch in loader], "lens": [before, len(dataset)]}
         else:
-            with wt.make_loader(orders["dataset"], num_workers=workers, **_options(orders)) as loader:
+            with wt.make_loader(case["dataset"], num_workers=workers, **_options(case)) as loader:
                 before = len(loader)
-                if rank in orders.get("early", ()):  # this rank begins its epoch before the group exists
+                if rank in case.get("early", ()):  # this rank starts its epoch before the group exists
                     batches = iter(loader)
                     first = [next(batches).key]
-                    begin()
-                    seen["steps"] = first + [batch.key for batch in batches]
+                    create_group()
+                    result["steps"] = first + [batch.key for batch in batches]
                 else:
-                    begin()
-                    seen["steps"] = [batch.key for batch in loader]
-                seen |= {"lens": [before, len(loader)], "proof": str(loader.epoch_proof())}
+                    create_group()
+                    result["steps"] = [batch.key for batch in loader]
+                result |= {"lens": [before, len(loader)], "proof": str(loader.epoch_proof())}
     except Exception as error:
-        seen["error"] = f"{type(error).__name__}: {error}"
-    dist.barrier()  # the store of rank 0 must outlive what the others ask of it
-    if not orders.get("may_fail"):
+        result["error"] = f"{type(error).__name__}: {error}"
+    dist.barrier()  # rank 0 hosts the store, so it must exit last
+    if not case.get("may_fail"):
         dist.destroy_process_group()
-    return seen
+    return result
 
 
-def _ahead(orders):
-    """Let rank 0 take all epochs before rank 1 begins."""
+def _ahead(case):
+    """Let rank 0 finish all epochs before rank 1 starts."""
     import torch.distributed as dist
 
     import wds_tools as wt
 
-    with wt.make_loader(orders["dataset"], num_workers=0, **_options(orders)) as loader:
+    with wt.make_loader(case["dataset"], num_workers=0, **_options(case)) as loader:
         if dist.get_rank() == 1:
             dist.barrier()
-        for _ in range(orders["epochs"]):
+        for _ in range(case["epochs"]):
             list(loader)
         if dist.get_rank() == 0:
             dist.barrier()
         return {"proof": str(loader.epoch_proof())}
 
 
-def _options(orders):
+def _options(case):
     import torch.distributed as dist
 
-    options = {"batch_size": orders["batch"], "fields": ("__key__",), "shuffle": True, **orders.get("options", {})}
-    if "mesh" in orders:
-        shape, names, wanted = orders["mesh"]
+    options = {"batch_size": case["batch"], "fields": ("__key__",), "shuffle": True, **case.get("options", {})}
+    if "mesh" in case:
+        shape, names, dimension = case["mesh"]
         mesh = dist.device_mesh.init_device_mesh("cpu", tuple(shape), mesh_dim_names=tuple(names))
-        options["group"] = mesh[wanted] if wanted else mesh
-    if "group" in orders:
-        groups = [dist.new_group(members) for members in orders["group"]]
-        options["group"] = groups[[dist.get_rank() in members for members in orders["group"]].index(True)]
+        options["group"] = mesh[dimension] if dimension else mesh
+    if "group" in case:
+        groups = [dist.new_group(members) for members in case["group"]]
+        options["group"] = groups[[dist.get_rank() in members for members in case["group"]].index(True)]
     return options
 
 
-def _loader(orders):
+def _loader(case):
     import torch
     import torch.distributed as dist
 
     import wds_tools as wt
 
-    with wt.make_loader(orders["dataset"], num_workers=orders.get("workers", 0), **_options(orders)) as loader:
-        if "state" in orders:
-            loader.load_state_dict(orders["state"])
+    with wt.make_loader(case["dataset"], num_workers=case.get("workers", 0), **_options(case)) as loader:
+        if "state" in case:
+            loader.load_state_dict(case["state"])
         steps = []
         for batch in loader:
             valid = batch.valid.tolist() if "valid" in batch._fields else [True] * len(batch.key)
             steps.append([key for key, ok in zip(batch.key, valid, strict=True) if ok])
-            if orders.get("lockstep", True):
-                together = torch.ones(1)
-                dist.all_reduce(together)  # hangs if a rank takes fewer steps
-            if len(steps) == orders.get("stop"):
+            if case.get("lockstep", True):
+                dist.all_reduce(torch.ones(1))  # hangs if a rank takes fewer steps
+            if len(steps) == case.get("stop"):
                 break
         proof = loader.epoch_proof()
         return {"steps": steps, "state": loader.state_dict(), "proof": str(proof), "ok": proof.ok, "len": len(loader)}
 
 
-def _streaming(orders):
+def _streaming(case):
     from torch.utils.data import DataLoader
 
     import wds_tools as wt
 
-    dataset = wt.StreamingDataset(orders["dataset"], **_options(orders))
-    loader = DataLoader(dataset, batch_size=orders["batch"], num_workers=orders.get("workers", 0))
+    dataset = wt.StreamingDataset(case["dataset"], **_options(case))
+    loader = DataLoader(dataset, batch_size=case["batch"], num_workers=case.get("workers", 0))
     return {"steps": [batch.key for batch in loader]}
 
 

@@ -1,4 +1,4 @@
-"""Options: sizes as people write them, and what is refused."""
+"""Option parsing: sizes, usable cores and the cache folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNITS = {
 
 @QUICK
 @given(st.integers(1, 2**63 - 1))
-def test_a_number_is_that_many_bytes_exactly(number: int) -> None:
+def test_an_integer_is_a_number_of_bytes(number: int) -> None:
     assert parse_bytes(number) == number
     assert parse_bytes(str(number)) == number
     assert parse_bytes(f"{number} B") == number
@@ -37,13 +37,13 @@ def test_a_number_is_that_many_bytes_exactly(number: int) -> None:
 
 @QUICK
 @given(st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.sampled_from(["", " "]))
-def test_a_unit_multiplies(number: int, unit: str, gap: str) -> None:
+def test_units_multiply_by_powers_of_1000_or_1024(number: int, unit: str, gap: str) -> None:
     assert parse_bytes(f"{number}{gap}{unit}") == number * UNITS[unit]
 
 
 @QUICK
 @given(st.integers(1, 10**7))
-def test_thousandths_of_a_unit_are_exact(thousandths: int) -> None:
+def test_decimal_fractions_of_a_unit_are_exact(thousandths: int) -> None:
     assert parse_bytes(f"{thousandths // 1000}.{thousandths % 1000:03d}kB") == thousandths
     assert parse_bytes(f"{thousandths // 1000}.{thousandths % 1000:03d}GB") == thousandths * 10**6
 
@@ -51,7 +51,7 @@ def test_thousandths_of_a_unit_are_exact(thousandths: int) -> None:
 @pytest.mark.parametrize(
     ("value", "size"), [(1e9, 10**9), ("1e9", 10**9), (1e16, 10**16), (1.9, 1), ("2.5e3k", 2_500_000)]
 )
-def test_floats_and_exponents_are_sizes(value: float | str, size: int) -> None:
+def test_floats_and_exponents_are_accepted(value: float | str, size: int) -> None:
     assert parse_bytes(value) == size
 
 
@@ -60,21 +60,21 @@ def test_floats_and_exponents_are_sizes(value: float | str, size: int) -> None:
     ["", "GB", "-1", -1, 0, "0", "0.5", "1 XB", "1i", "1GBB", "1.GB", "1,000", "ten", True, None, float("nan"),
      float("inf"), "1e999999999", "9" * 400, 2**63, "10000000TB"],
 )  # fmt: skip
-def test_what_is_no_size_is_refused_with_examples(value: object) -> None:
-    with pytest.raises(OptionError, match=r"shard_bytes=.* is no size; allowed are .*'4MB', '1GB'"):
+def test_an_invalid_size_is_refused_with_examples(value: object) -> None:
+    with pytest.raises(OptionError, match=r"shard_bytes=.* is not a size; allowed are .*'4MB', '1GB'"):
         parse_bytes(value, what="shard_bytes")  # type: ignore[arg-type]
 
 
 @QUICK
 @given(st.text(max_size=12))
-def test_any_text_is_a_size_or_an_option_error(text: str) -> None:
+def test_any_text_is_a_valid_size_or_raises_option_error(text: str) -> None:
     with contextlib.suppress(OptionError):
         assert 1 <= parse_bytes(text) < 2**63
 
 
-def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = len(os.sched_getaffinity(0))
-    for quota, cores in ((None, mine), (1, 1), (1000, mine)):
+def test_available_cores_are_limited_by_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    affinity = len(os.sched_getaffinity(0))
+    for quota, cores in ((None, affinity), (1, 1), (1000, affinity)):
         monkeypatch.setattr(options, "quota_cores", lambda quota=quota: quota)
         assert available_cores() == cores
 
@@ -94,20 +94,20 @@ def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.Monke
         ("4:cpu,cpuacct:/\n", {"": "200000 100000"}, 2),
     ],
 )
-def test_the_cores_of_a_container_are_those_of_its_quota_and_of_those_above_it(
+def test_the_cpu_quota_is_the_smallest_of_the_group_and_its_ancestors(
     tmp_path: Path, group: str, files: dict[str, str], cores: int | None
 ) -> None:
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(group)
-    for name, words in files.items():
+    for name, content in files.items():
         folder = tmp_path / "sys" / "fs" / "cgroup" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cpu.max").write_text(words + "\n")
+        (folder / "cpu.max").write_text(content + "\n")
     assert quota_cores(tmp_path) == cores
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("250000", 3), ("-1", None)])
-def test_control_groups_of_version_1_have_a_quota_too(tmp_path: Path, quota: str, cores: int | None) -> None:
+def test_the_cpu_quota_of_cgroup_version_1_is_read(tmp_path: Path, quota: str, cores: int | None) -> None:
     group = tmp_path / "sys" / "fs" / "cgroup" / "cpu"
     group.mkdir(parents=True)
     (group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
@@ -115,11 +115,11 @@ def test_control_groups_of_version_1_have_a_quota_too(tmp_path: Path, quota: str
     assert quota_cores(tmp_path) == cores
 
 
-def test_a_system_without_control_groups_has_no_quota(tmp_path: Path) -> None:
+def test_there_is_no_quota_without_control_groups(tmp_path: Path) -> None:
     assert quota_cores(tmp_path) is None
 
 
-def test_the_cache_is_where_the_argument_then_the_variable_then_the_user_says(
+def test_cache_options_come_from_the_arguments_then_the_environment_then_the_defaults(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("WDS_TOOLS_CACHE_BYTES", raising=False)
@@ -132,7 +132,7 @@ def test_the_cache_is_where_the_argument_then_the_variable_then_the_user_says(
     assert CacheOptions.of(tmp_path, "1MB") == CacheOptions(folder=tmp_path, limit_bytes=10**6)
 
 
-def test_the_cache_is_in_the_home_folder_when_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_cache_folder_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("WDS_TOOLS_CACHE_DIR", "WDS_TOOLS_CACHE_BYTES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -141,6 +141,6 @@ def test_the_cache_is_in_the_home_folder_when_nothing_is_said(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("limit", [0, "0", "much"])
-def test_a_cache_of_no_size_is_refused_and_not_replaced_by_the_default(tmp_path: Path, limit: int | str) -> None:
+def test_an_invalid_cache_size_is_refused(tmp_path: Path, limit: int | str) -> None:
     with pytest.raises(OptionError, match="cache_bytes="):
         CacheOptions.of(tmp_path, limit)

@@ -1,4 +1,4 @@
-"""The public names, pinned."""
+"""The public names of the package must not change by accident."""
 
 import inspect
 
@@ -51,7 +51,7 @@ NAMES = [
 ]
 
 
-def test_the_public_names_are_these():
+def test_all_lists_exactly_these_names():
     assert wds_tools.__all__ == NAMES == sorted(NAMES)
     assert dir(wds_tools) == NAMES
 
@@ -62,7 +62,7 @@ def test_every_error_is_public():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
-def test_every_public_name_is_there_and_described(name):
+def test_every_public_name_exists_and_has_a_docstring(name):
     assert inspect.getdoc(getattr(wds_tools, name))
 
 
@@ -83,13 +83,13 @@ def test_every_public_name_is_there_and_described(name):
         "verify",
     ],
 )
-def test_options_are_keywords_and_nothing_swallows_a_misspelt_one(name):
+def test_options_are_keyword_only_and_no_function_accepts_arbitrary_ones(name):
     parameters = list(inspect.signature(getattr(wds_tools, name)).parameters.values())
     assert not any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
     positional = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
     assert len(positional) <= 2
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_an_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
         wds_tools.nonsense  # noqa: B018

@@ -1,4 +1,4 @@
-"""Long runs, behind `make torture`. Each case has a number; a failure names it, and it alone gives the case again."""
+"""Long runs of `make torture`. Each case has a number. A failure reports it; it alone reproduces the case."""
 
 import os
 import random
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("chunk", range(20))
-def test_ten_thousand_changes_of_topology_lose_and_repeat_nothing(chunk):
+def test_resuming_with_other_ranks_and_batch_sizes_loses_and_repeats_nothing(chunk):
     for number in range(chunk * 10_000, (chunk + 1) * 10_000):
-        _change_topology(number)
+        _resume_with_other_ranks(number)
 
 
 def _random_order(rng, name, lanes, seed):
-    """Return the order of a dataset; of every third one only a choice, of which some samples come several times."""
+    """Return a random order of a dataset; every third one has a selection, which may repeat samples."""
     shards = [rng.randrange(60) for _ in range(rng.randint(1, 8))] + [1]
     selection = None
     if rng.randrange(3) == 0:
@@ -49,7 +49,7 @@ def _random_order(rng, name, lanes, seed):
     )
 
 
-def _change_topology(number):
+def _resume_with_other_ranks(number):
     rng = random.Random(number)
     lanes, seed = rng.randint(1, 4), rng.randrange(100)
     parts = [_random_order(rng, f"{number}-{part}", lanes, seed) for part in range(rng.choice([1, 1, 1, 2, 3]))]
@@ -75,7 +75,7 @@ def _change_topology(number):
 
 
 def _with_other_options(order):
-    """Return the same order as a loader with other options would have it; the state's count."""
+    """Return the order of a loader with other options. Resuming must use those of the state."""
     if isinstance(order, MixtureOrder):
         return order.like(window=[9] * len(order.parts), block=[5] * len(order.parts), lanes=2)
     return order.like(window=7 if order.window else 0, block=5, lanes=2)
@@ -89,7 +89,7 @@ MUTATORS = {
     "flip": lambda data, rng: _put(
         data, rng.randrange(len(data)), lambda byte: bytes([byte[0] ^ 1 << rng.randrange(8)])
     ),
-    "cut": lambda data, rng: data[: rng.randrange(len(data))],
+    "truncated": lambda data, rng: data[: rng.randrange(len(data))],
     "lost block": lambda data, rng: _without(data, 512 * rng.randrange(len(data) // 512), 512),
     "doubled block": lambda data, rng: _doubled(data, 512 * rng.randrange(len(data) // 512)),
     "zeroed page": lambda data, rng: _put(data, 4096 * rng.randrange(len(data) // 4096), lambda _: bytes(4096)),
@@ -98,8 +98,8 @@ MUTATORS = {
 
 
 def _put(data, offset, change):
-    piece = change(data[offset : offset + 1])
-    return data[:offset] + piece + data[offset + len(piece) :]
+    changed = change(data[offset : offset + 1])
+    return data[:offset] + changed + data[offset + len(changed) :]
 
 
 def _without(data, offset, size):
@@ -111,7 +111,7 @@ def _doubled(data, offset):
 
 
 @pytest.mark.parametrize("mutator", MUTATORS)
-def test_three_thousand_damaged_shards_never_give_a_wrong_byte(mutator, photos, tmp_path):
+def test_damaged_shards_raise_errors_or_give_the_original_bytes(mutator, photos, tmp_path):
     wt.pack(photos / "cat", tmp_path / "whole", shard_bytes="60kB", workers=1)
     folder = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path) / f"torture-{os.getpid()}"
     shutil.copytree(tmp_path / "whole", folder)
@@ -137,7 +137,7 @@ def _damage_and_read(mutator, folder):
         except WdsToolsError as error:
             outcomes["named" if "shard-000000.tar" in str(error) else f"not named: case {mutator} {number}"] += 1
         else:
-            assert read == expected, f"case {mutator} {number}"  # the damage was in a header or in padding
+            assert read == expected, f"case {mutator} {number}"  # the damage is in a header or in padding
             outcomes["harmless"] += 1
     assert outcomes["named"] > 1_000
     assert outcomes["named"] + outcomes["harmless"] == 3_000, outcomes
@@ -154,7 +154,7 @@ def _any_process_with(variable):
 
 
 @pytest.mark.parametrize("chain", range(40))
-def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
+def test_packing_after_several_kills_writes_the_same_bytes(chain, packed, photos, tmp_path):
     rng = random.Random(chain)
     arguments = f"{str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2, images='keep'"
     script = f"import wds_tools as wt; wt.pack({arguments})"
@@ -164,15 +164,15 @@ def test_chains_of_kills_end_in_the_same_bytes(chain, packed, photos, tmp_path):
         time.sleep(rng.uniform(0.2, 1.5))
         process.kill()
         process.wait()
-        while _any_process_with(f"TORTURE={tmp_path}"):  # its workers notice, and may write until they do
+        while _any_process_with(f"TORTURE={tmp_path}"):  # its workers may write until they notice
             time.sleep(0.02)
     wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1, images="keep")
-    ours, theirs = ({p.name: p.read_bytes() for p in f.iterdir()} for f in (tmp_path / "dst", packed))
-    assert ours == theirs
+    written, expected = ({p.name: p.read_bytes() for p in f.iterdir()} for f in (tmp_path / "dst", packed))
+    assert written == expected
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_the_faults_of_a_loader_twenty_times(number):
+def test_the_fault_tests_of_the_loader_pass_repeatedly(number):
     faults = Path(__file__).parent / "loading" / "test_faults.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(faults)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

@@ -1,4 +1,4 @@
-"""Option objects, and the only place that reads ``WDS_TOOLS_*`` variables."""
+"""Parsing and checking of options. Only this module reads ``WDS_TOOLS_*`` environment variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wds_tools.errors import OptionError
 
-_GROUP_1 = "sys/fs/cgroup/cpu"
+_CGROUP_V1_CPU = "sys/fs/cgroup/cpu"
 DEFAULT_CACHE_BYTES = 20 * 10**9
 _UNITS = {
     "": 1,
@@ -29,27 +29,35 @@ _UNITS = {
 
 
 def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
-    """Turn a size into bytes: a number, or text with a decimal (MB) or binary (MiB) unit.
+    """Convert a size to bytes. It is a number, or text with a decimal (MB) or binary (MiB) unit.
+
+    Args:
+        value: The size. Fractions of a byte are cut off.
+        what: Name of the option, for the error message.
 
     >>> parse_bytes("1GB"), parse_bytes("4 MiB"), parse_bytes("1.5k"), parse_bytes(512)
     (1000000000, 4194304, 1500, 512)
 
     Raises:
-        OptionError: No such size.
+        OptionError: The value is not a size of 1 byte to 2**63 - 1 bytes.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([kmgt]?i?)b?\s*", str(value).lower())
-    # Decimal, because 2.01 * 10**9 as a float is a byte short
+    # Decimal, because int(2.01 * 10**9) in floating point is one byte too small
     number = Decimal(match[1]) * _UNITS.get(match[2], 0) if match else Decimal(0)
     if not 1 <= number < 2**63:
-        raise OptionError(f"{what}={value!r} is no size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'")
+        raise OptionError(f"{what}={value!r} is not a size; allowed are bytes, or text such as '4MB', '1GB', '256MiB'")
     return int(number)
 
 
 def check_counts(counts: Mapping[str, int | None], *, least: int = 1) -> None:
-    """Check whole numbers by the name of their argument; None is what was not given.
+    """Check that integers are large enough.
+
+    Args:
+        counts: Name of the option → its value; None (not given) is allowed.
+        least: Smallest allowed value.
 
     Raises:
-        OptionError: One is too small.
+        OptionError: A value is too small.
     """
     for name, count in counts.items():
         if count is not None and count < least:
@@ -57,48 +65,49 @@ def check_counts(counts: Mapping[str, int | None], *, least: int = 1) -> None:
 
 
 def check_seconds(name: str, seconds: float | None) -> None:
-    """Check a time.
+    """Check a duration in seconds; None (not given) is allowed.
 
     Raises:
-        OptionError: It is not above 0.
+        OptionError: The duration is not above 0.
     """
     if seconds is not None and not seconds > 0:
         raise OptionError(f"{name}={seconds}; allowed are numbers above 0")
 
 
 def available_cores() -> int:
-    """Return the cores that this process may use: by its affinity, and by the CPU time that its container is given."""
+    """Return the number of cores that this process may use, from its CPU affinity and the CPU quota of its cgroup."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, quota_cores() or cores)
 
 
 def quota_cores(root: Path = Path("/")) -> int | None:
-    """Return the cores whose time this process's control group may use, rounded up; None where it has no limit.
+    """Return the CPU quota of this process's control group in cores, rounded up; None if it has no quota.
 
-    ``cpu.max`` of the group and of those above it says ``<microseconds> <period>`` or ``max <period>``
-    (https://docs.kernel.org/admin-guide/cgroup-v2.html); a container sees its own group as the topmost one. Version 1
-    has a file for each number, and -1 for no limit.
+    In version 2, ``cpu.max`` of the group and of its ancestors contains ``<microseconds> <period>`` or
+    ``max <period>`` (https://docs.kernel.org/admin-guide/cgroup-v2.html). A container sees its own group as the root.
+    Version 1 has one file per number; a quota of -1 means no limit.
 
     Args:
-        root: Where ``proc`` and ``sys`` are.
+        root: Folder that contains ``proc`` and ``sys``.
     """
     texts = group_files("cpu.max", root)
     with contextlib.suppress(OSError):
-        texts.append(" ".join((root / _GROUP_1 / f"cpu.cfs_{what}_us").read_text() for what in ("quota", "period")))
+        paths = (root / _CGROUP_V1_CPU / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+        texts.append(" ".join(path.read_text() for path in paths))
     quotas = []
     for text in texts:
-        with contextlib.suppress(ValueError):  # "max"
-            allowed, period = map(int, text.split())
-            quotas.append(math.ceil(allowed / period))
+        with contextlib.suppress(ValueError):  # "max" instead of a number
+            quota, period = map(int, text.split())
+            quotas.append(math.ceil(quota / period))
     return min((quota for quota in quotas if quota > 0), default=None)
 
 
 def group_files(name: str, root: Path = Path("/")) -> list[str]:
-    """Return the texts of a file of this process's control group (version 2), and of the groups above it.
+    """Return the contents of a file of this process's control group (version 2) and of its ancestors.
 
     Args:
-        name: Of the file, such as ``memory.max``.
-        root: Where ``proc`` and ``sys`` are.
+        name: File name, such as ``memory.max``.
+        root: Folder that contains ``proc`` and ``sys``.
     """
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -108,23 +117,23 @@ def group_files(name: str, root: Path = Path("/")) -> list[str]:
     files = [root / "sys/fs/cgroup" / group.relative_to("/") / name for group in (own, *own.parents)]
     texts = []
     for file in files:
-        with contextlib.suppress(OSError):  # there is none
+        with contextlib.suppress(OSError):  # the root group has no such file
             texts.append(file.read_text())
     return texts
 
 
 def use_native() -> bool:
-    """Return whether compiled code may be used: unless ``WDS_TOOLS_NATIVE`` is 0."""
+    """Return whether compiled code may be used: True unless ``WDS_TOOLS_NATIVE`` is 0."""
     return os.environ.get("WDS_TOOLS_NATIVE", "1") != "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """Where blocks of remote shards are kept.
+    """Local cache for blocks of remote shards.
 
     Attributes:
-        folder: Local folder; safe to share between datasets and processes, and to delete at any time.
-        limit_bytes: About how much it may hold.
+        folder: Local folder. Datasets and processes may share it, and it may be deleted at any time.
+        limit_bytes: Approximate size limit of the folder.
     """
 
     folder: Path
@@ -132,7 +141,15 @@ class CacheOptions:
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str] | None = None, limit_bytes: int | str | None = None) -> CacheOptions:
-        """Fill in what is not given from ``WDS_TOOLS_CACHE_DIR`` and ``WDS_TOOLS_CACHE_BYTES``, else from defaults."""
+        """Return the options as given, or else from the environment, or else the defaults.
+
+        Args:
+            folder: Default: ``WDS_TOOLS_CACHE_DIR``, or ``wds_tools`` in the cache folder of the user.
+            limit_bytes: Default: ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
+
+        Raises:
+            OptionError: The limit is not a size.
+        """
         folder = folder or os.environ.get("WDS_TOOLS_CACHE_DIR")
         if not folder:
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wds_tools"

@@ -343,7 +343,7 @@ def test_a_source_without_images_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--shard-bytes", "much"], "shard_bytes='much' is no size; allowed are"),
+        (["--shard-bytes", "much"], "shard_bytes='much' is not a size; allowed are"),
         (["--shard-bytes", "1kB"], "shard_bytes=1000 is too small; allowed are 10,240"),
         (["--seed", "-1"], "seed=-1 is out of range; allowed are 0 to"),
         (["--workers", "-1"], "workers=-1; allowed are whole numbers of 1 and more"),
@@ -838,7 +838,7 @@ def test_tune_refuses_invalid_options_before_it_starts(call: Call, packed: Path,
     assert_one_line_error(call("tune", tmp_path), 2, "manifest")
     assert_one_line_error(call("tune", packed, "--view", "odd"), 2, "one of 'train', 'eval', 'small', 'raw'")
     assert_one_line_error(call("tune", packed, "--plot", "tune.png"), 2, ".svg")
-    assert_one_line_error(call("tune", packed, "--device", "abacus"), 1, "no device of torch")
+    assert_one_line_error(call("tune", packed, "--device", "abacus"), 1, "not a torch device")
     import torch
 
     if not torch.cuda.is_available():

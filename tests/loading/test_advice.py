@@ -1,4 +1,4 @@
-"""Warnings about what is allowed and probably not meant: at the line of the user's program, and nowhere else."""
+"""Warnings about valid arguments that are probably a mistake point to the line of the user's program."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 import wds_tools as wt
 from wds_tools.loading import advice
 
-LIST = "images will come as a list of tensors"
+IMAGE_LIST = "images will come as a list of tensors"
 
 
 def make(dataset, **options):
@@ -21,13 +21,15 @@ def make(dataset, **options):
 
 
 @pytest.mark.parametrize("view", [None, wt.Resize(128)])
-def test_images_that_will_come_as_a_list_are_said_with_their_sizes_and_how_to_get_a_tensor(packed, view):
-    with pytest.warns(UserWarning, match=rf"{LIST}: their sizes differ \(\d+x\d+ to \d+x\d+\).*Resize\(\(224, 224\)\)"):
+def test_a_warning_about_image_lists_contains_the_sizes_and_a_remedy(packed, view):
+    with pytest.warns(
+        UserWarning, match=rf"{IMAGE_LIST}: their sizes differ \(\d+x\d+ to \d+x\d+\).*Resize\(\(224, 224\)\)"
+    ):
         make(packed, view=view)
 
 
-def test_sizes_that_are_not_known_are_said_too(packed):
-    with pytest.warns(UserWarning, match=rf"{LIST}.*\(unknown\)"):
+def test_a_warning_about_image_lists_is_issued_for_unknown_sizes_too(packed):
+    with pytest.warns(UserWarning, match=rf"{IMAGE_LIST}.*\(unknown\)"):
         make(wt.Mixture([packed, packed], weights=[1, 1]), view=None)
 
 
@@ -39,15 +41,15 @@ def test_sizes_that_are_not_known_are_said_too(packed):
         {"view": None, "transform": v2.RandomCrop(24)},
         {"view": None, "fields": "label"},
         {"view": None, "batch_size": 1},
-        {"view": None, "where": "width >= 1"},  # a condition may choose one size
+        {"view": None, "where": "width >= 1"},  # a condition may select images of one size
     ],
     ids=str,
 )
-def test_images_that_may_come_as_a_tensor_draw_no_warning(packed, options):
+def test_no_warning_if_images_may_be_one_tensor(packed, options):
     make(packed, **options)  # warnings are errors in these tests
 
 
-def test_pictures_of_one_size_draw_no_warning(tmp_path):
+def test_no_warning_if_all_images_have_one_size(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(8):
         Image.fromarray(np.full((20, 30, 3), number, np.uint8)).save(tmp_path / "in" / f"{number}.png")
@@ -56,15 +58,15 @@ def test_pictures_of_one_size_draw_no_warning(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "num_workers", "words"), [("1", 9, "num_workers=9, and this"), ("4", 3, "each of 4")]
+    ("ranks", "num_workers", "words"), [("1", 9, "num_workers=9, but this"), ("4", 3, "each of 4")]
 )
-def test_many_more_workers_than_cores_draw_a_warning(packed, monkeypatch, ranks, num_workers, words):
+def test_many_more_workers_than_cores_issue_a_warning(packed, monkeypatch, ranks, num_workers, words):
     monkeypatch.setattr(advice, "available_cores", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     with pytest.warns(UserWarning, match=f"{words}.* machine has 2 cores: .*tune"):
         make(packed, fields="label", num_workers=num_workers)
-    for usual in (0, 2, None, "auto"):
-        make(packed, fields="label", num_workers=usual)
+    for accepted in (0, 2, None, "auto"):
+        make(packed, fields="label", num_workers=accepted)
 
 
 PROGRAM = """
@@ -74,10 +76,10 @@ loader = wt.make_loader({0!r}, batch_size=4, num_workers=0)  # here
 """
 
 
-def test_a_warning_names_the_line_of_the_users_program_and_comes_once(packed, tmp_path):
+def test_a_warning_is_issued_once_at_the_line_of_the_users_program(packed, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.format(str(packed)))
     run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
-    assert run.stderr.count(LIST) == 1
+    assert run.stderr.count(IMAGE_LIST) == 1
     assert "program.py:4: UserWarning: images" in run.stderr
 
 
@@ -88,7 +90,7 @@ def stream(packed, **options):
 DIFFERENT = r"StreamingDataset\(batch_size=30\) is read by a DataLoader with batch_size=20"
 
 
-def test_a_dataloader_of_another_batch_size_draws_one_warning(packed):
+def test_a_dataloader_with_another_batch_size_issues_one_warning(packed):
     loader = DataLoader(stream(packed, batch_size=30), batch_size=20)
     with pytest.warns(UserWarning, match=DIFFERENT) as caught:
         list(loader)
@@ -99,7 +101,7 @@ def test_a_dataloader_of_another_batch_size_draws_one_warning(packed):
 @pytest.mark.parametrize(
     ("ours", "theirs"), [({"batch_size": 20}, 20), ({}, 20), ({"batch_size": 20}, None), ({"decode": False}, None)]
 )
-def test_the_same_batch_size_and_single_samples_draw_no_warning(packed, ours, theirs):
+def test_no_warning_for_equal_batch_sizes_or_single_samples(packed, ours, theirs):
     options = {"fields": "label", **ours} if ours.get("decode", True) else ours
     dataset = wt.StreamingDataset(packed, **options)
     list(DataLoader(dataset, batch_size=theirs))
@@ -121,18 +123,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_of_a_dataloader_tell_once_too(packed, tmp_path, context):
+def test_the_workers_of_a_dataloader_issue_one_warning_together(packed, tmp_path, context):
     (tmp_path / "program.py").write_text(WORKERS.format(str(packed), context))
     run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["390"] * 3
     assert run.stderr.count("is read by a DataLoader with batch_size=20") == 1
 
 
-def test_torch_still_calls_the_fetcher_as_it_did():
-    """The check of the batch size looks at this call, and would find nothing without a word if it changed."""
+def test_the_batch_size_is_found_in_the_stack_of_torchs_fetcher():
+    """The check reads a local variable of torch. If torch renamed it, the warning would disappear silently."""
 
-    class Asks(torch.utils.data.IterableDataset):
+    class ReportBatchSize(torch.utils.data.IterableDataset):
         def __iter__(self):
-            yield advice.batch_size_of_reader()
+            yield advice.batch_size_of_dataloader()
 
-    assert next(iter(DataLoader(Asks(), batch_size=7))).tolist() == [7]
+    assert next(iter(DataLoader(ReportBatchSize(), batch_size=7))).tolist() == [7]

@@ -1,4 +1,4 @@
-"""A wrong name or type is reported at the call: by `make_loader` and by `StreamingDataset`."""
+"""`make_loader` and `StreamingDataset` report wrong argument names and types at the call."""
 
 import inspect
 import os
@@ -40,7 +40,7 @@ WRONG_FOR_THE_LOADER = [
 ]
 
 
-class Pictures(Dataset):
+class ImageDataset(Dataset):
     def __len__(self):
         return 3
 
@@ -53,47 +53,47 @@ class Stream(IterableDataset):
         yield 1
 
 
-def each(table):
+def name_value_pairs(table):
     return [pytest.param(name, value, id=f"{name}={value!r}") for name, values in table for value in values]
 
 
 @pytest.mark.parametrize("reader", BOTH)
-@pytest.mark.parametrize(("name", "value"), each(WRONG))
-def test_a_wrong_value_is_an_option_error_that_names_the_argument_and_the_value(packed, reader, name, value):
+@pytest.mark.parametrize(("name", "value"), name_value_pairs(WRONG))
+def test_an_invalid_value_raises_option_error_with_argument_and_value(packed, reader, name, value):
     with pytest.raises(OptionError, match=rf"{name}={re.escape(repr(value))}.*; allowed (is|are) "):
         reader(packed, **{"batch_size": 8, name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), each(WRONG_FOR_THE_LOADER))
-def test_a_wrong_value_of_the_loader_is_named(packed, name, value):
+@pytest.mark.parametrize(("name", "value"), name_value_pairs(WRONG_FOR_THE_LOADER))
+def test_an_invalid_value_of_a_loader_argument_raises_option_error(packed, name, value):
     with pytest.raises(OptionError, match=rf"{name}={re.escape(repr(value))}; allowed are "):
         wt.make_loader(packed, **{"batch_size": 8, name: value})
 
 
 @pytest.mark.parametrize("reader", BOTH)
-def test_half_a_rank_or_one_of_another_type_is_refused(packed, reader):
+def test_an_invalid_rank_or_world_size_is_refused(packed, reader):
     for ranks in ({"rank": "0", "world_size": 1}, {"rank": 0, "world_size": 1.0}, {"rank": True, "world_size": 2}):
         with pytest.raises(OptionError, match=r"rank=|world_size="):
             reader(packed, batch_size=8, **ranks)
 
 
 @pytest.mark.parametrize("reader", BOTH)
-@pytest.mark.parametrize("dataset", [None, 3, b"photos", "", Pictures(), Stream(), {"a": "photos"}])
-def test_what_is_not_a_dataset_is_refused_and_told_how_to_become_one(reader, dataset):
+@pytest.mark.parametrize("dataset", [None, 3, b"photos", "", ImageDataset(), Stream(), {"a": "photos"}])
+def test_an_invalid_dataset_is_refused_with_the_call_that_packs_it(reader, dataset):
     with pytest.raises(OptionError, match=r"dataset=.*wds_tools\.pack\("):
         reader(dataset, batch_size=8)
 
 
 @pytest.mark.parametrize("reader", BOTH)
 @pytest.mark.parametrize("container", [list, tuple])
-def test_several_datasets_are_told_to_be_a_mixture(packed, reader, container):
+def test_a_list_of_datasets_is_refused_with_the_call_of_mixture(packed, reader, container):
     with pytest.raises(OptionError, match=r"for several datasets a wds_tools\.Mixture\("):
         reader(container([packed, packed]), batch_size=8)
     with pytest.raises(OptionError, match="dataset=Mixture"):
         reader(wt.Mixture([packed, None], weights=[1, 1]), batch_size=8)
 
 
-def test_numbers_of_numpy_and_paths_are_taken(packed):
+def test_numpy_numbers_and_paths_are_accepted(packed):
     given = {"batch_size": np.int64(8), "seed": np.uint8(3), "shuffle": np.True_, "lanes": np.int32(1)}
     with wt.make_loader(
         Path(packed), **given, num_workers=np.int64(0), stall_seconds=np.float32(9), fields=["label"], cache_dir=None
@@ -104,7 +104,7 @@ def test_numbers_of_numpy_and_paths_are_taken(packed):
     assert type(loader.batch_size) is int
 
 
-TORCHS = {
+TORCH_ARGUMENTS = {
     "drop_last": "tail='drop'",
     "pin_memory": "device='cuda'",
     "collate_fn": "batch_transform=",
@@ -121,32 +121,32 @@ TORCHS = {
 }
 
 
-@pytest.mark.parametrize(("name", "ours"), TORCHS.items())
-def test_an_argument_of_torchs_dataloader_is_told_ours(packed, name, ours):
-    with pytest.raises(TypeError, match=rf"make_loader\(\) has no argument '{name}': .*{ours}"):
+@pytest.mark.parametrize(("name", "hint"), TORCH_ARGUMENTS.items())
+def test_the_error_for_an_argument_of_torchs_dataloader_names_ours(packed, name, hint):
+    with pytest.raises(TypeError, match=rf"make_loader\(\) has no argument '{name}': .*{hint}"):
         wt.make_loader(packed, batch_size=8, **{name: None})
 
 
-def test_every_argument_of_torchs_dataloader_is_ours_or_has_an_answer():
+def test_every_argument_of_torchs_dataloader_exists_or_has_a_hint():
     torchs = set(inspect.signature(DataLoader).parameters)
     assert torchs <= set(LOADER_HINTS) | set(inspect.signature(wt.make_loader).parameters)
     assert torchs <= set(DATASET_HINTS) | set(inspect.signature(wt.StreamingDataset).parameters)
 
 
 @pytest.mark.parametrize("name", ["num_workers", "collate_fn", "pin_memory", "persistent_workers", "workers"])
-def test_the_dataset_sends_arguments_of_the_dataloader_there(packed, name):
-    with pytest.raises(TypeError, match=rf"StreamingDataset\(\) has no argument '{name}': give it to the DataLoader"):
+def test_streaming_dataset_names_the_dataloader_for_its_arguments(packed, name):
+    with pytest.raises(TypeError, match=rf"StreamingDataset\(\) has no argument '{name}': pass it to the DataLoader"):
         wt.StreamingDataset(packed, **{name: 1})
 
 
 @pytest.mark.parametrize("name", ["device", "batch_transform", "stall_seconds"])
-def test_the_dataset_says_which_arguments_are_those_of_the_loader(packed, name):
+def test_streaming_dataset_names_make_loader_for_its_arguments(packed, name):
     with pytest.raises(TypeError, match=r"it is an argument of make_loader\(\)"):
         wt.StreamingDataset(packed, **{name: 1})
 
 
 @pytest.mark.parametrize("reader", BOTH)
-def test_a_misspelt_argument_is_told_the_right_one_and_a_strange_one_all_there_are(packed, reader):
+def test_a_misspelt_argument_gets_the_closest_name_and_an_unknown_one_gets_all(packed, reader):
     with pytest.raises(TypeError, match=r"has no argument 'bacth_size': did you mean 'batch_size'\?"):
         reader(packed, bacth_size=8)
     with pytest.raises(TypeError, match="has no argument 'qqq': it has dataset, batch_size, view"):
@@ -154,39 +154,39 @@ def test_a_misspelt_argument_is_told_the_right_one_and_a_strange_one_all_there_a
 
 
 @pytest.mark.parametrize("reader", BOTH)
-def test_a_second_argument_without_a_name_is_told_to_have_one(packed, reader):
-    with pytest.raises(TypeError, match=r"takes only the dataset by position; .* such as batch_size=8"):
+def test_a_second_positional_argument_is_refused(packed, reader):
+    with pytest.raises(TypeError, match=r"takes only 'dataset' as a positional argument; .* such as batch_size=8"):
         reader(packed, 8)
     with pytest.raises(TypeError, match="missing 1 required"):
         reader()
 
 
 @pytest.mark.parametrize("reader", BOTH)
-def test_hints_and_rules_are_for_arguments_that_are_missing_and_there(reader):
+def test_hints_name_no_existing_argument_and_rules_only_existing_ones(reader):
     hints = LOADER_HINTS if reader is wt.make_loader else DATASET_HINTS
     assert not set(hints) & set(inspect.signature(reader).parameters)
-    everywhere = {"epoch", *(name for one in BOTH for name in inspect.signature(one).parameters)}
-    assert set(RULES) <= everywhere
+    existing = {"epoch", *(name for one in BOTH for name in inspect.signature(one).parameters)}
+    assert set(RULES) <= existing
 
 
-def epochs_of(packed):
-    """Return what sets the epoch of a loader, a dataset and a sampler, with what reads that epoch."""
+def setters_and_readers(packed):
+    """Return pairs: an object with set_epoch, and the iterable that reads that epoch."""
     options = {"fields": "__key__", "shuffle": True}
     loader = wt.make_loader(packed, batch_size=30, num_workers=0, **options)
     dataset = wt.StreamingDataset(packed, batch_size=30, **options)
     return [(loader, loader), (dataset, DataLoader(dataset, batch_size=30)), (loader.sampler, loader)]
 
 
-def test_an_epoch_of_numpy_is_that_epoch(packed):
-    for sets, reads in epochs_of(packed):
-        sets.set_epoch(3)
-        expected = list(reads)
-        sets.set_epoch(np.int64(3))
-        assert list(reads) == expected
+def test_set_epoch_accepts_numpy_integers(packed):
+    for setter, reader in setters_and_readers(packed):
+        setter.set_epoch(3)
+        expected = list(reader)
+        setter.set_epoch(np.int64(3))
+        assert list(reader) == expected
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, True, "1", None, torch.tensor(1)])
-def test_an_epoch_that_is_not_a_number_of_one_is_refused(packed, epoch):
-    for sets, _ in epochs_of(packed):
+def test_set_epoch_refuses_everything_else(packed, epoch):
+    for setter, _ in setters_and_readers(packed):
         with pytest.raises(OptionError, match=rf"epoch={re.escape(repr(epoch))}; allowed are whole numbers"):
-            sets.set_epoch(epoch)
+            setter.set_epoch(epoch)

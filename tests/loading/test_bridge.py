@@ -1,4 +1,4 @@
-"""A torch DataLoader of a loader's dataset, batch sampler and collate_fn makes the loader's batches."""
+"""A torch DataLoader created from the attributes of a loader makes the batches of the loader."""
 
 import json
 import pickle
@@ -28,15 +28,15 @@ def make(packed):
 
 
 def as_dataloader(loader, **options):
-    """Build what Accelerate's skip_first_batches builds."""
+    """Create the DataLoader that skip_first_batches of Accelerate creates."""
     return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, **options)
 
 
-def same(one, other):
+def are_equal(one, other):
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, tuple | list):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+        return type(one) is type(other) and len(one) == len(other) and all(map(are_equal, one, other))
     return one == other
 
 
@@ -52,21 +52,21 @@ def same(one, other):
     ],
     ids=", ".join,
 )
-def test_a_dataloader_of_the_parts_makes_the_batches_of_the_loader(make, options):
-    loader, parts = make(**options), make(**options)
+def test_a_dataloader_of_the_four_attributes_makes_the_batches_of_the_loader(make, options):
+    loader, other = make(**options), make(**options)
     for _ in range(2):  # epochs
         batches = list(loader)
-        assert len(batches) == len(loader) == len(as_dataloader(parts))
-        assert same(batches, list(as_dataloader(parts)))
+        assert len(batches) == len(loader) == len(as_dataloader(other))
+        assert are_equal(batches, list(as_dataloader(other)))
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_its_workers_may_be_processes(make, context):
+def test_that_dataloader_may_use_worker_processes(make, context):
     batches = list(as_dataloader(make(), num_workers=2, multiprocessing_context=context))
-    assert same(batches, list(make()))
+    assert are_equal(batches, list(make()))
 
 
-def test_the_epochs_of_a_loader_and_of_its_sampler_are_the_same(make):
+def test_a_loader_and_its_sampler_share_the_epoch_counter(make):
     loader, plain = make(fields="__key__"), make(fields="__key__")
     epochs = [list(plain) for _ in range(4)]
     assert list(as_dataloader(loader)) == epochs[0]
@@ -80,7 +80,7 @@ def test_the_epochs_of_a_loader_and_of_its_sampler_are_the_same(make):
     assert list(loader) == epochs[0]
 
 
-def test_a_sampler_starts_where_a_loaded_state_stands(make):
+def test_a_sampler_continues_from_a_loaded_state(make):
     loader, plain = make(fields="__key__"), make(fields="__key__")
     batches = iter(plain)
     next(batches)
@@ -88,8 +88,8 @@ def test_a_sampler_starts_where_a_loaded_state_stands(make):
     assert list(as_dataloader(loader)) == list(batches)
 
 
-def test_set_epoch_of_the_sampler_keeps_a_position_that_was_loaded(make):
-    """Lightning calls it after the state is loaded, with its own count of epochs."""
+def test_set_epoch_of_the_sampler_keeps_a_loaded_position(make):
+    """Lightning calls it after it has loaded the state, with its own epoch number."""
     plain = make(fields="__key__")
     list(plain)
     batches = iter(plain)
@@ -105,25 +105,25 @@ def test_set_epoch_of_the_sampler_keeps_a_position_that_was_loaded(make):
     assert list(started) == list(plain)
 
 
-@pytest.mark.parametrize(("told", "epoch"), [(0, 2), (1, 1), (2, 2)])
-def test_a_state_between_two_epochs_goes_on_or_follows_the_trainer(make, told, epoch):
-    """Lightning goes twice through a short loader in its epoch 0; then that epoch goes on, or another one begins."""
+@pytest.mark.parametrize(("trainer_epoch", "epoch"), [(0, 2), (1, 1), (2, 2)])
+def test_a_state_between_two_epochs_continues_or_follows_the_epoch_of_the_trainer(make, trainer_epoch, epoch):
+    """Lightning reads a short loader twice in its epoch 0. Then that epoch continues, or another one starts."""
     loader, resumed = make(fields="__key__"), make(fields="__key__")
     loader.sampler.set_epoch(0)
     epochs = [list(loader) for _ in range(2)]
     resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     epochs.append(list(loader))
     started = iter(resumed)
-    resumed.sampler.set_epoch(told)
+    resumed.sampler.set_epoch(trainer_epoch)
     assert list(started) == epochs[epoch]
-    resumed.sampler.set_epoch(0)  # the same epoch once more, as for any sampler
+    resumed.sampler.set_epoch(0)  # the same epoch again, as with any sampler
     assert list(resumed) == epochs[0]
 
 
 def test_there_is_no_state_while_a_dataloader_reads_the_epoch(make):
     loader = make()
-    places = iter(loader.sampler)
-    next(places)
+    samples = iter(loader.sampler)
+    next(samples)
     with pytest.raises(ResumeError, match=r"epoch 0 is read by a torch DataLoader .* loader\.load_state_dict"):
         loader.state_dict()
     next(iter(loader))
@@ -133,26 +133,26 @@ def test_there_is_no_state_while_a_dataloader_reads_the_epoch(make):
     assert loader.state_dict()["epoch"] == 4
 
 
-def test_a_dataset_has_the_samples_of_an_epoch_in_the_order_of_the_shards(make):
+def test_the_dataset_has_the_samples_of_an_epoch_in_stored_order(make):
     loader = make(subset=range(100, 200), fields=("image", "label", "__key__"), rank=0, world_size=2)
     assert len(loader.dataset) == loader.samples == 100
     assert loader.dataset[3].key == loader.dataset[-97].key == "000000103"
     assert loader.dataset[3].image.shape == (3, 24, 24)
     assert [sample.key for sample in loader.dataset] == [f"{number:09}" for number in range(100, 200)]
     again = pickle.loads(pickle.dumps(loader.dataset))
-    assert same(tuple(again[3]), tuple(loader.dataset[3]))
+    assert are_equal(tuple(again[3]), tuple(loader.dataset[3]))
     batch = next(iter(DataLoader(loader.dataset, batch_size=4)))
     assert batch.image.shape == (4, 3, 24, 24)
 
 
-def test_libraries_find_a_distributed_sampler_and_leave_it_alone(make):
+def test_the_sampler_is_a_distributed_sampler_of_this_rank(make):
     loader = make(rank=1, world_size=2)
     assert isinstance(loader.sampler, DistributedSampler)
     assert len(loader.sampler) == 180 == len(list(loader.sampler))
 
 
-def test_a_dataloader_of_a_loader_for_a_device_makes_batches_in_memory_and_says_so(make):
+def test_a_dataloader_of_a_loader_with_a_device_warns_that_batches_stay_in_cpu_memory(make):
     loader = make(device="meta")
-    with pytest.warns(UserWarning, match=r"cannot put batches on meta: they come in memory"):
+    with pytest.warns(UserWarning, match=r"cannot put batches on meta: they stay in CPU memory"):
         batches = list(as_dataloader(loader))
-    assert same(batches, list(make()))
+    assert are_equal(batches, list(make()))

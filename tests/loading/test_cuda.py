@@ -1,4 +1,4 @@
-"""Batches on a CUDA device; these run where there is one."""
+"""Batches on a CUDA device. These tests are skipped without one."""
 
 import time
 
@@ -15,7 +15,7 @@ pytestmark = [
 VIEW = wt.RandomResizedCrop(64, flip=True)
 
 
-def test_batches_on_the_device_are_those_in_memory(packed):
+def test_batches_on_cuda_equal_those_in_cpu_memory(packed):
     with (
         wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2) as host,
         wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2, device="cuda") as cuda,
@@ -27,16 +27,16 @@ def test_batches_on_the_device_are_those_in_memory(packed):
                 assert torch.equal(moved_labels.cpu(), labels)
 
 
-def test_a_slot_is_not_used_again_before_its_copy_is_done(packed):
+def test_a_slot_is_not_reused_before_its_copy_is_complete(packed):
     with wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2, device="cuda") as cuda:
         kept = [images for images, _ in cuda]
         cuda.set_epoch(0)
         for before, (images, _) in zip(kept, cuda, strict=True):
-            torch.cuda._sleep(50_000_000)  # the consumer's stream lags behind
+            torch.cuda._sleep(50_000_000)  # delay the stream that uses the batch
             assert torch.equal(before, images)
 
 
-def test_state_counts_what_was_handed_over_and_not_what_was_copied_ahead(packed):
+def test_the_state_counts_delivered_batches_and_not_those_copied_ahead(packed):
     with wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2, device="cuda") as cuda:
         for number, _ in enumerate(cuda, 1):
             assert cuda.state_dict()["position"] == number * 32 % (12 * 32)
@@ -51,16 +51,16 @@ def test_batch_transform_runs_on_the_device(packed):
         assert images.is_cuda
 
 
-def test_auto_adds_workers_with_slots_pinned_and_the_batches_stay_the_same(packed, monkeypatch):
+def test_auto_adds_workers_while_slots_are_pinned_and_batches_stay_the_same(packed, monkeypatch):
     monkeypatch.setattr(autoscale, "available_cores", lambda: 4)
     options = {"batch_size": 8, "view": VIEW, "shuffle": True}
     with (
         wt.make_loader(packed, **options, num_workers=2) as host,
         wt.make_loader(packed, **options, num_workers="auto", device="cuda") as cuda,
     ):
-        patience = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while cuda.num_workers == 1:
-            assert time.monotonic() < patience
+            assert time.monotonic() < deadline
             for (images, _), (moved, _) in zip(host, cuda, strict=True):
                 assert torch.equal(moved.cpu(), images)
         for (images, _), (moved, _) in zip(host, cuda, strict=True):

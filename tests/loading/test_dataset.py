@@ -1,4 +1,4 @@
-"""StreamingDataset in a plain DataLoader: the same samples in the same order."""
+"""StreamingDataset in a torch DataLoader: the same samples in the same order as make_loader."""
 
 import json
 import time
@@ -37,7 +37,7 @@ def test_a_dataloader_gives_the_batches_of_make_loader(packed, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_without_a_batch_size_samples_come_one_by_one_in_order(packed, num_workers):
+def test_without_a_batch_size_single_samples_are_yielded_in_order(packed, num_workers):
     expected = [key for keys, _, _ in batches(packed, batch_size=100, num_workers=0) for key in keys]
     loader = DataLoader(make(packed), batch_size=None, num_workers=num_workers)
     assert [sample.key for sample in loader] == expected
@@ -58,7 +58,7 @@ def test_each_iteration_is_the_next_epoch_for_all_workers(packed, options):
     loader = DataLoader(dataset, batch_size=20, **options)
     assert [[key for batch in loader for key in batch.key] for _ in range(2)] == expected[:2]
     for _ in loader:
-        break  # leaving early
+        break
     dataset.set_epoch(1)
     assert [key for batch in loader for key in batch.key] == expected[1]
     assert [key for batch in loader for key in batch.key] == expected[2]
@@ -72,10 +72,10 @@ class LateWorker(wt.StreamingDataset):
 
 
 @pytest.mark.parametrize("persistent_workers", [False, True])
-def test_a_late_worker_of_an_epoch_that_was_left_does_not_move_the_next(packed, persistent_workers):
+def test_a_late_worker_of_an_abandoned_epoch_does_not_advance_the_next_one(packed, persistent_workers):
     dataset = LateWorker(packed, batch_size=20, fields=("__key__",), shuffle=True)
     loader = DataLoader(dataset, batch_size=20, num_workers=2, persistent_workers=persistent_workers)
-    next(iter(loader))  # worker 1 has not begun
+    next(iter(loader))  # worker 1 has not started its epoch yet
     dataset.set_epoch(1)
     keys = [key for batch in loader for key in batch.key]
     with wt.make_loader(packed, batch_size=20, fields=("__key__",), shuffle=True, num_workers=0) as expected:
@@ -98,7 +98,7 @@ def test_ranks_get_equal_disjoint_parts(packed):
     assert len({key for part in parts for key in part}) == 399
 
 
-def test_len_is_this_ranks_samples(packed):
+def test_len_is_the_number_of_samples_of_this_rank(packed):
     assert len(make(packed, batch_size=32)) == 384
     assert len(make(packed, batch_size=32, tail="pad")) == 416
     assert len(make(packed, batch_size=32, rank=0, world_size=2)) == 192
@@ -111,13 +111,13 @@ def test_labels_are_plain_ints_and_images_tensors(packed):
     assert sample.image.dtype == torch.uint8
 
 
-def test_mask_is_refused_and_says_where_it_is(packed):
+def test_tail_mask_is_refused_and_the_error_names_make_loader(packed):
     with pytest.raises(OptionError, match="make_loader"):
         make(packed, tail="mask")
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_without_decoding_samples_come_as_they_are_stored_in_the_same_order(packed, photos, num_workers):
+def test_decode_false_yields_the_stored_bytes_in_the_same_order(packed, photos, num_workers):
     dataset = wt.StreamingDataset(packed, batch_size=20, shuffle=True, decode=False)
     samples = list(DataLoader(dataset, batch_size=None, num_workers=num_workers))
     keys = make(packed, batch_size=20, view=None, fields=("__key__",))
@@ -130,7 +130,7 @@ def test_without_decoding_samples_come_as_they_are_stored_in_the_same_order(pack
         assert int(sample["cls"]) == sorted(p.name for p in photos.iterdir() if p.is_dir()).index(path.parent.name)
 
 
-def test_a_webdataset_pipeline_can_be_fed(packed):
+def test_a_webdataset_pipeline_accepts_undecoded_samples(packed):
     import webdataset
 
     dataset = wt.StreamingDataset(packed, batch_size=20, shuffle=True, decode=False, tail="pad")
@@ -142,7 +142,7 @@ def test_a_webdataset_pipeline_can_be_fed(packed):
     assert all(image.shape[2] == 3 and 0 <= label < 8 for image, label in rows)
 
 
-def test_bytes_are_verified_and_take_no_view(packed_copy):
+def test_undecoded_bytes_are_verified_and_a_view_is_refused(packed_copy):
     with pytest.raises(OptionError, match="decode=False"):
         wt.StreamingDataset(packed_copy, decode=False, view=VIEW)
     path = packed_copy / "shard-000001.tar"
@@ -153,7 +153,7 @@ def test_bytes_are_verified_and_take_no_view(packed_copy):
         list(wt.StreamingDataset(packed_copy, decode=False))
 
 
-def test_one_field_that_is_not_in_a_list_comes_without_a_tuple(packed):
+def test_a_single_field_name_yields_values_without_a_tuple(packed):
     images = list(wt.StreamingDataset(packed, view=VIEW, fields="image"))
     tuples = list(wt.StreamingDataset(packed, view=VIEW, fields=("image",)))
     assert all(isinstance(image, torch.Tensor) for image in images)
@@ -163,6 +163,6 @@ def test_one_field_that_is_not_in_a_list_comes_without_a_tuple(packed):
     assert torch.equal(batch, torch.stack(images[:4]))
 
 
-def test_a_dataset_tells_what_it_reads_and_how(packed):
+def test_repr_shows_the_dataset_and_its_options(packed):
     text = repr(make(packed, batch_size=30, rank=0, world_size=2, view=None))
     assert text == f"StreamingDataset({str(packed)!r}, samples=400, this_rank=180, batch_size=30, view=None)"

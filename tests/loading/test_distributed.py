@@ -1,4 +1,4 @@
-"""Real processes with torch.distributed (gloo): equal steps, every sample once, the same order on any number."""
+"""Processes with torch.distributed (gloo): equal steps, each sample once, the same order for any number of ranks."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def union_of_steps(ranks):
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory):
-    """Return datasets by name: text samples in shards of very different size, of others, indexed by us."""
+    """Return datasets by name: text samples in shards of very different sizes, written by webdataset."""
     folders = {}
     for name, counts in {"three": [50, 3, 17], "one": [64], "five-samples": [4, 1]}.items():
         folder = folders[name] = tmp_path_factory.mktemp(name)
@@ -35,7 +35,7 @@ def uneven(tmp_path_factory):
     ("world", "batch", "tail", "options"),
     [(2, 30, "drop", {}), (3, 50, "mask", {}), (4, 16, "pad", {"lanes": 2}), (8, 7, "mask", {"lanes": 4})],
 )
-def test_ranks_take_equal_steps_and_prove_that_each_sample_came_once(packed, world, batch, tail, options):
+def test_ranks_take_equal_steps_and_prove_that_each_sample_was_delivered_once(packed, world, batch, tail, options):
     ranks = run_ranks(dataset=packed, world=world, batch=batch, workers=1, options={"tail": tail, **options})
     assert {len(rank["steps"]) for rank in ranks} == {ranks[0]["len"]}
     counts = keys(ranks)
@@ -52,31 +52,31 @@ def test_ranks_take_equal_steps_and_prove_that_each_sample_came_once(packed, wor
 @pytest.mark.parametrize(
     ("name", "world", "batch"), [("three", 4, 3), ("three", 8, 2), ("one", 8, 5), ("five-samples", 8, 1)]
 )
-def test_uneven_or_few_shards_and_few_samples_leave_no_rank_behind(uneven, name, world, batch):
+def test_ranks_take_equal_steps_with_uneven_or_few_shards_and_few_samples(uneven, name, world, batch):
     ranks = run_ranks(dataset=uneven[name], world=world, batch=batch, options={"tail": "mask"})
     assert len({len(rank["steps"]) for rank in ranks}) == 1
     samples = {"three": 70, "one": 64, "five-samples": 5}[name]
     assert len(keys(ranks)) == sum(keys(ranks).values()) == samples
     assert {rank["proof"] for rank in ranks} == {f"epoch 0: {samples} samples, each once"}
-    if name == "one":  # a single shard feeds all ranks alike
+    if name == "one":  # all ranks get data from a single shard
         assert min(len(rank["steps"][0]) for rank in ranks) == batch
 
 
-def test_one_process_and_eight_and_a_dataloader_see_the_same_steps(packed):
+def test_one_process_eight_processes_and_a_dataloader_get_the_same_steps(packed):
     one = run_ranks(dataset=packed, world=1, batch=40)
     eight = run_ranks(dataset=packed, world=8, batch=5)
     streamed = run_ranks(dataset=packed, world=4, batch=10, kind="streaming", workers=2)
     assert union_of_steps(one) == union_of_steps(eight) == union_of_steps(streamed)
 
 
-def test_stopping_and_going_on_with_another_world_loses_and_repeats_nothing(packed):
+def test_resuming_with_other_world_sizes_loses_and_repeats_nothing(packed):
     whole = union_of_steps(run_ranks(dataset=packed, world=1, batch=10, options={"lanes": 2}))
-    order = {"dataset": packed, "options": {"tail": "mask", "lanes": 2}}
-    parts = [run_ranks(world=4, batch=10, stop=3, **order)]
+    common = {"dataset": packed, "options": {"tail": "mask", "lanes": 2}}
+    parts = [run_ranks(world=4, batch=10, stop=3, **common)]
     for world, batch, stop in ((2, 5, 4), (3, 10, 2), (8, 5, None)):
         states = [rank["state"] for rank in parts[-1]]
         assert all(state == states[0] for state in states)
-        parts.append(run_ranks(world=world, batch=batch, stop=stop, state=states[0], **order))
+        parts.append(run_ranks(world=world, batch=batch, stop=stop, state=states[0], **common))
     counts = sum((keys(part) for part in parts), Counter())
     assert set(counts.values()) == {1}
     assert len(counts) == 400
@@ -87,15 +87,15 @@ def test_stopping_and_going_on_with_another_world_loses_and_repeats_nothing(pack
 
 
 @pytest.mark.parametrize(
-    "how",
+    "grouping",
     [
         {"mesh": ([2, 2], ["dp", "tp"], "dp")},
         {"group": [[0, 2], [1, 3]]},
     ],
     ids=["mesh", "group"],
 )
-def test_ranks_that_are_tensor_parallel_to_each_other_get_the_same_data(packed, how):
-    ranks = run_ranks(dataset=packed, world=4, batch=25, options={"tail": "mask"}, **how)
+def test_ranks_that_are_tensor_parallel_to_each_other_get_the_same_data(packed, grouping):
+    ranks = run_ranks(dataset=packed, world=4, batch=25, options={"tail": "mask"}, **grouping)
     assert ranks[0]["steps"] == ranks[1]["steps"]
     assert ranks[2]["steps"] == ranks[3]["steps"]
     counts = keys([ranks[0], ranks[2]])
@@ -116,20 +116,20 @@ def test_a_given_rank_that_contradicts_the_process_group_is_refused(packed):
     assert all("rank=0, world_size=3 contradicts" in rank["error"] for rank in ranks)
 
 
-def test_a_rank_that_nobody_took_is_found_out_at_the_end_of_the_epoch(packed):
+def test_a_rank_without_a_process_is_detected_at_the_end_of_the_epoch(packed):
     options = {"rank": 0, "world_size": 2}
     ranks = run_ranks(dataset=packed, world=4, batch=20, lockstep=False, may_fail=True, options=options)
     errors = [rank["error"] for rank in ranks if "error" in rank]
     assert any("of 4 processes, 4 read as rank 0" in error for error in errors), errors
 
 
-def test_processes_that_all_read_everything_on_purpose_are_told_so(packed):
+def test_the_proof_counts_groups_if_all_processes_read_everything_on_purpose(packed):
     ranks = run_ranks(dataset=packed, world=2, batch=20, options={"rank": 0, "world_size": 1})
     assert {rank["proof"] for rank in ranks} == {"epoch 0: 400 samples, each once by each of 2 groups of 1 rank(s)"}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_made_before_the_process_group_takes_its_part(packed, workers):
+def test_a_loader_created_before_the_process_group_reads_its_part(packed, workers):
     ranks = run_ranks(dataset=packed, world=2, batch=30, workers=workers, kind="late")
     assert [rank["lens"] for rank in ranks] == [[13, 6]] * 2
     assert len(keys(ranks)) == sum(keys(ranks).values()) == 360
@@ -137,23 +137,23 @@ def test_a_loader_made_before_the_process_group_takes_its_part(packed, workers):
 
 
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
-def test_a_dataset_made_before_the_process_group_takes_its_part(packed, workers, context):
+def test_a_dataset_created_before_the_process_group_reads_its_part(packed, workers, context):
     ranks = run_ranks(dataset=packed, world=2, batch=30, workers=workers, context=context, kind="late streaming")
     assert [rank["lens"] for rank in ranks] == [[390, 180]] * 2
     assert len(keys(ranks)) == sum(keys(ranks).values()) == 360
 
 
 @pytest.mark.parametrize("early", [[0], [0, 1]])
-def test_an_epoch_that_began_before_the_process_group_is_not_proved(packed, early):
+def test_an_epoch_started_before_the_process_group_is_not_proved(packed, early):
     ranks = run_ranks(dataset=packed, world=2, batch=20, kind="late", early=early, may_fail=True)
-    told = [rank.get("error") or rank["proof"] for rank in ranks]
-    assert not any("each once" in text for text in told), told
-    assert all("rank 0 of 1" in text for text in told), told
+    results = [rank.get("error") or rank["proof"] for rank in ranks]
+    assert not any("each once" in text for text in results), results
+    assert all("rank 0 of 1" in text for text in results), results
 
 
 def test_a_rank_that_leaves_early_does_not_make_the_others_hang(packed):
     ranks = run_ranks(dataset=packed, world=2, batch=20, lockstep=False, stop=10, options={"tail": "mask"})
-    assert {rank["ok"] for rank in ranks} == {True}  # both took all ten steps, and broke behind the last
+    assert {rank["ok"] for rank in ranks} == {True}  # both took all ten steps, and left the loop after the last one
     ranks = run_ranks(dataset=packed, world=2, batch=20, lockstep=False, stop=9, options={"tail": "mask"})
     assert {rank["proof"] for rank in ranks} == {"epoch 0: 180 samples so far, the epoch is not over"}
 

@@ -1,4 +1,4 @@
-"""Failures of a loader: each is reported within a bounded time, and the next iteration works again."""
+"""Failures of a loader are reported within a bounded time, and the next iteration works again."""
 
 import contextlib
 import copy
@@ -27,11 +27,11 @@ from wds_tools.loading import loader as loader_module
 from wds_tools.loading.pipeline import Pipeline
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
-BOUND_SECONDS = 250  # for what takes seconds, on a machine that may be busy; loaders that stall wait 300 seconds
+MAX_SECONDS = 250  # for operations of a few seconds on a busy machine; below the stall limit of 300 seconds
 
 
 class UnpicklableError(Exception):
-    """An exception that pickle cannot rebuild: its __init__ takes two arguments."""
+    """An exception that cannot be unpickled, because its __init__ takes two arguments."""
 
     def __init__(self, what, why):
         super().__init__(f"{what} because of {why}")
@@ -48,7 +48,7 @@ def raises(kind, *args):
 
 @pytest.fixture
 def make(packed, no_leftovers):
-    """Make loaders that are closed at the end of the test."""
+    """Return a function that creates loaders, which are closed at the end of the test."""
     made = []
 
     def make(dataset=packed, **options):
@@ -66,7 +66,7 @@ def workers_of(loader):
 
 
 def run(script, *args, expect=0):
-    """Run a program; return what it printed on standard output and on standard error."""
+    """Run a program; return its standard output and standard error."""
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, args)], capture_output=True, text=True, timeout=300, check=False
     )
@@ -74,7 +74,7 @@ def run(script, *args, expect=0):
     return done.stdout, done.stderr
 
 
-# What is left of an epoch that was not taken to its end.
+# The iteration after a loop that was left early.
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -87,7 +87,7 @@ def test_a_worker_that_dies_after_a_break_is_replaced(make, number):
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert len(list(loader)) == 50
-    assert time.monotonic() - start < BOUND_SECONDS
+    assert time.monotonic() - start < MAX_SECONDS
 
 
 def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_limit(make, tmp_path):
@@ -105,25 +105,25 @@ def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_lim
     flag.unlink()
     start = time.monotonic()
     assert len(list(loader)) == 50
-    assert time.monotonic() - start < BOUND_SECONDS
+    assert time.monotonic() - start < MAX_SECONDS
 
 
-def test_an_exception_that_cannot_be_pickled_arrives_with_its_text_and_the_next_epoch_fails_likewise(make):
-    loader = make(transform=raises(UnpicklableError, "no picture", "no reason"))
+def test_an_exception_that_cannot_be_pickled_is_reported_with_its_text_in_each_epoch(make):
+    loader = make(transform=raises(UnpicklableError, "no image", "no reason"))
     for _ in range(3):
-        with pytest.raises(WorkerError, match=r"(?s)UnpicklableError: no picture because of no reason"):
+        with pytest.raises(WorkerError, match=r"(?s)UnpicklableError: no image because of no reason"):
             next(iter(loader))
 
 
-def test_after_an_exception_in_a_transform_the_next_iteration_is_whole(make, tmp_path):
+def test_the_iteration_after_an_exception_in_a_transform_is_complete(make, tmp_path):
     flag = tmp_path / "fail"
 
-    def moody(image):
+    def fails_if_flagged(image):
         if flag.exists():
             raise KeyError("now")
         return image
 
-    loader = make(transform=moody)
+    loader = make(transform=fails_if_flagged)
     for _ in range(3):
         flag.touch()
         with pytest.raises(KeyError):
@@ -132,7 +132,7 @@ def test_after_an_exception_in_a_transform_the_next_iteration_is_whole(make, tmp
         assert len(list(loader)) == 50
 
 
-# A transform that never comes back, from its first sample on.
+# A transform that never returns.
 
 
 def test_a_transform_that_hangs_on_the_first_sample_is_reported_with_its_stack(make):
@@ -140,7 +140,7 @@ def test_a_transform_that_hangs_on_the_first_sample_is_reported_with_its_stack(m
         time.sleep(1000)
 
     loader = make(transform=hangs_here, stall_seconds=1.0)
-    with pytest.raises(WorkerError, match=r"silent for 1 s[\s\S]*in hangs_here"):
+    with pytest.raises(WorkerError, match=r"sent nothing for 1 s[\s\S]*in hangs_here"):
         next(iter(loader))
 
 
@@ -151,8 +151,8 @@ def test_a_transform_that_hangs_on_the_first_sample_is_reported_with_its_stack(m
 @pytest.mark.parametrize(
     "kind", [BaseException, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, StopAsyncIteration]
 )
-def test_an_exception_that_would_end_a_process_is_reported_with_its_cause(make, kind, num_workers):
-    if (kind, num_workers) == (KeyboardInterrupt, 0):  # in the main process it is the user's Ctrl-C
+def test_an_exception_that_would_end_a_process_raises_transform_error_with_its_cause(make, kind, num_workers):
+    if (kind, num_workers) == (KeyboardInterrupt, 0):  # in the main process it may be the user's Ctrl-C
         with pytest.raises(KeyboardInterrupt):
             next(iter(make(transform=raises(kind, "mine"), num_workers=0)))
         return
@@ -163,7 +163,7 @@ def test_an_exception_that_would_end_a_process_is_reported_with_its_cause(make, 
         assert "in transform" in str(caught.value.__notes__)
 
 
-def test_the_cause_of_an_exception_arrives_with_it(make):
+def test_an_exception_from_a_worker_keeps_its_cause(make):
     def fail(image):
         try:
             {}["the cause"]
@@ -175,21 +175,21 @@ def test_the_cause_of_an_exception_arrives_with_it(make):
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-# Calls at the wrong time or place: one clear error each.
+# Wrong use of a loader.
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_next_after_close_says_so_and_a_new_iterator_works(make, num_workers):
+def test_next_after_close_raises_loader_error_and_a_new_iterator_works(make, num_workers):
     loader = make(num_workers=num_workers)
     batches = iter(loader)
     next(batches)
     loader.close()
-    with pytest.raises(LoaderError, match="the loader was closed: take a new one"):
+    with pytest.raises(LoaderError, match="the loader was closed: create a new one"):
         next(batches)
     assert len(list(loader)) == 50
 
 
-def test_close_from_another_thread_ends_a_wait(make, tmp_path):
+def test_close_from_another_thread_interrupts_waiting_for_a_batch(make, tmp_path):
     def slow(image):
         (tmp_path / "waits").touch()
         time.sleep(1000)
@@ -209,7 +209,7 @@ def test_close_from_another_thread_ends_a_wait(make, tmp_path):
         closer.join()
 
 
-def test_close_from_another_thread_while_workers_start_is_not_lost(make, monkeypatch, no_leftovers):
+def test_close_from_another_thread_while_workers_start_takes_effect(make, monkeypatch, no_leftovers):
     def start(*arguments):
         pipeline = Pipeline(*arguments)
         closer = threading.Thread(target=loader.close)  # before the loader has the pipeline
@@ -219,13 +219,13 @@ def test_close_from_another_thread_while_workers_start_is_not_lost(make, monkeyp
 
     loader = make()
     monkeypatch.setattr(loader_module, "Pipeline", start)
-    with pytest.raises(LoaderError, match="closed while its workers were started: take a new iterator"):
+    with pytest.raises(LoaderError, match="closed while its workers were started: create a new iterator"):
         next(iter(loader))
     monkeypatch.undo()
     assert len(list(loader)) == 50
 
 
-def test_close_from_another_thread_at_any_moment_is_a_clear_error_or_none(make):
+def test_close_from_another_thread_at_any_moment_raises_at_most_a_loader_error(make):
     loader = make(batch_size=2)
     for wait in np.linspace(0.0, 0.2, 20):
         timer = threading.Timer(float(wait), loader.close)
@@ -237,39 +237,39 @@ def test_close_from_another_thread_at_any_moment_is_a_clear_error_or_none(make):
     assert len(list(loader)) == 200
 
 
-def in_a_fork(act):
-    """Do something in a fork of this process; return the type and the text of what it raised."""
+def call_in_fork(function):
+    """Call a function in a fork of this process; return the type and text of its exception, or "" and its result."""
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
+    receiver, sender = context.Pipe()
 
     def work():
         try:
-            theirs.send(("", str(act())))
+            sender.send(("", str(function())))
         except BaseException as error:
-            theirs.send((type(error).__name__, str(error)))
+            sender.send((type(error).__name__, str(error)))
 
     process = context.Process(target=work)
     process.start()
-    assert ours.poll(BOUND_SECONDS), "the fork hangs"
-    told = ours.recv()
+    assert receiver.poll(MAX_SECONDS), "the fork hangs"
+    result = receiver.recv()
     process.join()
-    return told
+    return result
 
 
-def test_a_started_loader_is_refused_in_a_fork_and_one_that_has_not_started_works(make):
+def test_in_a_fork_a_started_loader_is_refused_and_a_new_one_works(make):
     fresh, started = make(), make()
     batches = iter(started)
     next(batches)
-    for act in (lambda: next(batches), lambda: next(iter(started))):
-        kind, text = in_a_fork(act)
+    for function in (lambda: next(batches), lambda: next(iter(started))):
+        kind, text = call_in_fork(function)
         assert kind == "LoaderError"
         assert f"belong to process {os.getpid()}" in text
-    assert in_a_fork(lambda: len(list(fresh))) == ("", "50")
-    assert len(list(batches)) == 49  # nothing of this has hurt the loader here
+    assert call_in_fork(lambda: len(list(fresh))) == ("", "50")
+    assert len(list(batches)) == 49  # the loader of this process still works
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_started_loader_cannot_be_copied_and_one_that_has_not_started_can(make, duplicate):
+def test_only_a_loader_that_has_not_started_can_be_copied_or_pickled(make, duplicate):
     loader = make()
     other = duplicate(loader)
     other = pickle.loads(other) if isinstance(other, bytes) else other
@@ -281,7 +281,7 @@ def test_a_started_loader_cannot_be_copied_and_one_that_has_not_started_can(make
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_used_in_its_own_transform_is_a_clear_error(make, num_workers):
+def test_a_loader_used_in_its_own_transform_raises_loader_error(make, num_workers):
     def nested(image):
         next(iter(loader))
 
@@ -290,7 +290,7 @@ def test_a_loader_used_in_its_own_transform_is_a_clear_error(make, num_workers):
         next(iter(loader))
 
 
-def test_another_loader_in_a_transform_works_without_workers_and_says_so(make, packed):
+def test_another_loader_in_a_transform_requires_num_workers_0(make, packed):
     def nested(image, num_workers):
         with wt.make_loader(packed, batch_size=1, view=VIEW, num_workers=num_workers) as other:
             return next(iter(other)).image[0]
@@ -301,7 +301,7 @@ def test_another_loader_in_a_transform_works_without_workers_and_says_so(make, p
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_a_lambda_that_cannot_be_sent_to_a_worker_is_a_clear_error(make, context):
+def test_a_lambda_that_cannot_be_pickled_for_a_worker_raises_option_error(make, context):
     loader = make(transform=lambda image: image, multiprocessing_context=context)
     for _ in range(2):
         with pytest.raises(OptionError, match=r"cannot be pickled .*lambda.*top level of a module"):
@@ -309,7 +309,7 @@ def test_a_lambda_that_cannot_be_sent_to_a_worker_is_a_clear_error(make, context
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_a_script_without_the_main_guard_is_told_about_it(packed, tmp_path, context):
+def test_the_error_of_a_script_without_main_guard_shows_the_guard(packed, tmp_path, context):
     script = tmp_path / "train.py"
     script.write_text(
         "import wds_tools as wt\n"
@@ -322,7 +322,7 @@ def test_a_script_without_the_main_guard_is_told_about_it(packed, tmp_path, cont
     assert "WorkerError" in done.stderr.splitlines()[-1]
 
 
-def test_control_characters_in_keys_do_not_reach_the_terminal(make, tmp_path, caplog):
+def test_control_characters_in_keys_are_escaped_in_errors_and_logs(make, tmp_path, caplog):
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         writer.write({"__key__": "evil\x1b[2J\u202ename", "jpg": b"\xff\xd8\xff\xe0 no more"})
     wt.index_shards([str(tmp_path / "a.tar")])
@@ -338,7 +338,7 @@ def test_control_characters_in_keys_do_not_reach_the_terminal(make, tmp_path, ca
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    """Return a dataset of 60 pictures, 3 of which cannot be decoded: numbers 7, 20 and 41."""
+    """Return a dataset of 60 images. Numbers 7, 20 and 41 cannot be decoded."""
     folder = tmp_path_factory.mktemp("damaged")
     with webdataset.TarWriter(str(folder / "a.tar")) as writer:
         for number in range(60):
@@ -360,7 +360,7 @@ def epoch_of(loader):
     return [(batch.key, batch.image.clone()) for batch in loader]
 
 
-def test_an_undecodable_picture_is_an_error_by_default(make, damaged):
+def test_an_undecodable_image_raises_an_error_by_default(make, damaged):
     with pytest.raises(wt.DecodeError):
         list(make(damaged, shuffle=True))
 
@@ -399,7 +399,7 @@ def test_substitutes_do_not_depend_on_workers_batches_or_resuming(make, damaged)
     assert flat(head + epoch_of(second))[0] == keys
 
 
-def test_whole_pictures_and_ranks_are_replaced_too(make, damaged):
+def test_replacing_works_for_full_images_and_several_ranks(make, damaged):
     whole = [key for batch in make(damaged, **{**REPLACE, "view": None}) for key in batch.key]
     assert len(whole) == 60
     parts = [
@@ -412,7 +412,7 @@ def test_whole_pictures_and_ranks_are_replaced_too(make, damaged):
 
 
 @pytest.mark.parametrize(("max_errors", "allowed"), [(2, 2), (0, 0), (0.04, 3), (0.01, 1)])
-def test_more_than_the_budget_is_an_error(make, damaged, max_errors, allowed):
+def test_more_replaced_samples_than_max_errors_raise_sample_error(make, damaged, max_errors, allowed):
     loader = make(damaged, **{**REPLACE, "max_errors": max_errors})
     if allowed == 3:
         assert len(list(loader)) == 10
@@ -433,10 +433,10 @@ def test_errors_in_the_users_own_code_are_never_replaced(make, damaged):
             list(make(damaged, **{**REPLACE, "max_errors": 60, "transform": fail}))
 
 
-def test_damaged_bytes_are_replaced_as_well(make, packed_copy):
+def test_samples_with_a_wrong_checksum_are_replaced(make, packed_copy):
     shard = next(packed_copy.glob("*.tar"))
     data = bytearray(shard.read_bytes())
-    data[1024 + 600] ^= 1  # in the first picture
+    data[1024 + 600] ^= 1  # in the first image
     shard.write_bytes(data)
     loader = make(packed_copy, **REPLACE)
     list(loader)
@@ -450,7 +450,7 @@ def test_an_invalid_error_policy_is_refused(make):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_streaming_dataset_replaces_the_same_samples_by_the_same(make, damaged, num_workers):
+def test_a_streaming_dataset_uses_the_same_substitutes(make, damaged, num_workers):
     from torch.utils.data import DataLoader
 
     expected = [(batch.key, batch.image.clone()) for batch in make(damaged, **REPLACE)]
@@ -466,8 +466,8 @@ def test_a_streaming_dataset_replaces_the_same_samples_by_the_same(make, damaged
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_dataloader_of_the_parts_of_a_loader_replaces_the_same_samples_by_the_same(make, damaged, num_workers):
-    """Accelerate's skip_first_batches builds such a DataLoader."""
+def test_a_dataloader_of_the_attributes_of_a_loader_uses_the_same_substitutes(make, damaged, num_workers):
+    """skip_first_batches of Accelerate creates such a DataLoader."""
     from torch.utils.data import DataLoader
 
     expected = [(batch.key, batch.image.clone()) for batch in make(damaged, **REPLACE)]

@@ -1,4 +1,4 @@
-"""Training frameworks with two processes: each sample once, and runs that were interrupted go on exactly."""
+"""Training frameworks with two processes: each sample is delivered once, and interrupted runs resume exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-# Each test starts two processes that import torch and a framework.
+# Slow: each test starts two processes that import torch and a framework.
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
@@ -25,16 +25,16 @@ Facts = dict[str, Any]
 
 
 def run(folder: Path, *words: str | Path) -> str:
-    """Run Python; return what it prints."""
+    """Run Python; return its standard output."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
-        "ACCELERATE_USE_CPU": "true",  # without it, Accelerate ignores that there are two processes, where no GPU is
+        "ACCELERATE_USE_CPU": "true",  # without it and without a GPU, Accelerate ignores the second process
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",  # of usually 60, in which a busy machine may not import torch
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",  # the default of 60 is too short on a busy machine
     }
     done = subprocess.run(
         [sys.executable, *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -45,7 +45,7 @@ def run(folder: Path, *words: str | Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, packed: Path, few: Path) -> Path:
-    """Return a working directory with datasets."""
+    """Return a working directory with the datasets shards/photos and shards/few."""
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "photos").symlink_to(packed)
     (tmp_path / "shards" / "few").symlink_to(few)
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, packed: Path, few: Path) -> Path:
 
 @pytest.fixture
 def facts(folder: Path) -> Callable[..., list[Facts]]:
-    """Return a function that runs a framework, and returns what each process has seen."""
+    """Return a function that runs a framework, and returns the results of each process."""
 
     def facts(name: str, *launcher: str) -> list[Facts]:
         (folder / "printed").write_text(run(folder, *launcher, PROGRAM, name, folder))
@@ -68,7 +68,7 @@ def each_once(steps: Iterable[list[str]]) -> bool:
     return len(counts) == KEYS == sum(counts.values())
 
 
-def test_hugging_faces_trainer_resumes_at_the_very_next_batch(facts: Callable[..., list[Facts]]) -> None:
+def test_the_hugging_face_trainer_resumes_at_the_next_batch(facts: Callable[..., list[Facts]]) -> None:
     ranks = facts("trainer", *TORCHRUN)
     for rank in ranks:
         assert rank["proofs"] == ["epoch 1: 384 samples, each once", "epoch 0: 400 samples, each once"]
@@ -81,7 +81,9 @@ def test_hugging_faces_trainer_resumes_at_the_very_next_batch(facts: Callable[..
         assert each_once(keys for rank in ranks for keys in rank["straight"]["keys"][epoch])
 
 
-def test_accelerate_skips_batches_and_loads_states_exactly(folder: Path, facts: Callable[..., list[Facts]]) -> None:
+def test_accelerate_skips_batches_and_resumes_at_the_next_batch(
+    folder: Path, facts: Callable[..., list[Facts]]
+) -> None:
     ranks = facts("accelerate", *TORCHRUN)
     assert "epoch 1: 384 samples, each once" in (folder / "printed").read_text()
     for rank in ranks:
@@ -89,13 +91,13 @@ def test_accelerate_skips_batches_and_loads_states_exactly(folder: Path, facts: 
         assert rank["skipped"] == rank["epochs"][0][2:]
         assert rank["after"] == rank["epochs"][1]
         assert rank["loaded"] == rank["epochs"][1][2:]
-        assert "Accelerate's prepare() divides that part once more" in rank["refused"]
+        assert "Accelerate's prepare() splits it a second time" in rank["refused"]
     for epoch in (0, 1):
         assert each_once(keys for rank in ranks for keys in rank["epochs"][epoch])
     assert each_once(rank["divided"] for rank in ranks)
 
 
-def test_timm_trains_on_a_loader_and_wraps_it(facts: Callable[..., list[Facts]]) -> None:
+def test_timm_trains_on_a_loader_and_on_its_prefetch_loader(facts: Callable[..., list[Facts]]) -> None:
     for rank in facts("timm", *TORCHRUN):
         assert rank == {
             "proof": "epoch 1: 384 samples, each once",
@@ -106,7 +108,7 @@ def test_timm_trains_on_a_loader_and_wraps_it(facts: Callable[..., list[Facts]])
         }
 
 
-def test_ray_train_takes_a_loader_as_it_is_or_prepared(facts: Callable[..., list[Facts]]) -> None:
+def test_ray_train_accepts_a_loader_unchanged_or_prepared(facts: Callable[..., list[Facts]]) -> None:
     ranks = facts("ray")
     for rank in ranks:
         assert rank["documented"] == "epoch 1: 384 samples, each once"
@@ -131,15 +133,15 @@ Steps = dict[tuple[int, int], Facts]
 
 
 def read_steps(*paths: Path) -> Steps:
-    """Return what each rank was trained on in each step: epoch, keys and loss."""
+    """Return the epoch, keys and loss of each (step, rank)."""
     lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     steps = {(line["step"], line["rank"]): line for line in lines}
     assert len(steps) == len(lines), "a step was done twice"
     return steps
 
 
-def test_lightning_resumes_at_the_very_next_batch(folder: Path, facts: Callable[..., list[Facts]]) -> None:
-    """The example starts its processes by itself; loaders are created before the process group."""
+def test_lightning_resumes_at_the_next_batch(folder: Path, facts: Callable[..., list[Facts]]) -> None:
+    """The example starts its own processes, and creates its loaders before the process group."""
     words = ("--data", "shards/few", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32")
     words += ("--save-every", "3", "--out", "straight", "--metrics", "metrics.jsonl")
     printed = run(folder, ROOT / "examples" / "07_lightning.py", *words)
@@ -152,7 +154,7 @@ def test_lightning_resumes_at_the_very_next_batch(folder: Path, facts: Callable[
     ranks = facts("lightning", *TORCHRUN)
     for checkpoint, first in {"step=3": 3, "epoch=0": 5, "last": 9}.items():  # inside an epoch, at its end, in the next
         resumed = read_steps(*folder.glob(f"{checkpoint}-[01].jsonl"))
-        assert resumed == {place: line for place, line in steps.items() if place[0] >= first}
+        assert resumed == {step_rank: line for step_rank, line in steps.items() if step_rank[0] >= first}
 
     for rank in ranks:
         assert rank["proof"] == "epoch 1: 384 samples, each once"

@@ -1,4 +1,4 @@
-"""What the training loop gets: one value or a named tuple, after `batch_transform`."""
+"""The batch that the training loop receives: a value or a named tuple, after `batch_transform`."""
 
 import random
 from functools import partial
@@ -33,7 +33,7 @@ def batches(packed, **options):
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("view", [VIEW, None])
-def test_one_field_that_is_not_in_a_list_comes_without_a_tuple(packed, num_workers, view):
+def test_a_single_field_name_yields_values_without_a_tuple(packed, num_workers, view):
     options = {"num_workers": num_workers, "view": view}
     for images, (images_of,) in zip(
         batches(packed, fields="image", **options), batches(packed, fields=("image",), **options), strict=True
@@ -44,12 +44,12 @@ def test_one_field_that_is_not_in_a_list_comes_without_a_tuple(packed, num_worke
     assert (labels.dtype, labels.shape) == (torch.int64, (50,))
 
 
-def test_one_field_with_a_mask_is_a_named_tuple(packed):
+def test_a_single_field_name_with_tail_mask_yields_a_named_tuple(packed):
     batch = batches(packed, fields="image", tail="mask")[0]
     assert batch._fields == ("image", "valid")
 
 
-def test_batch_transform_changes_a_batch_that_is_a_tensor(packed):
+def test_batch_transform_is_applied_to_a_batch_that_is_a_tensor(packed):
     (batch, *_) = batches(packed, fields="image", batch_transform=lambda images: images.float() / 255)
     assert batch.dtype == torch.float32
     assert batch.max() <= 1
@@ -68,7 +68,7 @@ def test_cutmix_and_mixup_of_torchvision_mix_images_and_labels(packed, transform
     assert not torch.equal(mixed[0].image, mixed[1].image)
 
 
-def test_cutmix_does_what_it_does_in_the_documentation_of_torchvision(packed):
+def test_cutmix_pastes_regions_of_the_previous_image_as_torchvision_documents(packed):
     (images, labels), *_ = batches(packed)
     (mixed, mixed_labels), *_ = batches(packed, batch_transform=CUTMIX)
     row = int((mixed_labels > 0).sum(1).argmax())
@@ -78,7 +78,7 @@ def test_cutmix_does_what_it_does_in_the_documentation_of_torchvision(packed):
 
 
 @pytest.mark.parametrize("options", [{"fields": ("image", "label", "__key__")}, {"tail": "mask"}])
-def test_values_that_a_mix_does_not_know_stay_as_they_are(packed, options):
+def test_cutmix_keeps_fields_other_than_images_and_labels(packed, options):
     for batch, mixed in zip(
         batches(packed, **options), batches(packed, batch_transform=CUTMIX, **options), strict=True
     ):
@@ -98,11 +98,11 @@ def normalised(images, mean=128.0):
         normalised,
         partial(normalised, mean=128.0),
         lambda images: images - 128.0,
-        v2.Lambda(normalised),  # of all values, it would change the labels too
+        v2.Lambda(normalised),  # would change the labels too if it got all fields
         torch.nn.Sequential(v2.Lambda(normalised)),
     ],
 )
-def test_a_function_of_one_argument_gets_the_images_alone(packed, function):
+def test_a_function_of_one_argument_gets_only_the_images(packed, function):
     for (images, labels), (changed, same) in zip(
         batches(packed), batches(packed, batch_transform=function), strict=True
     ):
@@ -111,7 +111,7 @@ def test_a_function_of_one_argument_gets_the_images_alone(packed, function):
 
 
 @pytest.mark.parametrize("argument", ["transform", "batch_transform"])
-def test_a_function_that_is_false_or_has_no_length_is_used(packed, argument):
+def test_a_function_object_that_is_falsy_is_called(packed, argument):
     class Halves(torch.nn.Module):
         def forward(self, images):
             return images // 2
@@ -129,7 +129,7 @@ class Both(torch.nn.Module):
 
 
 @pytest.mark.parametrize("function", [Both(), Both().forward, lambda label, image: [label + 1, image.float()]])
-def test_a_function_of_all_values_gets_them_in_the_order_of_the_fields(packed, function):
+def test_a_function_of_all_fields_gets_them_in_the_order_of_fields(packed, function):
     fields = ("label", "image")
     for batch, changed in zip(
         batches(packed, fields=fields), batches(packed, fields=fields, batch_transform=function), strict=True
@@ -139,7 +139,7 @@ def test_a_function_of_all_values_gets_them_in_the_order_of_the_fields(packed, f
         assert torch.equal(changed.image, batch.image.float())
 
 
-def test_a_function_of_all_values_may_make_a_dictionary_of_them(packed):
+def test_a_function_of_all_fields_may_return_a_dictionary(packed):
     def as_inputs(image, label):
         return {"pixel_values": image / 255, "labels": label}
 
@@ -158,7 +158,7 @@ def test_a_function_of_all_values_may_make_a_dictionary_of_them(packed):
         (("label", "__key__"), lambda images: images, "has only label, __key__: add 'image'"),
     ],
 )
-def test_a_function_that_takes_something_else_is_refused_at_the_call(packed, fields, function, words):
+def test_a_function_with_wrong_arguments_is_refused_by_make_loader(packed, fields, function, words):
     with pytest.raises(OptionError, match=words):
         wt.make_loader(packed, batch_size=8, view=VIEW, fields=fields, batch_transform=function)
 
@@ -170,7 +170,7 @@ def test_a_function_that_takes_something_else_is_refused_at_the_call(packed, fie
         (lambda images, labels: (images, labels, 3), "returned 3 values"),
     ],
 )
-def test_a_function_that_returns_something_else_is_told_so(packed, function, words):
+def test_a_wrong_return_value_of_a_function_raises_option_error(packed, function, words):
     with pytest.raises(OptionError, match=words):
         batches(packed, batch_transform=function)
 
@@ -180,7 +180,7 @@ def noisy(images):
 
 
 @pytest.mark.parametrize("transform", [noisy, CUTMIX])
-def test_random_numbers_depend_on_the_place_in_the_epoch_alone_and_the_users_own_go_on(packed, transform):
+def test_random_numbers_depend_only_on_the_position_and_the_users_generators_are_restored(packed, transform):
     options = {"batch_size": 50, "view": VIEW, "shuffle": True, "num_workers": 0, "batch_transform": transform}
     torch.manual_seed(3)
     undisturbed = torch.rand(4)
@@ -202,7 +202,7 @@ def test_random_numbers_depend_on_the_place_in_the_epoch_alone_and_the_users_own
         assert not torch.equal(next(iter(other)).image, batches[0].image)
 
 
-def test_a_dataloader_of_the_loaders_parts_draws_the_same_random_numbers(packed):
+def test_a_dataloader_of_the_attributes_of_a_loader_draws_the_same_random_numbers(packed):
     options = {"batch_size": 50, "view": VIEW, "shuffle": True, "batch_transform": CUTMIX, "num_workers": 0}
     with wt.make_loader(packed, **options) as loader:
         expected = list(loader)

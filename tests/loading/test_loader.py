@@ -1,4 +1,4 @@
-"""make_loader: batches, epochs, order, resume, and every promise at its door."""
+"""make_loader: batches, epochs, order, resume, errors and automatic workers."""
 
 import gc
 import io
@@ -43,7 +43,7 @@ def keys_of(loader):
 
 @pytest.fixture
 def make(packed, no_leftovers):
-    """Make loaders that are closed at the end of the test."""
+    """Return a function that creates loaders, which are closed at the end of the test."""
     made = []
 
     def make(dataset=packed, **options):
@@ -69,7 +69,7 @@ def test_a_batch_is_uint8_images_and_int64_labels(make):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_one_epoch_holds_the_bytes_and_labels_of_the_folder(make, photos, num_workers):
+def test_one_epoch_has_each_file_of_the_folder_with_its_label(make, photos, num_workers):
     loader = make(batch_size=1, fields=("json", "label", "image"), shuffle=True, num_workers=num_workers)
     got = Counter((batch.json[0]["path"], int(batch.label[0])) for batch in loader)
     classes = sorted(path.name for path in photos.iterdir())
@@ -78,7 +78,7 @@ def test_one_epoch_holds_the_bytes_and_labels_of_the_folder(make, photos, num_wo
 
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
-def test_whole_pictures_come_as_a_list_and_are_the_files(make, photos):
+def test_full_images_are_a_list_and_equal_the_files(make, photos):
     for batch in make(view=None, fields=("image", "json"), batch_size=50):
         assert isinstance(batch.image, list)
         for image, about in zip(batch.image, batch.json, strict=True):
@@ -87,7 +87,7 @@ def test_whole_pictures_come_as_a_list_and_are_the_files(make, photos):
             assert abs(image.permute(1, 2, 0).numpy() - expected).mean() <= 2
 
 
-def test_the_same_pixels_come_with_any_number_of_workers_and_any_way_to_start_them(make):
+def test_pixels_do_not_depend_on_the_number_of_workers_or_the_start_method(make):
     def pixels(**options):
         return [batch.image.clone() for batch in make(view=VIEW, shuffle=True, batch_size=100, **options)]
 
@@ -101,13 +101,13 @@ def test_each_iteration_is_the_next_epoch_with_another_order_and_other_crops(mak
     (first,), (second,) = loader, loader
     assert sorted(first.key) == sorted(second.key)
     assert first.key != second.key
-    place = second.key.index(first.key[0])
-    assert not torch.equal(first.image[0], second.image[place])
+    row = second.key.index(first.key[0])
+    assert not torch.equal(first.image[0], second.image[row])
     assert loader.state_dict()["epoch"] == 2
 
 
-def test_an_iterator_from_which_nothing_is_taken_uses_up_no_epoch(make):
-    """As when Lightning resumes at the end of an epoch."""
+def test_an_iterator_that_is_never_advanced_does_not_count_as_an_epoch(make):
+    """Lightning creates such an iterator when it resumes at the end of an epoch."""
     loader, plain = make(fields=KEYS, shuffle=True), make(fields=KEYS, shuffle=True)
     iter(loader)
     assert keys_of(loader) == keys_of(plain)
@@ -120,19 +120,19 @@ def test_an_iterator_from_which_nothing_is_taken_uses_up_no_epoch(make):
     assert keys_of(loader) == keys_of(plain)
 
 
-def test_two_seeds_give_two_orders_and_one_seed_gives_one(make):
+def test_the_seed_determines_the_order(make):
     first, again, other = (keys_of(make(fields=KEYS, shuffle=True, seed=seed)) for seed in (0, 0, 1))
     assert first == again
     assert first != other
 
 
-def test_without_shuffle_samples_come_as_they_are_stored(make):
+def test_without_shuffle_samples_are_in_stored_order(make):
     keys = keys_of(make(fields=KEYS, batch_size=100))
     assert keys == sorted(keys)
     assert len(keys) == 400
 
 
-def test_a_window_in_samples_can_be_given(make):
+def test_shuffle_may_be_a_window_in_samples(make):
     assert make(fields=KEYS, shuffle=64).state_dict()["window"] == 64
     with pytest.raises(OptionError, match="window in samples"):
         make(shuffle=-3)
@@ -158,7 +158,7 @@ def test_len_is_exact_and_known_before_anything_is_read(make):
         assert len(loader) == steps == len(list(loader))
 
 
-def test_mask_says_which_rows_are_padding_and_counts_each_sample_once(make):
+def test_valid_is_true_once_for_each_sample(make):
     batches = list(make(fields=KEYS, batch_size=64, tail="mask", shuffle=True))
     assert all(len(batch.key) == 64 for batch in batches)
     valid = [key for batch in batches for key, ok in zip(batch.key, batch.valid.tolist(), strict=True) if ok]
@@ -166,10 +166,9 @@ def test_mask_says_which_rows_are_padding_and_counts_each_sample_once(make):
 
 
 @pytest.mark.parametrize("stop", [1, 5, 11, 12])
-def test_resume_goes_on_at_the_next_sample_with_other_workers_and_batch_sizes(make, stop):
+def test_resume_continues_at_the_next_sample_with_another_number_of_workers_and_batch_size(make, stop):
     loader = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
     batches = [(batch.key, batch.image.clone()) for batch in loader]
-    seen = iter(make(fields=("__key__", "image"), view=VIEW, shuffle=True))
     source = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
     seen = iter(source)
     for _ in range(stop):
@@ -206,17 +205,15 @@ def test_resuming_twice_in_one_epoch_loses_and_repeats_nothing(make):
 def test_set_epoch_after_a_resume_keeps_the_position_in_that_epoch(make):
     loader = make(fields=KEYS, shuffle=True, batch_size=100)
     whole = keys_of(loader)
-    it = iter(make(fields=KEYS, shuffle=True, batch_size=100))
     source = make(fields=KEYS, shuffle=True, batch_size=100)
-    it = iter(source)
-    next(it)
+    next(iter(source))
     resumed = make(fields=KEYS, shuffle=True, batch_size=100)
     resumed.load_state_dict(source.state_dict())
     resumed.set_epoch(0)  # as trainers do at the start of an epoch
     assert keys_of(resumed) == whole[100:]
 
 
-def test_leaving_a_loop_early_leaves_nothing_behind_in_the_next_epoch(make):
+def test_leaving_a_loop_early_does_not_affect_the_next_epoch(make):
     loader, steady = (make(fields=("__key__", "image"), view=VIEW, shuffle=True) for _ in range(2))
     for epoch in range(6):
         for number, _ in enumerate(loader):
@@ -236,7 +233,7 @@ def test_a_state_of_another_seed_or_dataset_is_refused(make, packed_copy, photos
         make(tmp_path / "cats", fields=KEYS, shuffle=True).load_state_dict(state)
 
 
-def test_batches_that_are_kept_stay_as_they_are(make):
+def test_batches_that_the_user_keeps_do_not_change(make):
     loader = make(view=VIEW, shuffle=True)
     kept = [images for images, _ in loader]  # more than there are slots
     loader.set_epoch(0)
@@ -252,7 +249,7 @@ def test_a_batch_may_be_changed_in_place(make):
     assert all(images.any() for images, _ in loader)
 
 
-def test_batches_outlive_their_loader(packed, no_leftovers):
+def test_batches_stay_valid_after_their_loader_is_closed(packed, no_leftovers):
     loader = wt.make_loader(packed, batch_size=32, view=VIEW, num_workers=2)
     images, _ = next(iter(loader))
     before = images.clone()
@@ -262,19 +259,19 @@ def test_batches_outlive_their_loader(packed, no_leftovers):
     assert torch.equal(images, before)
 
 
-def test_other_fields_come_as_lists_or_tensors_of_numbers(make):
+def test_other_fields_are_lists_or_tensors_of_numbers(make):
     batch = next(iter(make(fields=("json", "cls", "__key__"))))
     assert isinstance(batch.json[0], dict)
     assert batch.cls.dtype == torch.int64
     assert all(isinstance(key, str) for key in batch.key)
 
 
-def test_a_missing_field_is_an_error_that_says_which_there_are(make):
+def test_the_error_for_a_missing_field_lists_the_existing_ones(make):
     with pytest.raises(MissingFieldError, match=r"no 'txt'; it has .*cls.*json"):
         make(fields=("image", "txt"))
 
 
-def test_transform_runs_on_each_sample_and_decides_shape_and_dtype(make):
+def test_transform_is_applied_to_each_sample_and_determines_shape_and_dtype(make):
     loader = make(view=VIEW, transform=lambda image: image[:, :16].float() / 255)
     images, _ = next(iter(loader))
     assert images.shape == (32, 3, 16, 32)
@@ -283,7 +280,7 @@ def test_transform_runs_on_each_sample_and_decides_shape_and_dtype(make):
     assert torch.equal(images, plain[:, :, :16].float() / 255)
 
 
-def test_random_transforms_depend_on_the_place_in_the_epoch_alone(make):
+def test_random_transforms_depend_only_on_the_position_in_the_epoch(make):
     import random
 
     def noisy(image):
@@ -295,14 +292,14 @@ def test_random_transforms_depend_on_the_place_in_the_epoch_alone(make):
     random.seed(5)
     before = torch.get_rng_state(), random.getstate()
     inline = images(0)
-    assert torch.equal(torch.get_rng_state(), before[0])  # the user's own generators are left alone
+    assert torch.equal(torch.get_rng_state(), before[0])  # the user's generators are restored
     assert random.getstate() == before[1]
     assert torch.equal(inline, images(3))
     offsets = inline.amin(dim=(1, 2, 3)) % 1
     assert len(offsets.unique()) > 100
 
 
-def test_without_workers_a_batch_is_made_by_one_thread_and_the_users_number_comes_back(make):
+def test_without_workers_torch_uses_one_thread_and_the_users_number_is_restored(make):
     before, seen = torch.get_num_threads(), []
     torch.set_num_threads(3)
     try:
@@ -312,17 +309,17 @@ def test_without_workers_a_batch_is_made_by_one_thread_and_the_users_number_come
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-    assert set(seen[1:]) == {1}  # the first one tells the shape
+    assert set(seen[1:]) == {1}  # the first call only finds the shape
 
 
-def test_a_torchvision_transform_serves_as_transform(make):
+def test_transform_may_be_a_torchvision_transform(make):
     images, _ = next(iter(make(view=VIEW, transform=v2.RandomInvert(1.0))))
     plain, _ = next(iter(make(view=VIEW)))
     assert torch.equal(images, 255 - plain)
 
 
 class FakeAlbumentations:
-    """Calls as Albumentations does: an array [height, width, 3] by keyword, a dictionary back."""
+    """Has the interface of Albumentations: takes an array [height, width, 3] by keyword, returns a dictionary."""
 
     __module__ = "albumentations.fake"
 
@@ -332,7 +329,7 @@ class FakeAlbumentations:
         return {"image": image[::-1]}
 
 
-def test_an_albumentations_transform_gets_an_array_and_gives_a_tensor(make):
+def test_an_albumentations_transform_gets_an_array_and_its_result_becomes_a_tensor(make):
     images, _ = next(iter(make(view=VIEW, transform=FakeAlbumentations())))
     plain, _ = next(iter(make(view=VIEW)))
     assert torch.equal(images, plain.flip(2))
@@ -349,15 +346,15 @@ def test_an_exception_in_a_transform_keeps_its_type_and_names_the_sample(make):
     assert "shard-000000.tar" in str(caught.value.__notes__)
 
 
-def test_a_transform_that_changes_its_shape_is_told_so(make):
+def test_a_transform_that_returns_another_shape_raises_option_error(make):
     calls = []
 
-    def moody(image):
+    def changes_shape(image):
         calls.append(1)
         return image[:, : 16 + (len(calls) > 3)]
 
     with pytest.raises(OptionError, match="same shape and dtype"):
-        list(make(view=VIEW, transform=moody, num_workers=0))
+        list(make(view=VIEW, transform=changes_shape, num_workers=0))
 
 
 def test_batch_transform_runs_on_the_whole_batch(make):
@@ -368,7 +365,7 @@ def test_batch_transform_runs_on_the_whole_batch(make):
     assert labels.dtype == torch.int64
 
 
-def test_a_mask_comes_with_its_class_numbers(make, photos, tmp_path):
+def test_a_mask_has_its_class_numbers(make, photos, tmp_path):
     import webdataset
 
     out = io.BytesIO()
@@ -394,7 +391,7 @@ def test_ranks_share_each_step_without_overlap_and_with_equal_steps(make):
         assert [key for part in parts for key in part[step].key] == batch.key
 
 
-def test_torchruns_environment_tells_the_rank(make, monkeypatch):
+def test_the_rank_is_read_from_the_environment_of_torchrun(make, monkeypatch):
     expected = keys_of(make(fields=KEYS, rank=1, world_size=2))
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -404,38 +401,38 @@ def test_torchruns_environment_tells_the_rank(make, monkeypatch):
 
 
 def test_a_batch_larger_than_the_dataset_is_refused_with_both_numbers(make):
-    with pytest.raises(OptionError, match="1,024 samples a step, the dataset has 400"):
+    with pytest.raises(OptionError, match="1,024 samples per step, the dataset has 400"):
         make(batch_size=512, rank=0, world_size=2)
     for batch_size in (0, -1):
         with pytest.raises(OptionError, match="batch_size"):
             make(batch_size=batch_size)
 
 
-def test_a_view_larger_than_the_pictures_is_refused_at_once_with_the_smallest(make):
+def test_a_view_larger_than_the_images_is_refused_with_the_smallest_size(make):
     with pytest.raises(OptionError, match="160"):
         make(view=wt.CenterCrop(480))
 
 
-def test_what_is_no_view_is_refused(make):
+def test_an_invalid_view_is_refused(make):
     with pytest.raises(OptionError, match="transform="):
         make(view=v2.CenterCrop(32))
 
 
-def test_cuda_without_a_gpu_is_a_clear_error(make):
+def test_an_unavailable_device_raises_device_error(make):
     count = torch.cuda.device_count()
     with pytest.raises(DeviceError, match=f"sees {count} CUDA devices"):
         make(view=VIEW, device=f"cuda:{count}")
-    with pytest.raises(DeviceError, match="no device of torch"):
+    with pytest.raises(DeviceError, match="not a torch device"):
         make(view=VIEW, device="abacus")
 
 
-def test_a_misspelt_option_fails(packed):
+def test_an_unknown_argument_raises_type_error(packed):
     with pytest.raises(TypeError, match="batchsize"):
         wt.make_loader(packed, batchsize=3)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_flipped_bit_stops_the_loader_with_its_place(make, packed_copy, num_workers):
+def test_a_flipped_bit_raises_checksum_error_with_shard_key_and_offset(make, packed_copy, num_workers):
     path = packed_copy / "shard-000001.tar"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -447,18 +444,18 @@ def test_a_flipped_bit_stops_the_loader_with_its_place(make, packed_copy, num_wo
     assert abs(caught.value.offset - len(data) // 2) < 200_000
 
 
-def test_a_cut_shard_stops_the_loader_with_its_name(make, packed_copy):
+def test_a_truncated_shard_raises_an_error_with_its_name(make, packed_copy):
     path = packed_copy / "shard-000001.tar"
     os.truncate(path, path.stat().st_size - 100)
     with pytest.raises(TruncatedShardError, match=r"shard-000001\.tar"):
         list(make(packed_copy, view=VIEW))
 
 
-def test_an_undecodable_image_is_named(make, tmp_path, photos):
+def test_the_error_for_an_undecodable_image_has_its_key(make, tmp_path, photos):
     import webdataset
 
     jpeg = next((photos / "cat").glob("*.jpg")).read_bytes()
-    broken = jpeg[: len(jpeg) // 2] + b"\xff\xd9"  # cut, and closed again: only decoding can tell
+    broken = jpeg[: len(jpeg) // 2] + b"\xff\xd9"  # truncated, with an end marker: detected only by decoding
     with webdataset.TarWriter(str(tmp_path / "b-0.tar")) as writer:
         for number, data in enumerate([jpeg, broken]):
             writer.write({"__key__": f"k{number}", "jpg": data, "cls": "0"})
@@ -468,7 +465,7 @@ def test_an_undecodable_image_is_named(make, tmp_path, photos):
     assert caught.value.key == "k1"
 
 
-def test_a_killed_worker_is_reported_and_the_loader_can_go_on(make):
+def test_a_killed_worker_is_reported_and_the_loader_can_resume(make):
     loader = make(view=VIEW, fields=("__key__", "image"), shuffle=True, batch_size=8)
     expected = keys_of(make(fields=KEYS, shuffle=True, batch_size=8))
     batches = iter(loader)
@@ -484,16 +481,16 @@ def test_a_killed_worker_is_reported_and_the_loader_can_go_on(make):
 
 @pytest.fixture
 def four_workers(monkeypatch):
-    """Let "auto" go up to four workers on any machine."""
+    """Let "auto" use up to four workers on any machine."""
     monkeypatch.setattr(autoscale, "available_cores", lambda: 4)
 
 
-def run_until_it_grew(loader):
-    """Take batches as fast as they come until a worker was added; return the keys of all epochs."""
-    keys, patience = [], time.monotonic() + 60
+def run_until_workers_are_added(loader):
+    """Iterate without pauses until a worker is added; return the keys of each epoch."""
+    keys, deadline = [], time.monotonic() + 60
     while loader.num_workers == 1:
         keys.append(keys_of(loader))
-        assert time.monotonic() < patience, "a loop that does nothing but wait got no second worker"
+        assert time.monotonic() < deadline, "no second worker for a loop that only waits"
     return keys
 
 
@@ -501,27 +498,27 @@ def test_auto_adds_workers_while_the_loop_waits_and_the_batches_stay_the_same(ma
     options = {"view": VIEW, "shuffle": True, "batch_size": 8, "fields": ("__key__", "image")}
     grown, fixed = make(num_workers="auto", **options), make(num_workers=2, **options)
     assert grown.num_workers == 1
-    epochs = run_until_it_grew(grown)
+    epochs = run_until_workers_are_added(grown)
     assert 1 < grown.num_workers <= 4
     assert epochs == [keys_of(fixed) for _ in epochs]
-    for ours, theirs in zip(grown, fixed, strict=True):
-        assert ours.key == theirs.key
-        assert torch.equal(ours.image, theirs.image)
+    for one, other in zip(grown, fixed, strict=True):
+        assert one.key == other.key
+        assert torch.equal(one.image, other.image)
 
 
 def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers):
     loader = make(view=VIEW, num_workers="auto", batch_size=4)
     for _ in islice(loader, 60):
         time.sleep(0.02)
-        # Busy until the next batch is there, however slow this machine is just now.
+        # Keep the loop busy until the next batch is ready, however slow the machine is.
         wait([worker.pipe for worker in loader._pipeline.pool._workers if worker.tasks])
     assert loader.num_workers == 1
 
 
-def test_auto_keeps_its_number_when_it_starts_again_and_a_state_goes_anywhere(make, four_workers):
+def test_auto_keeps_its_number_of_workers_after_a_restart_and_its_state_fits_any_loader(make, four_workers):
     options = {"view": VIEW, "shuffle": True, "batch_size": 8, "fields": KEYS}
     loader = make(num_workers="auto", **options)
-    epochs = len(run_until_it_grew(loader))
+    epochs = len(run_until_workers_are_added(loader))
     workers = loader.num_workers
     first = [batch.key for batch in islice(loader, 3)]
     state = loader.state_dict()
@@ -537,19 +534,19 @@ def test_auto_keeps_its_number_when_it_starts_again_and_a_state_goes_anywhere(ma
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_auto_reports_a_killed_worker_whether_it_works_already_or_not(make, four_workers, number):
+def test_auto_reports_a_killed_worker_even_if_it_is_not_active_yet(make, four_workers, number):
     loader = make(view=VIEW, num_workers="auto", batch_size=8)
     batches = iter(loader)
     next(batches)
     process = loader._pipeline.pool._workers[number].process
     os.kill(process.pid, signal.SIGKILL)
-    process.join()  # an epoch of these small pictures may be over before a busy machine has ended it
+    process.join()  # otherwise, the epoch of small images may end before the process does
     with pytest.raises(WorkerError, match=r"worker \d of 4 .* SIGKILL"):
         list(batches)
     assert len(list(loader)) == 50  # with new workers
 
 
-def test_an_iterator_ends_when_a_newer_one_is_made(make):
+def test_an_iterator_ends_when_a_newer_one_is_started(make):
     loader = make(fields=KEYS)
     old = iter(loader)
     next(old)
@@ -560,7 +557,7 @@ def test_an_iterator_ends_when_a_newer_one_is_made(make):
     next(new)
 
 
-def test_memory_and_descriptors_stay_the_same_over_epochs(make):
+def test_memory_and_file_descriptors_do_not_grow_over_epochs(make):
     loader = make(view=VIEW, shuffle=True)
 
     def resources():
@@ -577,7 +574,7 @@ def test_memory_and_descriptors_stay_the_same_over_epochs(make):
     assert memory_now - memory < 20e6
 
 
-def test_a_dataset_is_read_through_a_url_and_a_pattern(make, packed, tmp_path):
+def test_a_dataset_can_be_read_from_a_url_and_a_pattern(make, packed, tmp_path):
     import fsspec
 
     expected = [batch.image.clone() for batch in make(view=VIEW, shuffle=True)]
@@ -594,7 +591,7 @@ def test_a_dataset_is_read_through_a_url_and_a_pattern(make, packed, tmp_path):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_script_that_ends_in_the_middle_of_an_epoch_ends_in_silence(packed, num_workers):
+def test_a_script_that_ends_in_the_middle_of_an_epoch_prints_nothing(packed, num_workers):
     script = (
         "import wds_tools as wt\n"
         f"loader = wt.make_loader({str(packed)!r}, batch_size=8, num_workers={num_workers}, fields=('label',))\n"
@@ -604,7 +601,7 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_ends_in_silence(packed, nu
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_loader_tells_what_it_reads_and_how(make, packed):
+def test_repr_shows_the_dataset_and_the_options(make, packed):
     text = repr(make(view=wt.CenterCrop(24)))
     assert text == (
         f"Loader({str(packed)!r}, samples=400, batch_size=32, steps=12, num_workers=2, device='cpu', "
@@ -614,7 +611,7 @@ def test_a_loader_tells_what_it_reads_and_how(make, packed):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
-def test_a_transform_that_returns_one_size_gives_a_tensor_for_pictures_of_any_size(make, num_workers, dtype):
+def test_a_transform_that_returns_one_size_gives_a_tensor_for_images_of_any_size(make, num_workers, dtype):
     transform = v2.Compose([v2.RandomCrop(64), v2.ToDtype(dtype, scale=True)])
     for more in ({"view": None}, {"view": wt.Resize(128)}, {"batch_size": 150}):
         options = {"fields": "image", "transform": transform, "num_workers": num_workers, **more}
@@ -627,7 +624,7 @@ def test_a_transform_that_returns_one_size_gives_a_tensor_for_pictures_of_any_si
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_pictures_of_one_size_are_a_tensor_without_a_view_and_others_a_list(make, tmp_path, num_workers):
+def test_without_a_view_images_of_one_size_are_a_tensor_and_others_a_list(make, tmp_path, num_workers):
     (tmp_path / "in").mkdir()
     for number in range(12):
         side = 20 if number < 9 else 30

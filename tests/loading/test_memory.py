@@ -1,4 +1,4 @@
-"""What a loader takes of the machine, and that it gives all of it back, however it ends."""
+"""Memory of the workers, and cleanup after any end of the main process."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 
 import wds_tools as wt
 
-PRIVATE_LIMIT = 300e6  # of a worker, beside what it shares with others
+PRIVATE_LIMIT = 300e6  # per worker, without the memory that it shares with others
 
 
 def private_bytes(pid):
@@ -23,8 +23,8 @@ def workers_of(pid):
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_workers_stay_within_their_memory_and_do_not_grow_after_the_third_epoch(packed, context):
-    forkserver._forkserver._stop()  # one that packing has started in this process has not imported torch
+def test_workers_stay_below_their_memory_limit_and_do_not_grow_after_the_third_epoch(packed, context):
+    forkserver._forkserver._stop()  # a forkserver started by packing in this process has not imported torch
     with wt.make_loader(
         packed,
         batch_size=64,
@@ -34,17 +34,17 @@ def test_workers_stay_within_their_memory_and_do_not_grow_after_the_third_epoch(
         multiprocessing_context=context,
     ) as loader:
 
-        def held():
+        def largest_private_memory():
             pids = [worker.process.pid for worker in loader._pipeline.pool._workers]
             return max(private_bytes(pid) for pid in pids)
 
         for _ in range(3):
             list(loader)
-        after_three = held()
+        after_three = largest_private_memory()
         for _ in range(9):
             list(loader)
-        assert held() <= PRIVATE_LIMIT
-        assert held() - after_three < 10e6
+        assert largest_private_memory() <= PRIVATE_LIMIT
+        assert largest_private_memory() - after_three < 10e6
 
 
 SCRIPT = """
@@ -70,12 +70,12 @@ ENDS = {
 
 
 def named_memory(pid):
-    """Return what a process holds in /dev/shm, which would stay there if it were killed."""
+    """Return the files in /dev/shm that a process has mapped. They would remain if it were killed."""
     return [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm/" in line]
 
 
 def alive(pids):
-    """Return those that still run; a zombie that nobody waited for does not."""
+    """Return the processes that are still running. Zombies do not count."""
     stats = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
     return [
         pid for pid, stat in stats.items() if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
@@ -83,7 +83,7 @@ def alive(pids):
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_nothing_is_left_however_the_main_process_ends(packed, end):
+def test_no_process_or_shared_memory_is_left_after_any_end_of_the_main_process(packed, end):
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(end=ENDS[end]), str(packed)],
         stdin=subprocess.PIPE,
@@ -96,7 +96,7 @@ def test_nothing_is_left_however_the_main_process_ends(packed, end):
     assert len(workers) == 2
     assert not [line for pid in (process.pid, *workers) for line in named_memory(pid)]
     process.communicate("go on\n", timeout=300)
-    patience = time.monotonic() + 30
-    while alive(workers) and time.monotonic() < patience:
+    deadline = time.monotonic() + 30
+    while alive(workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive(workers)

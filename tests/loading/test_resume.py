@@ -1,4 +1,4 @@
-"""Resuming: after kill -9, after the dataset grew, by force; and the pitfalls that users of other loaders reported."""
+"""Resuming: after kill -9, after the dataset grew, with force=True, and in cases that failed in other loaders."""
 
 import json
 import multiprocessing
@@ -22,7 +22,7 @@ KEYS = ("__key__",)
 
 @pytest.fixture
 def make():
-    """Return a function that makes a loader of keys; all are closed in the end."""
+    """Return a function that creates loaders of keys, which are closed at the end of the test."""
     made = []
 
     def make_one(dataset, **options):
@@ -39,7 +39,7 @@ def keys_of(loader):
 
 
 def _train(dataset, folder, number, pace):
-    """Train as a script would: tell each sample, save the state now and then, all or nothing."""
+    """Iterate like a training script: write the keys of each step, and save the state atomically every third step."""
     loader = wt.make_loader(dataset, batch_size=5, fields=KEYS, shuffle=True, num_workers=2, tail="mask")
     state_file = Path(folder) / "state.json"
     if state_file.exists():
@@ -58,17 +58,17 @@ def _train(dataset, folder, number, pace):
     os._exit(0)
 
 
-def test_ten_kills_in_one_epoch_lose_nothing_and_repeat_only_what_came_after_the_last_state(packed, tmp_path, make):
+def test_ten_kills_in_one_epoch_lose_nothing_and_repeat_only_samples_after_the_last_state(packed, tmp_path, make):
     whole = keys_of(make(packed, tail="mask", batch_size=5, num_workers=0))[:400]
     rng, killed, number = random.Random(7), 0, 0
-    covered = 0  # the epoch up to here has been seen, without a gap
+    covered = 0  # number of samples from the start of the epoch that were delivered without a gap
     while True:
         process = multiprocessing.get_context("fork").Process(target=_train, args=(packed, tmp_path, number, 0.02))
         process.start()
         if killed < 10:
             seen_file = tmp_path / f"seen-{number}"
-            wanted = rng.randint(4, 10)  # steps; the epoch has 80
-            while process.is_alive() and (not seen_file.exists() or len(seen_file.read_text().splitlines()) < wanted):
+            steps = rng.randint(4, 10)  # before the kill; the epoch has 80
+            while process.is_alive() and (not seen_file.exists() or len(seen_file.read_text().splitlines()) < steps):
                 time.sleep(0.005)
             os.kill(process.pid, signal.SIGKILL)
             killed += 1
@@ -77,7 +77,7 @@ def test_ten_kills_in_one_epoch_lose_nothing_and_repeat_only_what_came_after_the
         start = int(first.split()[1])
         got = [key for line in lines if line != "end" for key in line.split()]
         assert got == whole[start : start + len(got)]
-        assert covered - 15 <= start <= covered  # saved every third step: no more than that is repeated
+        assert covered - 15 <= start <= covered  # the state is saved every third step of 5 samples
         covered = max(covered, start + len(got))
         number += 1
         if lines and lines[-1] == "end":
@@ -88,7 +88,7 @@ def test_ten_kills_in_one_epoch_lose_nothing_and_repeat_only_what_came_after_the
 
 @pytest.fixture
 def growing(packed, tmp_path):
-    """Return a folder with the first shards of a dataset, and a function that adds the others."""
+    """Return a folder with the first four shards of a dataset, and a function that adds the others."""
     shards = sorted(packed.glob("*.tar"))
     folder = tmp_path / "growing"
     folder.mkdir()
@@ -104,7 +104,7 @@ def growing(packed, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"where": "label != 3", "class_weights": "balanced"}])
-def test_a_dataset_that_grew_is_taken_in_at_the_next_epoch(growing, make, options):
+def test_new_shards_are_used_from_the_next_epoch_on(growing, make, options):
     folder, grow = growing
     epochs = make(folder, num_workers=0, **options)
     before = [keys_of(epochs), keys_of(epochs)]
@@ -127,7 +127,7 @@ def test_a_dataset_that_grew_is_taken_in_at_the_next_epoch(growing, make, option
     assert grown.epoch_proof().ok
 
 
-def test_a_state_within_the_last_epoch_before_growing_can_be_saved_and_loaded_again(growing, make):
+def test_a_state_of_an_epoch_without_the_new_shards_can_be_saved_and_loaded_again(growing, make):
     folder, grow = growing
     before = keys_of(make(folder, num_workers=0))
     loader = make(folder)
@@ -146,7 +146,7 @@ def test_a_state_within_the_last_epoch_before_growing_can_be_saved_and_loaded_ag
     assert loader.state_dict()["shards"] > state["shards"]
 
 
-def test_a_state_of_the_end_of_an_epoch_takes_the_new_samples_at_once(growing, make):
+def test_a_state_from_the_end_of_an_epoch_continues_with_the_new_shards(growing, make):
     folder, grow = growing
     loader = make(folder)
     list(loader)
@@ -157,7 +157,7 @@ def test_a_state_of_the_end_of_an_epoch_takes_the_new_samples_at_once(growing, m
     assert len(keys_of(grown)) == len(grown) * 20 > 200
 
 
-def test_a_dataset_that_shrank_or_changed_is_refused_and_force_goes_on_all_the_same(growing, make, packed):
+def test_a_smaller_or_different_dataset_is_refused_unless_forced(growing, make, packed):
     folder, grow = growing
     small = make(folder)
     grow()
@@ -175,10 +175,10 @@ def test_a_dataset_that_shrank_or_changed_is_refused_and_force_goes_on_all_the_s
         make(packed).load_state_dict({**state, "position": 900}, force=True)
 
 
-# What users of other loaders reported, each as a test. The number is that of their issue.
+# Issues that users of other loaders reported, with the number of the issue.
 
 
-def test_torchdata_1437_a_state_of_the_end_of_an_epoch_starts_the_next_one(packed, make):
+def test_torchdata_1437_a_state_from_the_end_of_an_epoch_starts_the_next_one(packed, make):
     epochs = make(packed, num_workers=0)
     first, second = keys_of(epochs), keys_of(epochs)
     loader = make(packed)
@@ -189,7 +189,7 @@ def test_torchdata_1437_a_state_of_the_end_of_an_epoch_starts_the_next_one(packe
     assert keys_of(again) == second
 
 
-def test_litdata_770_the_second_resume_of_an_epoch_is_as_good_as_the_first(packed, make):
+def test_litdata_770_an_epoch_can_be_resumed_several_times(packed, make):
     whole = keys_of(make(packed, num_workers=0))
     got, state = [], None
     for _ in range(5):
@@ -201,7 +201,7 @@ def test_litdata_770_the_second_resume_of_an_epoch_is_as_good_as_the_first(packe
     assert got == whole
 
 
-def test_lightning_19335_without_workers_a_state_is_the_same(packed, make):
+def test_lightning_19335_a_state_does_not_depend_on_the_number_of_workers(packed, make):
     states = []
     for num_workers in (0, 2):
         loader = make(packed, num_workers=num_workers)
@@ -213,7 +213,7 @@ def test_lightning_19335_without_workers_a_state_is_the_same(packed, make):
     assert keys_of(rest) == keys_of(make(packed, num_workers=0))[60:]
 
 
-def test_llm_foundry_1277_what_was_prefetched_does_not_count(packed, make):
+def test_llm_foundry_1277_prefetched_batches_are_not_in_the_state(packed, make):
     loader = make(packed, num_workers=2, prefetch_factor=4)
     batches = iter(loader)
     for taken in range(1, 6):
@@ -222,7 +222,7 @@ def test_llm_foundry_1277_what_was_prefetched_does_not_count(packed, make):
         assert loader.state_dict()["position"] == taken * 20
 
 
-def test_webdataset_411_a_loop_left_early_does_not_hang_and_the_next_epoch_is_whole(packed, make):
+def test_webdataset_411_a_loop_left_early_does_not_hang_and_the_next_epoch_is_complete(packed, make):
     loader = make(packed, num_workers=2)
     expected = make(packed, num_workers=0)
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_webdataset_411_a_loop_left_early_does_not_hang_and_the_next_epoch_is_wh
     assert keys_of(loader) == keys_of(expected)
 
 
-def test_datasets_8669_more_ranks_than_shards_still_gives_each_rank_data(packed, make):
+def test_datasets_8669_each_rank_gets_data_even_with_more_ranks_than_shards(packed, make):
     shard = str(min(packed.glob("*.tar")))
     parts = [keys_of(make(shard, rank=rank, world_size=8, batch_size=2)) for rank in range(8)]
     assert len({len(part) for part in parts}) == 1
@@ -240,7 +240,7 @@ def test_datasets_8669_more_ranks_than_shards_still_gives_each_rank_data(packed,
 
 
 @pytest.mark.frameworks
-def test_accelerate_leaves_the_loader_alone_that_is_already_split(packed, make):
+def test_accelerate_does_not_change_a_loader(packed, make):
     import accelerate
 
     loader = make(packed, rank=1, world_size=2, num_workers=0)
@@ -249,8 +249,8 @@ def test_accelerate_leaves_the_loader_alone_that_is_already_split(packed, make):
     assert keys_of(prepared) == keys_of(make(packed, rank=1, world_size=2, num_workers=0))
 
 
-def test_a_dataloader_that_others_wrap_still_gives_each_sample_once(packed):
-    """Lightning and Accelerate call set_epoch on what they know; a plain DataLoader of ours needs none."""
+def test_a_dataloader_without_set_epoch_yields_each_sample_once_per_epoch(packed):
+    """Lightning and Accelerate call set_epoch on their own samplers. StreamingDataset does not need this call."""
     dataset = wt.StreamingDataset(packed, fields=KEYS, shuffle=True)
     loader = DataLoader(dataset, batch_size=None, num_workers=2)
     for _ in range(2):
@@ -258,14 +258,14 @@ def test_a_dataloader_that_others_wrap_still_gives_each_sample_once(packed):
 
 
 @needs_native
-def test_a_resumed_run_whose_pixels_differ_warns(packed, make, monkeypatch, caplog):
+def test_a_resumed_run_whose_pixels_differ_logs_a_warning(packed, make, monkeypatch, caplog):
     loader = make(packed)
     state = loader.state_dict()
     loader.load_state_dict(state)
     assert not caplog.records
     monkeypatch.setenv("WDS_TOOLS_NATIVE", "0")
     loader.load_state_dict(state)
-    assert "with the compiled module of wds_tools, and this run goes on without it" in caplog.text
+    assert "with the compiled module of wds_tools, and this run continues without it" in caplog.text
     caplog.clear()
     loader.load_state_dict({name: value for name, value in state.items() if name != "compiled"})
     assert not caplog.records

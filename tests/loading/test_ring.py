@@ -1,4 +1,4 @@
-"""Slots of shared memory: lent without a copy, taken back when the last view is gone."""
+"""Batch slots in shared memory: lent without a copy, and freed when the last view is deleted."""
 
 import gc
 import multiprocessing
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from wds_tools.loading.assemble import Layout
+from wds_tools.loading.assemble import ImageSpec
 from wds_tools.loading.ring import Ring
 
-IMAGES = Layout((3, 4, 5), torch.uint8)
+IMAGES = ImageSpec((3, 4, 5), torch.uint8)
 
 
 def descriptors():
@@ -22,8 +22,8 @@ def fill(ring, slot, value):
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_what_a_process_writes_is_seen_here_however_it_was_started(method):
-    ring = Ring(slots=3, rows=2, layout=IMAGES)
+def test_pixels_written_by_another_process_are_visible_with_any_start_method(method):
+    ring = Ring(slots=3, rows=2, image_spec=IMAGES)
     process = multiprocessing.get_context(method).Process(target=fill, args=(ring, 1, 77))
     process.start()
     process.join()
@@ -32,20 +32,20 @@ def test_what_a_process_writes_is_seen_here_however_it_was_started(method):
     assert not ring.images(2).any()
 
 
-def test_a_lent_slot_comes_back_when_the_last_view_of_it_is_gone():
-    ring = Ring(slots=1, rows=2, layout=IMAGES)
+def test_a_lent_slot_is_freed_when_its_last_view_is_deleted():
+    ring = Ring(slots=1, rows=2, image_spec=IMAGES)
     images = ring.lend(ring.take())
-    one = images[0, 1:, :2]
+    view = images[0, 1:, :2]
     del images
     gc.collect()
-    assert ring.free == 0  # a part of a picture keeps the whole slot
-    del one
+    assert ring.free == 0  # a view of a part of an image keeps the slot
+    del view
     gc.collect()
     assert ring.free == 1
 
 
-def test_a_lent_tensor_outlives_its_ring():
-    ring = Ring(slots=1, rows=2, layout=IMAGES)
+def test_a_lent_tensor_stays_valid_after_its_ring_is_deleted():
+    ring = Ring(slots=1, rows=2, image_spec=IMAGES)
     images = ring.lend(ring.take())
     images.fill_(9)
     del ring
@@ -54,7 +54,7 @@ def test_a_lent_tensor_outlives_its_ring():
 
 
 def test_the_slot_that_was_freed_last_is_used_first():
-    ring = Ring(slots=4, rows=1, layout=Layout((1,), torch.uint8))
+    ring = Ring(slots=4, rows=1, image_spec=ImageSpec((1,), torch.uint8))
     taken = [ring.take() for _ in range(4)]
     for slot in taken:
         ring.release(slot)
@@ -63,7 +63,7 @@ def test_the_slot_that_was_freed_last_is_used_first():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.int64])
 def test_slots_hold_any_dtype(dtype):
-    ring = Ring(slots=2, rows=3, layout=Layout((2, 2), dtype))
+    ring = Ring(slots=2, rows=3, image_spec=ImageSpec((2, 2), dtype))
     images = ring.images(1)
     assert images.shape == (3, 2, 2)
     assert images.dtype == dtype
@@ -74,7 +74,7 @@ def test_slots_hold_any_dtype(dtype):
 
 def test_a_ring_has_no_name_in_dev_shm_and_closes_its_descriptor():
     before = descriptors()
-    ring = Ring(slots=2, rows=2, layout=IMAGES)
+    ring = Ring(slots=2, rows=2, image_spec=IMAGES)
     assert descriptors() > before
     assert "/memfd:wds_tools" in Path("/proc/self/maps").read_text()
     del ring

@@ -1,4 +1,4 @@
-"""job: a batch is made in parts, by several workers, and is what it would be in one."""
+"""Tasks: several workers load parts of a batch, and the batch is the same as without parts."""
 
 import os
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wds_tools as wt
-from wds_tools.loading.autoscale import PART, parts_of
-from wds_tools.loading.tasks import tasks_of
+from wds_tools.loading.autoscale import MIN_PART_SAMPLES, parts_per_batch
+from wds_tools.loading.tasks import split_into_tasks
 from wds_tools.order.planner import Step
 from wds_tools.order.tally import Tally
 
@@ -18,43 +18,48 @@ FIELDS = ("image", "label", "__key__", "json")
 
 
 def step_of(samples):
-    there = np.arange(samples)
-    return Step(0, there * 7, there * 3, np.ones(samples, np.bool_), Tally())
+    numbers = np.arange(samples)
+    return Step(0, numbers * 7, numbers * 3, np.ones(samples, np.bool_), Tally())
 
 
 @given(samples=st.integers(1, 600), workers=st.integers(0, 40))
-def test_parts_hold_each_sample_once_in_order_and_are_not_small(samples, workers):
-    parts = parts_of(samples, workers)
+def test_tasks_have_each_sample_once_in_order_and_at_least_the_minimum_size(samples, workers):
+    parts = parts_per_batch(samples, workers)
     step = step_of(samples)
-    tasks = tasks_of(step, slot=3, layout=None, epoch=5, parts=parts)
+    tasks = split_into_tasks(step, slot=3, image_spec=None, epoch=5, parts=parts)
     assert parts == len(tasks) <= max(1, workers)
     assert np.array_equal(np.concatenate([task.ids for task in tasks]), step.ids)
     assert np.array_equal(np.concatenate([task.positions for task in tasks]), step.positions)
     assert [task.start for task in tasks] == [0, *np.cumsum([len(task.ids) for task in tasks]).tolist()[:-1]]
     assert {(task.slot, task.epoch) for task in tasks} == {(3, 5)}
-    assert parts == 1 or min(len(task.ids) for task in tasks) >= PART
+    assert parts == 1 or min(len(task.ids) for task in tasks) >= MIN_PART_SAMPLES
 
 
-def whose(image):
+def with_pid(image):
     return torch.cat([torch.tensor([os.getpid()]), image.flatten()[:8].long()])
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
-def test_a_large_batch_is_made_by_as_many_workers_as_there_are(packed, num_workers):
-    options = {"batch_size": 3 * PART, "view": wt.RandomResizedCrop(32), "shuffle": True, "transform": whose}
+def test_all_workers_load_parts_of_a_large_batch(packed, num_workers):
+    options = {
+        "batch_size": 3 * MIN_PART_SAMPLES,
+        "view": wt.RandomResizedCrop(32),
+        "shuffle": True,
+        "transform": with_pid,
+    }
     with wt.make_loader(packed, num_workers=num_workers, **options) as loader:
-        made = next(iter(loader)).image
-        assert len(made[:, 0].unique()) == num_workers
+        images = next(iter(loader)).image
+        assert len(images[:, 0].unique()) == num_workers
     with wt.make_loader(packed, num_workers=0, **options) as loader:
-        assert torch.equal(next(iter(loader)).image[:, 1:], made[:, 1:])
+        assert torch.equal(next(iter(loader)).image[:, 1:], images[:, 1:])
 
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("view", [None, wt.CenterCrop(32, resize=40)])
-def test_all_fields_are_the_same_whether_a_batch_has_parts_or_not(packed, view):
+def test_all_fields_are_the_same_with_and_without_parts(packed, view):
     def first(num_workers):
         with wt.make_loader(
-            packed, batch_size=2 * PART, num_workers=num_workers, view=view, shuffle=True, fields=FIELDS
+            packed, batch_size=2 * MIN_PART_SAMPLES, num_workers=num_workers, view=view, shuffle=True, fields=FIELDS
         ) as loader:
             return next(iter(loader))
 

@@ -1,4 +1,4 @@
-"""Worker processes: results in order, and every way of dying reported in bounded time."""
+"""Worker processes: results in order, and every kind of failure reported in bounded time."""
 
 import faulthandler
 import gc
@@ -16,15 +16,15 @@ from wds_tools.errors import DecodeError, WorkerError
 from wds_tools.loading.workers import WorkerPool
 
 
-class Work:
-    """Does what its task says."""
+class NamedTasks:
+    """Task runner for tests. A task is the name of a method and its argument."""
 
-    def expect(self, task):
+    def read_ahead(self, task):
         pass
 
     def run(self, task):
-        word, value = task
-        return getattr(self, word)(value)
+        name, value = task
+        return getattr(self, name)(value)
 
     def square(self, value):
         return value * value
@@ -37,11 +37,11 @@ class Work:
         return os.getpid()
 
     def kill(self, number):
-        faulthandler.disable()  # its report of SIGSEGV would look like a crash of the suite
+        faulthandler.disable()  # its output on SIGSEGV would look like a crash of the test suite
         os.kill(os.getpid(), number)
         time.sleep(60)
 
-    def leave(self, code):
+    def exit(self, code):
         os._exit(code)
 
     def hang(self, seconds):
@@ -53,121 +53,123 @@ class Work:
     def echo(self, value):
         return value
 
-    def fail(self, word):
-        if word == "ours":
+    def fail(self, kind):
+        if kind == "ours":
             raise DecodeError("bad", shard="s.tar", key="k", offset=7)
-        if word == "unpicklable":
-            raise type("Local", (Exception,), {})("cannot travel")
-        raise ZeroDivisionError("theirs")
+        if kind == "unpicklable":
+            raise type("Local", (Exception,), {})("the text")
+        raise ZeroDivisionError("by zero")
 
 
 def make(num_workers=2, method="fork", stall_seconds=60.0, active=None):
     context = multiprocessing.get_context(method)
-    return WorkerPool(Work(), num_workers=num_workers, context=context, stall_seconds=stall_seconds, active=active)
+    return WorkerPool(
+        NamedTasks(), num_workers=num_workers, context=context, stall_seconds=stall_seconds, active=active
+    )
 
 
 @pytest.fixture
 def pool(no_leftovers):
-    made = make()
-    yield made
-    made.close()
+    pool = make()
+    yield pool
+    pool.close()
 
 
-def test_results_come_by_number_whatever_the_order_of_work(pool):
-    tickets = [pool.submit(("slow_if_even", n)) for n in range(12)]
-    assert [pool.result(ticket) for ticket in tickets] == list(range(12))
+def test_results_are_returned_by_number_in_any_order_of_completion(pool):
+    task_numbers = [pool.submit(("slow_if_even", n)) for n in range(12)]
+    assert [pool.result(task_number) for task_number in task_numbers] == list(range(12))
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_workers_work_however_they_are_started(method):
+def test_workers_run_tasks_with_any_start_method(method):
     pool = make(method=method)
     assert [pool.result(pool.submit(("square", n))) for n in range(5)] == [0, 1, 4, 9, 16]
     pool.close()
 
 
 def test_tasks_go_to_all_workers(pool):
-    tickets = [pool.submit(("pid", 0)) for _ in range(8)]
-    assert len({pool.result(ticket) for ticket in tickets}) == 2
+    task_numbers = [pool.submit(("pid", 0)) for _ in range(8)]
+    assert len({pool.result(task_number) for task_number in task_numbers}) == 2
 
 
-def test_only_active_workers_get_tasks_and_there_may_be_more_at_any_time(no_leftovers):
+def test_only_active_workers_get_tasks_and_their_number_can_be_increased(no_leftovers):
     pool = make(num_workers=3, active=1)
 
-    def at_work():
-        tickets = [pool.submit(("pid", 0)) for _ in range(6)]
-        return {pool.result(ticket) for ticket in tickets}
+    def pids_of_six_tasks():
+        task_numbers = [pool.submit(("pid", 0)) for _ in range(6)]
+        return {pool.result(task_number) for task_number in task_numbers}
 
-    assert len(at_work()) == 1
+    assert len(pids_of_six_tasks()) == 1
     pool.active = 3
-    assert len(at_work()) == 3
+    assert len(pids_of_six_tasks()) == 3
     pool.close()
 
 
 def test_large_tasks_and_results_do_not_block_each_other(pool):
-    tickets = [pool.submit(("big", 5_000_000)) for _ in range(4)]
-    tickets += [pool.submit(("echo", bytes(1_000_000))) for _ in range(4)]
-    assert [len(pool.result(ticket)) for ticket in tickets] == [5_000_000] * 4 + [1_000_000] * 4
+    task_numbers = [pool.submit(("big", 5_000_000)) for _ in range(4)]
+    task_numbers += [pool.submit(("echo", bytes(1_000_000))) for _ in range(4)]
+    assert [len(pool.result(task_number)) for task_number in task_numbers] == [5_000_000] * 4 + [1_000_000] * 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_a_killed_worker_is_named_with_its_signal_at_once(number, no_leftovers):
+def test_a_killed_worker_is_reported_at_once_with_its_signal(number, no_leftovers):
     pool = make()
-    ticket = pool.submit(("kill", number))
+    task_number = pool.submit(("kill", number))
     start = time.monotonic()
     with pytest.raises(WorkerError, match=rf"worker \d of 2 \(pid \d+\) was killed by {number.name}"):
-        pool.result(ticket)
-    assert time.monotonic() - start < 10  # bounded, with room for a busy machine; it takes 0.1 s
+        pool.result(task_number)
+    assert time.monotonic() - start < 10  # it takes 0.1 s, but the machine may be busy
 
 
-def test_a_worker_that_leaves_is_named_with_its_exit_code(no_leftovers):
+def test_a_worker_that_exits_is_reported_with_its_exit_code(no_leftovers):
     pool = make()
-    with pytest.raises(WorkerError, match="ended by itself with exit code 3"):
-        pool.result(pool.submit(("leave", 3)))
+    with pytest.raises(WorkerError, match="exited with code 3"):
+        pool.result(pool.submit(("exit", 3)))
 
 
 def test_a_stalled_worker_is_reported_with_its_stack(no_leftovers):
     pool = make(stall_seconds=1.0)
-    with pytest.raises(WorkerError, match=r"silent for 1 s[\s\S]*in hang"):
+    with pytest.raises(WorkerError, match=r"sent nothing for 1 s[\s\S]*in hang"):
         pool.result(pool.submit(("hang", 1000)))
 
 
-def test_a_stopped_worker_does_not_stop_us(no_leftovers):
+def test_a_worker_stopped_by_sigstop_is_reported(no_leftovers):
     pool = make(stall_seconds=1.0)
     pid = pool.result(pool.submit(("pid", 0)))
     os.kill(pid, signal.SIGSTOP)
-    tickets = [pool.submit(("pid", 0)) for _ in range(2)]  # one for each worker
-    with pytest.raises(WorkerError, match="silent"):
-        _ = [pool.result(ticket) for ticket in tickets]
+    task_numbers = [pool.submit(("pid", 0)) for _ in range(2)]  # one for each worker
+    with pytest.raises(WorkerError, match="sent nothing for 1 s"):
+        _ = [pool.result(task_number) for task_number in task_numbers]
 
 
-def test_an_exception_keeps_its_type_and_brings_the_workers_traceback(pool):
-    with pytest.raises(ZeroDivisionError, match="theirs") as caught:
+def test_an_exception_keeps_its_type_and_has_the_traceback_of_the_worker(pool):
+    with pytest.raises(ZeroDivisionError, match="by zero") as caught:
         pool.result(pool.submit(("fail", "")))
     assert "in fail" in caught.value.__notes__[0]
-    assert pool.result(pool.submit(("square", 3))) == 9  # the worker lives on
+    assert pool.result(pool.submit(("square", 3))) == 9  # the worker is still alive
 
 
-def test_our_errors_keep_their_place(pool):
+def test_our_errors_keep_shard_key_and_offset(pool):
     with pytest.raises(DecodeError) as caught:
         pool.result(pool.submit(("fail", "ours")))
     assert (caught.value.shard, caught.value.key, caught.value.offset) == ("s.tar", "k", 7)
 
 
-def test_an_exception_that_cannot_travel_is_told_all_the_same(pool):
-    with pytest.raises(WorkerError, match="cannot travel"):
+def test_an_exception_that_cannot_be_pickled_is_reported_with_its_text(pool):
+    with pytest.raises(WorkerError, match="the text"):
         pool.result(pool.submit(("fail", "unpicklable")))
 
 
-def test_close_ends_workers_in_the_middle_of_a_task(no_leftovers):
+def test_close_stops_workers_in_the_middle_of_a_task(no_leftovers):
     pool = make()
     pool.submit(("hang", 1000))
     start = time.monotonic()
     pool.close()
     assert time.monotonic() - start < 10
-    pool.close()  # twice is fine
+    pool.close()  # a second call has no effect
 
 
-def test_a_forgotten_pool_ends_its_workers(no_leftovers):
+def test_a_deleted_pool_stops_its_workers(no_leftovers):
     pool = make()
     pool.submit(("hang", 1000))
     del pool
@@ -190,18 +192,18 @@ print(*pids, flush=True)
     "ending",
     ["os.kill(os.getpid(), 9)", "sys.exit(0)", "raise RuntimeError", "os.kill(os.getpid(), 2); time.sleep(60)"],
 )
-def test_workers_end_with_the_main_process_however_it_ends(ending):
+def test_workers_exit_after_any_end_of_the_main_process(ending):
     script = SCRIPT.format(tests=str(Path(__file__).parent), ending=ending)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2, done.stderr
     deadline = time.monotonic() + 10
-    while any(_runs(pid) for pid in pids):
+    while any(_is_running(pid) for pid in pids):
         assert time.monotonic() < deadline, "a worker outlived its main process"
         time.sleep(0.05)
 
 
-def _runs(pid):
+def _is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The arguments of `make_loader`, `StreamingDataset` and `set_epoch`: a wrong name or type is reported at the call.
+"""Checks of argument names and types at the call of `make_loader`, `StreamingDataset` and `set_epoch`.
 
-`checked` compares a call with the signature of the function and with the table of rules below. People come from
-torch's DataLoader, so its names get an answer of their own.
+`checked` compares a call with the signature of the function and with the table `RULES`. For argument names of torch's
+DataLoader and similar libraries, the error message names the argument to use instead.
 """
 
 from __future__ import annotations
@@ -25,42 +25,41 @@ _R = TypeVar("_R")
 
 
 def checked(hints: Mapping[str, str] = MappingProxyType({})) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Check the names and types of a function's arguments before it runs; its signature stays what it is.
+    """Return a decorator that checks the names and values of arguments. The signature stays the same.
+
+    The decorated function raises TypeError for an unknown argument, and OptionError for a value that `RULES` does not
+    allow. NumPy scalars are converted to Python numbers.
 
     Args:
-        hints: What to use in place of arguments that other libraries have.
-
-    Returns:
-        A decorator. The decorated function raises TypeError for an argument that it does not have, and OptionError for
-        a value that `RULES` does not allow. Numbers of NumPy arrive as numbers of Python.
+        hints: Argument name of another library → what to use instead.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         parameters = inspect.signature(function).parameters
-        title = function.__qualname__.removesuffix(".__init__")
-        by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-        by_name = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+        function_name = function.__qualname__.removesuffix(".__init__")
+        positional = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+        keyword_only = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            if by_name and len(args) > len(by_position):
+            if keyword_only and len(args) > len(positional):
                 raise TypeError(
-                    f"{title}() takes only the {by_position[-1]} by position; name the other arguments, "
-                    f"such as {by_name[0]}={_short(args[len(by_position)])}"
+                    f"{function_name}() takes only {positional[-1]!r} as a positional argument; pass the others by "
+                    f"keyword, such as {keyword_only[0]}={_short_repr(args[len(positional)])}"
                 )
             for name in kwargs:
                 if name not in parameters:
-                    raise TypeError(f"{title}() has no argument {name!r}: {_instead(name, hints, parameters)}")
-            places = [_allowed(name, value) for name, value in zip(by_position, args, strict=False)]
-            names = {name: _allowed(name, value) for name, value in kwargs.items()}
-            return function(*places, **names)
+                    raise TypeError(f"{function_name}() has no argument {name!r}: {_hint(name, hints, parameters)}")
+            checked_args = [_checked_value(name, value) for name, value in zip(positional, args, strict=False)]
+            checked_kwargs = {name: _checked_value(name, value) for name, value in kwargs.items()}
+            return function(*checked_args, **checked_kwargs)
 
         return call
 
     return decorate
 
 
-def _instead(name: str, hints: Mapping[str, str], parameters: Iterable[str]) -> str:
+def _hint(name: str, hints: Mapping[str, str], parameters: Iterable[str]) -> str:
     if name in hints:
         return hints[name]
     names = [parameter for parameter in parameters if parameter != "self"]
@@ -68,16 +67,16 @@ def _instead(name: str, hints: Mapping[str, str], parameters: Iterable[str]) -> 
     return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
 
 
-def _allowed(name: str, value: Any) -> Any:
-    """Return an argument's value, if it is allowed."""
+def _checked_value(name: str, value: Any) -> Any:
+    """Return the value of an argument, or raise OptionError if the rules do not allow it."""
     value = value.item() if isinstance(value, np.generic) else value
-    is_allowed, words = RULES.get(name, (_anything, ""))
+    is_allowed, allowed_values = RULES.get(name, (_anything, ""))
     if not is_allowed(value):
-        raise OptionError(f"{name}={_short(value)}; allowed are {words}")
+        raise OptionError(f"{name}={_short_repr(value)}; allowed are {allowed_values}")
     return value
 
 
-def _short(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -86,7 +85,7 @@ def _anything(_: Any) -> bool:
     return True
 
 
-def _whole(least: int) -> Callable[[Any], bool]:
+def _is_integer_from(least: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -120,11 +119,11 @@ def _is_view(value: Any) -> bool:
 
 
 def _is_device(value: Any) -> bool:
-    return isinstance(value, str | torch.device) or _whole(0)(value)
+    return isinstance(value, str | torch.device) or _is_integer_from(0)(value)
 
 
 def _is_num_workers(value: Any) -> bool:
-    return value == "auto" if isinstance(value, str) else _whole(0)(value)
+    return value == "auto" if isinstance(value, str) else _is_integer_from(0)(value)
 
 
 RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -132,74 +131,74 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         _is_dataset,
         (
             "the folder or URL of a packed dataset, its manifest, a brace pattern of indexed shards, and for several "
-            "datasets a wds_tools.Mixture(['a', 'b'], weights=[1, 1]); a Dataset object has to be packed first, with "
+            "datasets a wds_tools.Mixture(['a', 'b'], weights=[1, 1]); pack a Dataset object first, with "
             "wds_tools.pack(dataset, 'shards/name')"
         ),
     ),
-    "batch_size": (_whole(1), "whole numbers of 1 and more"),
+    "batch_size": (_is_integer_from(1), "whole numbers of 1 and more"),
     "view": (
         _or_none(_is_view),
         (
-            "wds_tools.RandomResizedCrop(...), CenterCrop(...), Resize(...) and None; a transform of torchvision, or "
-            "one of your own, goes to transform="
+            "wds_tools.RandomResizedCrop(...), CenterCrop(...), Resize(...) and None; pass a transform of "
+            "torchvision, or your own, as transform="
         ),
     ),
-    "epoch": (_whole(0), "whole numbers of 0 and more"),
-    "seed": (_whole(0), "whole numbers from 0 to 2**63 - 1"),
+    "epoch": (_is_integer_from(0), "whole numbers of 0 and more"),
+    "seed": (_is_integer_from(0), "whole numbers from 0 to 2**63 - 1"),
     "num_workers": (_or_none(_is_num_workers), "whole numbers of 0 and more, 'auto' and None"),
     "device": (
         _or_none(_is_device),
-        "names such as 'cuda' and 'cuda:1', numbers of CUDA devices, torch.device and None",
+        "names such as 'cuda' and 'cuda:1', CUDA device indices, torch.device and None",
     ),
     "fields": (_are_fields, "'image', 'label', '__key__' or a stored field, and lists of them"),
     "transform": (_or_none(callable), "functions of one image, transforms of torchvision and Albumentations, and None"),
     "batch_transform": (_or_none(callable), "functions, transforms of torchvision.transforms.v2, and None"),
     "tail": (_one_of("drop", "pad", "mask"), "'drop', 'pad' and 'mask'"),
-    "prefetch_factor": (_whole(1), "whole numbers of 1 and more"),
-    "rank": (_or_none(_whole(0)), "whole numbers of 0 and more, and None"),
-    "world_size": (_or_none(_whole(1)), "whole numbers of 1 and more, and None"),
-    "lanes": (_or_none(_whole(1)), "whole numbers of 1 and more, and None"),
+    "prefetch_factor": (_is_integer_from(1), "whole numbers of 1 and more"),
+    "rank": (_or_none(_is_integer_from(0)), "whole numbers of 0 and more, and None"),
+    "world_size": (_or_none(_is_integer_from(1)), "whole numbers of 1 and more, and None"),
+    "lanes": (_or_none(_is_integer_from(1)), "whole numbers of 1 and more, and None"),
     "cache_dir": (_or_none(_is_path), "paths of folders, and None"),
     "multiprocessing_context": (_one_of(None, "fork", "forkserver", "spawn"), "'fork', 'forkserver', 'spawn' and None"),
     "stall_seconds": (_is_seconds, "numbers above 0"),
     "decode": (lambda value: isinstance(value, bool), "True and False"),
 }
-"""Arguments, what they may be, and that in words. Those that are missing here are checked where they are read."""
+"""Argument → check, and the allowed values as text. Arguments that are not listed are checked where they are used."""
 
-_ORDER = "shuffle= orders the samples; where=, subset= and class_weights= choose them"
+_SAMPLER_HINT = "shuffle= orders the samples; where=, subset= and class_weights= select them"
 _HINTS = {
-    "batch_sampler": _ORDER,
-    "buffer_size": "shuffle= takes the size of the shuffle buffer, such as shuffle=10_000",
+    "batch_sampler": _SAMPLER_HINT,
+    "buffer_size": "use shuffle= with the size of the shuffle buffer, such as shuffle=10_000",
     "data": "the dataset is the first argument",
     "drop_last": "use tail='drop', which is the default, or tail='pad'",
     "generator": "use seed=",
     "path": "the dataset is the first argument",
     "root": "the dataset is the first argument",
-    "sampler": _ORDER,
+    "sampler": _SAMPLER_HINT,
     "size": "use view=, such as view=wds_tools.CenterCrop(224, resize=256)",
-    "split": "each split is a dataset of its own, such as 'shards/photos/train'",
-    "target_transform": "labels come as they are stored; change them in the training loop",
-    "transforms": "use transform=, which takes one function or a v2.Compose of several",
+    "split": "each split is a separate dataset, such as 'shards/photos/train'",
+    "target_transform": "labels have their stored values; change them in the training loop",
+    "transforms": "use transform=, which is one function or a v2.Compose of several",
 }
 LOADER_HINTS = {
     **_HINTS,
-    "collate_fn": "values of one shape are stacked, others come as a list; batch_transform= changes a whole batch",
-    "in_order": "batches always come in order",
+    "collate_fn": "values of equal shape are stacked, others are a list; batch_transform= changes a batch",
+    "in_order": "batches are always in order",
     "n_workers": "use num_workers=",
-    "persistent_workers": "workers always stay for the next epoch",
+    "persistent_workers": "workers always stay alive between epochs",
     "pin_memory": "use device='cuda': batches are copied there from pinned memory",
     "pin_memory_device": "use device=",
     "timeout": "use stall_seconds=",
-    "worker_init_fn": "the random numbers of transform= are seeded for each sample, by its place in the epoch",
+    "worker_init_fn": "random numbers of transform= are seeded for each sample, from its position in the epoch",
     "workers": "use num_workers=",
 }
-_DATALOADERS = (
+_DATALOADER_ARGUMENTS = (
     "collate_fn in_order multiprocessing_context n_workers num_workers persistent_workers pin_memory pin_memory_device "
     "prefetch_factor timeout worker_init_fn workers"
 )
-_LOADERS = "batch_transform device stall_seconds"
+_LOADER_ARGUMENTS = "batch_transform device stall_seconds"
 DATASET_HINTS = {
     **_HINTS,
-    **dict.fromkeys(_DATALOADERS.split(), "give it to the DataLoader that reads this dataset"),
-    **dict.fromkeys(_LOADERS.split(), "it is an argument of make_loader()"),
+    **dict.fromkeys(_DATALOADER_ARGUMENTS.split(), "pass it to the DataLoader that reads this dataset"),
+    **dict.fromkeys(_LOADER_ARGUMENTS.split(), "it is an argument of make_loader()"),
 }

@@ -1,4 +1,4 @@
-"""Sample ids become the fields of a batch: read, decode, transform, place. The work of one worker."""
+"""From sample ids to the fields of a batch: read, decode, crop and transform. This is the work of one worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wds_tools.images import native
 from wds_tools.images.decode import DeepPixels, Pixels, decode_rgb, decode_stored
 from wds_tools.images.resize import render_region
 from wds_tools.images.views import Regions, View
-from wds_tools.loading.bad_samples import is_about_data
+from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.reader import Reader, Rows
 
@@ -44,16 +44,16 @@ Transform = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What makes a batch out of ids; small, and pickled to every worker.
+    """Options that determine the content of a batch. They are pickled to every worker.
 
     Attributes:
         shards: The dataset.
-        block: Samples of a block: a number, or int64 [shards].
-        seed: Of crops, flips and transforms.
-        fields: What a sample is made of.
-        view: What part of the picture, at what size; None keeps the whole picture.
-        transform: The user's function on a uint8 tensor [3, height, width], or an Albumentations transform.
-        replaces: Whether unreadable samples are to be replaced. They are then reported one by one.
+        block: Samples per block: one number, or int64 [shards].
+        seed: Seed of crops, flips and transforms.
+        fields: Names of the fields of a sample.
+        view: Region of the image and output size; None keeps the full image.
+        transform: The user's function of a uint8 tensor [3, height, width], or an Albumentations transform.
+        replaces: Whether unreadable samples are replaced. They are then reported one by one.
     """
 
     shards: ShardSet
@@ -66,71 +66,79 @@ class Recipe:
 
     @property
     def has_slots(self) -> bool:
-        """Whether all images have one shape, so that they can be written to shared memory."""
+        """Whether the view gives all images one size, so that they can be written to shared memory."""
         return "image" in self.fields and self.view is not None and self.view.shape is not None
 
     @property
-    def layout(self) -> Layout | None:
-        """How images lie in a batch, where that is known before the first one is made."""
+    def image_spec(self) -> ImageSpec | None:
+        """Shape and dtype of an image, if known in advance; None if sizes differ or a transform decides it."""
         if self.view is None or self.view.shape is None or "image" not in self.fields or self.transform is not None:
             return None
-        return Layout((3, *self.view.shape), torch.uint8)
+        return ImageSpec((3, *self.view.shape), torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Shape and dtype of one image in a batch."""
+class ImageSpec:
+    """Shape and dtype of one image in a batch, after the transform."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def bytes(self) -> int:
-        """Bytes of one image."""
+        """Size of one image in bytes."""
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
 
 class Assembler:
-    """Makes batches by a recipe."""
+    """Reads and decodes the samples of batches.
+
+    Args:
+        recipe: Options that determine the content of a batch.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.reader = Reader(recipe.shards, block=recipe.block)
 
-    def expect(self, ids: NDArray[np.int64]) -> None:
-        """Start reading what a later batch needs."""
+    def read_ahead(self, ids: NDArray[np.int64]) -> None:
+        """Start to read the samples of a later batch."""
         self.reader.read_ahead(ids)
 
-    def layout(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> Layout | None:
-        """Return how images lie in a batch, or None if the transform returns no tensors.
+    def image_spec(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> ImageSpec | None:
+        """Return the shape and dtype of images after the transform, or None if it does not return tensors.
 
-        This makes one sample, the first of these that can be read: only the transform knows what it returns.
+        The first readable sample of ``ids`` is decoded and transformed to find out.
         """
         for i in range(len(ids)):
             one = slice(i, i + 1)
             try:
                 image = self._images(self.reader.rows(ids[one]), epoch, positions[one], None)[0]
             except WdsToolsError as error:
-                if not self.recipe.replaces or not is_about_data(error):
+                if not self.recipe.replaces or not is_sample_error(error):
                     raise
                 continue
-            return Layout(tuple(image.shape), image.dtype) if isinstance(image, torch.Tensor) else None
+            return ImageSpec(tuple(image.shape), image.dtype) if isinstance(image, torch.Tensor) else None
         return None
 
     def batch(
         self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: torch.Tensor | None
     ) -> list[Any]:
-        """Return the values of each field.
+        """Return the values of each field for n samples.
 
         Args:
-            epoch: Number of the epoch.
-            positions: int64 [n], places in the canonical sequence: they choose crops and flips.
-            ids: int64 [n], samples.
-            out: [n, *layout.shape], where images go; without it they come back as a list.
+            epoch: Zero-based epoch.
+            positions: int64 [n], positions in the epoch. They determine crops and flips.
+            ids: int64 [n], sample ids.
+            out: Tensor [n, *image_spec.shape] to write images to, or None to return them.
 
         Returns:
-            One value per field: ``image`` a list of n tensors, or None when written to ``out``; ``label`` an array
-            [n]; other fields lists of n values.
+            One value per field: ``image`` is a list of n tensors, or None if written to ``out``; ``label`` is int64
+            [n]; other fields are lists of n values.
+
+        Raises:
+            SampleError: A sample cannot be decoded or lacks a field.
+            ChecksumError: Bytes have changed since they were packed.
         """
         rows = self.reader.rows(ids)
         values: list[Any] = []
@@ -146,31 +154,31 @@ class Assembler:
                 values.append(_field(rows, name))
         return values
 
-    def pieces(
+    def samples_or_errors(
         self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: torch.Tensor | None
     ) -> list[list[Any] | WdsToolsError]:
-        """Make each sample by itself: return its values, as of a batch of one, or its error."""
-        made: list[list[Any] | WdsToolsError] = []
+        """Load each sample separately. Return its values, as a batch of one sample, or its error."""
+        samples: list[list[Any] | WdsToolsError] = []
         for i in range(len(ids)):
             one = slice(i, i + 1)
             try:
-                place = None if out is None else out[one]
-                made.append(self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=place))
+                row = None if out is None else out[one]
+                samples.append(self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=row))
             except WdsToolsError as error:
-                if not is_about_data(error):
+                if not is_sample_error(error):
                     raise
-                made.append(error)
-        return made
+                samples.append(error)
+        return samples
 
     def _images(
         self, rows: Rows, epoch: int, positions: NDArray[np.int64], out: torch.Tensor | None
     ) -> list[torch.Tensor]:
         view, transform = self.recipe.view, self.recipe.transform
         regions = self._regions(rows, epoch, positions) if view else None
-        pictures = _pictures(rows, regions, self._place(len(rows), out))
+        decoded = _decode_images(rows, regions, self._pixel_buffer(len(rows), out))
         if out is not None and transform is None:
             return []
-        images = [torch.from_numpy(picture) for picture in pictures]
+        images = [torch.from_numpy(pixels) for pixels in decoded]
         if transform is None:
             return images
         return [
@@ -178,8 +186,8 @@ class Assembler:
             for i, (image, position) in enumerate(zip(images, positions.tolist(), strict=True))
         ]
 
-    def _place(self, count: int, out: torch.Tensor | None) -> Pixels | None:
-        """Return where the pixels of a batch go, uint8 [count, 3, height, width], or None if they differ in size."""
+    def _pixel_buffer(self, count: int, out: torch.Tensor | None) -> Pixels | None:
+        """Return an array for the pixels, uint8 [count, 3, height, width], or None if the images differ in size."""
         view = self.recipe.view
         if view is None or view.shape is None:
             return None
@@ -193,8 +201,8 @@ class Assembler:
         width, height = rows.gather("width"), rows.gather("height")
         unknown = np.flatnonzero((width < 1) | (height < 1))
         if len(unknown):
-            raise _placed(
-                DecodeError("the image's header could not be read when it was indexed"), rows, int(unknown[0])
+            raise _with_location(
+                DecodeError("the image header could not be read when the shard was indexed"), rows, int(unknown[0])
             )
         least_h, least_w = view.least
         small = np.flatnonzero((height < least_h) | (width < least_w))
@@ -202,7 +210,7 @@ class Assembler:
             shard, key = rows.shard_and_key(int(small[0]))
             raise OptionError(
                 f"{view} is larger than an image of {width[small[0]]}x{height[small[0]]}: "
-                "take a smaller view, or resize first (CenterCrop(size, resize=...))",
+                "use a smaller view, or resize first (CenterCrop(size, resize=...))",
                 shard=shard,
                 key=key,
             )
@@ -210,28 +218,28 @@ class Assembler:
         regions = view.regions(width, height, u)
         huge = np.flatnonzero(regions.size.prod(axis=1) > MAX_PIXELS)
         if len(huge):
-            made_height, made_width = regions.size[huge[0]].tolist()
+            new_height, new_width = regions.size[huge[0]].tolist()
             reason = (
-                f"{view} would make an image of {width[huge[0]]}x{height[huge[0]]} one of {made_width}x{made_height}; "
-                f"allowed are {MAX_PIXELS:,} pixels: leave such images out (where='width <= 100 * height and "
-                "height <= 100 * width'), or take CenterCrop(size, resize=...) or Resize((height, width))"
+                f"{view} would resize an image of {width[huge[0]]}x{height[huge[0]]} to {new_width}x{new_height}; "
+                f"allowed are {MAX_PIXELS:,} pixels: exclude such images (where='width <= 100 * height and "
+                "height <= 100 * width'), or use CenterCrop(size, resize=...) or Resize((height, width))"
             )
-            raise _placed(DecodeError(reason), rows, int(huge[0]))
+            raise _with_location(DecodeError(reason), rows, int(huge[0]))
         return regions
 
     def _transformed(
         self, image: torch.Tensor, rows: Rows, i: int, epoch: int, position: int, out: torch.Tensor | None
     ) -> Any:
-        """Run the user's transform with randomness that depends on the sample's place in the epoch alone."""
+        """Call the user's transform, with random generators seeded from the position of the sample in the epoch."""
         transform = self.recipe.transform
         assert transform is not None
         try:
-            result = _call(transform, image, key_of("transform", self.recipe.seed, epoch, position))
+            result = _call_seeded(transform, image, key_of("transform", self.recipe.seed, epoch, position))
         except BaseException as error:
             shard, key = rows.shard_and_key(i)
-            if _would_go_unseen(error):
+            if _needs_wrapping(error):
                 raise TransformError(
-                    f"transform= raised {error!r}, which would end a process or an iteration without a word: "
+                    f"transform= raised {error!r}, which would silently end a process or an iteration: "
                     "raise another exception",
                     shard=shard,
                     key=key,
@@ -254,52 +262,53 @@ class Assembler:
 
 
 def samples_of(values: list[Any], fields: tuple[str, ...], *, is_bare: bool) -> Iterator[Any]:
-    """Return the samples of a batch one by one: named tuples, or the values of the only field."""
+    """Yield the samples of a batch as named tuples, or, with ``is_bare``, as the values of the only field."""
     columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
     if is_bare:
         return iter(columns[0])
     return map(partial(make_record, fields), zip(*columns, strict=True))
 
 
-def _pictures(rows: Rows, regions: Regions | None, pixels: Pixels | None) -> list[Pixels]:
-    """Return each picture, uint8 [3, height, width], in its place in ``pixels`` if there is one."""
+def _decode_images(rows: Rows, regions: Regions | None, pixels: Pixels | None) -> list[Pixels]:
+    """Decode images to uint8 [3, height, width] each; if ``pixels`` is given, into its rows."""
     data, kinds, modes = rows.images(), rows.kinds(), rows.modes()
-    turns = rows.gather("orientation").tolist()
+    orientations = rows.gather("orientation").tolist()
     boxes: list[Any] = regions.needed().tolist() if regions else [None] * len(rows)
-    made = [False] * len(rows)
+    is_decoded = [False] * len(rows)
     if regions is not None and pixels is not None:
-        made = _made_natively(data, kinds, turns, regions, pixels)
-    pictures: list[Any] = [None] * len(rows) if pixels is None else list(pixels)
+        is_decoded = _decode_natively(data, kinds, orientations, regions, pixels)
+    images: list[Any] = [None] * len(rows) if pixels is None else list(pixels)
     for i in range(len(rows)):
-        if made[i]:
+        if is_decoded[i]:
             continue
         try:
-            cut = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=turns[i], box=boxes[i])
+            crop = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=orientations[i], box=boxes[i])
         except DecodeError as error:
-            raise _placed(error, rows, i) from error
+            raise _with_location(error, rows, i) from error
         if regions is None:
-            pictures[i] = cut.transpose(2, 0, 1).copy()
+            images[i] = crop.transpose(2, 0, 1).copy()
         else:
-            pictures[i] = render_region(cut, regions, i, boxes[i], pictures[i])
-    return pictures
+            images[i] = render_region(crop, regions, i, boxes[i], images[i])
+    return images
 
 
-def _made_natively(
-    data: list[memoryview], kinds: list[str], turns: list[int], regions: Regions, pixels: Pixels
+def _decode_natively(
+    data: list[memoryview], kinds: list[str], orientations: list[int], regions: Regions, pixels: Pixels
 ) -> list[bool]:
-    """Make what the compiled path takes, and tell which pictures those are."""
+    """Decode the images that the compiled module supports, and return which ones it decoded: bool per image."""
     if not native.is_enabled():
         return [False] * len(data)
     if set(kinds) == {"npy"}:
         return [native.copy_pixels(data, regions, pixels)] * len(data)
     upright_jpegs = [
-        piece if kind in ("jpg", "jpeg") and turn == 1 else None
-        for piece, kind, turn in zip(data, kinds, turns, strict=True)
+        encoded if kind in ("jpg", "jpeg") and orientation == 1 else None
+        for encoded, kind, orientation in zip(data, kinds, orientations, strict=True)
     ]
     return native.render_jpegs(upright_jpegs, regions, pixels)
 
 
-def _placed(error: DecodeError, rows: Rows, i: int) -> DecodeError:
+def _with_location(error: DecodeError, rows: Rows, i: int) -> DecodeError:
+    """Return the error with the shard and key of a sample."""
     shard, key = rows.shard_and_key(i)
     return DecodeError(str(error), shard=shard, key=key)
 
@@ -314,43 +323,44 @@ def _labels(rows: Rows) -> NDArray[np.int64]:
 
 
 def _field(rows: Rows, name: str) -> Any:
-    """Decode another field."""
+    """Decode a field other than ``image``, ``label`` and ``__key__``: one value per sample."""
     data = rows.field(name)
     suffix = name.rpartition(".")[2]
     if suffix in IMAGE_FIELDS and suffix not in CODECS:
-        return [_stored_image(rows, i, piece) for i, piece in enumerate(data)]
+        return [_stored_image(rows, i, encoded) for i, encoded in enumerate(data)]
     values = []
-    for i, piece in enumerate(data):
+    for i, encoded in enumerate(data):
         shard, key = rows.shard_and_key(i)
-        values.append(decode_field(name, bytes(piece), shard=shard, key=key))
+        values.append(decode_field(name, bytes(encoded), shard=shard, key=key))
     return values
 
 
 def _stored_image(rows: Rows, i: int, data: memoryview) -> Pixels | DeepPixels:
-    """Decode an image as it is stored: [channels, height, width]."""
+    """Decode an image with its stored channels and bit depth: [channels, height, width]."""
     try:
-        return decode_stored(data).transpose(2, 0, 1).copy()  # Pillow's pixels are read-only, which torch warns of
+        return decode_stored(data).transpose(2, 0, 1).copy()  # torch warns about Pillow's read-only pixels
     except DecodeError as error:
-        raise _placed(error, rows, i) from error
+        raise _with_location(error, rows, i) from error
 
 
-def _would_go_unseen(error: BaseException) -> bool:
-    """Return whether an exception must not leave the user's function as it is.
+def _needs_wrapping(error: BaseException) -> bool:
+    """Return whether an exception of the user's function must be wrapped in a TransformError.
 
-    An error of ours would be taken for damaged data. KeyboardInterrupt may be the user's Ctrl-C, but not in a worker,
-    which ignores the signal.
+    StopIteration and SystemExit would silently end an iteration or a process. A SampleError would be mistaken for
+    damaged data. KeyboardInterrupt is passed on, as it may be the user's Ctrl-C, except in a worker, which ignores that
+    signal.
     """
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     return not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration | SampleError)
 
 
-def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:
-    """Call a transform with every generator that it may use seeded, and put them back afterwards."""
+def _call_seeded(transform: Transform, image: torch.Tensor, seed: int) -> Any:
+    """Call a transform with all random generators that it may use seeded."""
     with seeded(seed):
         if not type(transform).__module__.startswith("albumentations"):
             return transform(image)
-        # Albumentations takes and returns uint8 arrays [height, width, 3], and keeps a generator of its own.
+        # Albumentations takes and returns uint8 arrays [height, width, 3], and has its own random generator.
         if hasattr(transform, "set_random_seed"):
             transform.set_random_seed(seed % 2**32)
         result = transform(image=np.ascontiguousarray(image.permute(1, 2, 0).numpy()))["image"]
@@ -361,12 +371,12 @@ def _call(transform: Transform, image: torch.Tensor, seed: int) -> Any:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the generators of random, numpy and torch; without workers they are the user's own, so restore them."""
+    """Seed the generators of random, NumPy and torch in this context, and restore their states afterwards."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed CUDA too, which a fork may not
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed CUDA, which fails after a fork
         yield
     finally:
         random.setstate(states[0])

@@ -1,7 +1,7 @@
-"""How many workers: as asked for, one per core, or (``"auto"``) as many as keep the training loop from waiting.
+"""Number of workers: as given, one per core, or (``"auto"``) as many as keep the training loop from waiting.
 
-Pure: clock times come in as numbers, a number of workers comes out. Nothing is known of the loop but how long it
-waited for each batch, which is what matters: a loop that never waits needs no further worker, however fast the machine.
+There is no input or output here: times come in as numbers, and a number of workers comes out. The only measurement is
+how long the loop waited for each batch. A loop that never waits needs no more workers, however fast the machine is.
 """
 
 from __future__ import annotations
@@ -14,184 +14,186 @@ from typing import Literal
 
 from wds_tools.options import available_cores
 
-PART = 64
-"""Samples of the smallest part: beside whole batches the main process then takes 1 to 2 us more for each, of the 700
-that decoding a photograph takes a worker."""
-LENT_SLOTS = 4  # batches that the user may hold without a copy: this one, the last one, and two to spare
+MIN_PART_SAMPLES = 64
+"""Fewest samples of a part of a batch. Parts cost the main process 1 to 2 us more per sample than whole batches;
+decoding a photograph costs a worker 700 us."""
+LENT_SLOTS = 4  # batches that the user may hold without a copy: the current one, the previous one, and two more
 NumWorkers = int | Literal["auto"] | None
 _log = logging.getLogger("wds_tools")
-_MOST_BY_DEFAULT = 16
-_HUNGRY = 0.05  # share of its time that a loop waits, above which it gets more workers
-_WORTH = 0.25  # share of the gain that perfect scaling would bring, below which more workers were of no use
-_LEAST_SECONDS = 0.5  # that are watched before anything is decided: shorter spans are mostly noise
-_REST_SECONDS = 60.0  # before another worker is tried where the last ones were of no use; then twice as long, ...
-_LEAST_BURSTS = 4  # workers in step deliver one batch each at about the same time; whole bursts are watched
+_MAX_DEFAULT_WORKERS = 16
+_MAX_WAIT_SHARE = 0.05  # if the loop waits for a larger share of its time, workers are added
+_MIN_GAIN_SHARE = 0.25  # share of the ideal speedup that added workers must bring to count as useful
+_MIN_SECONDS = 0.5  # shorter measurements are mostly noise
+_RETRY_SECONDS = 60.0  # time until another worker is tried after added workers were useless; doubles each time
+_MIN_ROUNDS = 4  # workers often deliver in step, one batch each at about the same time: only full rounds are measured
 
 
 def workers_per_rank() -> int:
-    """Return one worker per core, the cores shared among the ranks of this machine."""
+    """Return the default number of workers: one per core, with the cores shared among the ranks of this machine."""
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(_MOST_BY_DEFAULT, available_cores() // max(1, local_ranks)))
+    return max(1, min(_MAX_DEFAULT_WORKERS, available_cores() // max(1, local_ranks)))
 
 
-def parts_of(batch_size: int, num_workers: int) -> int:
-    """Return how many tasks a batch is: one per worker, so that it is early and few are in the making."""
-    return max(1, min(num_workers, batch_size // PART))
+def parts_per_batch(batch_size: int, num_workers: int) -> int:
+    """Return the number of tasks per batch: one per worker, so that a batch is ready early and few are in progress."""
+    return max(1, min(num_workers, batch_size // MIN_PART_SAMPLES))
 
 
-def ahead_of(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
-    """Return how many batches are in the making: as many samples as torch has, which counts them per worker."""
-    return max(1, -(-num_workers * prefetch_factor // parts_of(batch_size, num_workers)))
+def batches_in_progress(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
+    """Return how many batches are in progress: as many samples as in torch, which counts batches per worker."""
+    return max(1, -(-num_workers * prefetch_factor // parts_per_batch(batch_size, num_workers)))
 
 
 def slots_for(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
-    """Return the batch slots of a loader: one for each batch in the making, and those that the loop holds."""
-    return ahead_of(batch_size, num_workers, prefetch_factor) + LENT_SLOTS
+    """Return the number of batch slots of a loader: one per batch in progress, plus those that the loop holds."""
+    return batches_in_progress(batch_size, num_workers, prefetch_factor) + LENT_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Some batches in a row, as the loop received them.
+class LoopTiming:
+    """Timing of consecutive batches in the training loop.
 
     Attributes:
-        workers: That made them.
-        batches: How many.
-        seconds: That the loop spent on them, waiting and working.
-        waited: Seconds of these that it waited.
+        workers: Number of workers in that time.
+        batches: Number of batches.
+        seconds: Total time of the loop, waiting and working.
+        seconds_waited: The part of it in which the loop waited for a batch.
     """
 
     workers: int
     batches: int = 0
     seconds: float = 0.0
-    waited: float = 0.0
+    seconds_waited: float = 0.0
 
-    def and_one(self, seconds: float, waited: float) -> Span:
-        """Return the span with one more batch."""
-        return Span(self.workers, self.batches + 1, self.seconds + seconds, self.waited + waited)
+    def with_batch(self, seconds: float, seconds_waited: float) -> LoopTiming:
+        """Return the timing with one more batch."""
+        return LoopTiming(self.workers, self.batches + 1, self.seconds + seconds, self.seconds_waited + seconds_waited)
 
     @property
     def is_long_enough(self) -> bool:
-        """Whether it is whole bursts, enough of them, and not over in an instant."""
-        whole = self.batches % self.workers == 0 and self.batches >= _LEAST_BURSTS * self.workers
-        return whole and self.seconds >= _LEAST_SECONDS
+        """Whether it covers enough full rounds of all workers and enough time."""
+        full_rounds = self.batches % self.workers == 0 and self.batches >= _MIN_ROUNDS * self.workers
+        return full_rounds and self.seconds >= _MIN_SECONDS
 
     @property
-    def hunger(self) -> float:
-        """Share of the time that the loop waited."""
-        return self.waited / self.seconds
+    def wait_share(self) -> float:
+        """Share of the time in which the loop waited, 0 to 1."""
+        return self.seconds_waited / self.seconds
 
     @property
-    def rate(self) -> float:
-        """Batches per second."""
+    def batches_per_second(self) -> float:
+        """Throughput of the loop."""
         return self.batches / self.seconds
 
 
-def wanted(now: Span, most: int) -> int:
-    """Return how many workers a loop needs: as many as now, or more.
+def workers_needed(timing: LoopTiming, max_workers: int) -> int:
+    """Return how many workers a loop needs: at least the current number, and at most twice as many.
 
-    One that works for a share ``1 - hunger`` of its time needs ``workers / (1 - hunger)`` of them, if twice the workers
-    make twice the batches. Nobody knows that before it is tried: at most twice as many are taken at once.
+    If throughput is proportional to the number of workers, a loop needs ``workers / (1 - wait_share)`` of them. This is
+    an assumption, so the number is at most doubled at once.
 
     Args:
-        now: What was just seen.
-        most: Never more than these.
+        timing: The last measurement.
+        max_workers: Upper limit.
     """
-    if now.hunger <= _HUNGRY:
-        return now.workers
-    return min(most, math.ceil(now.workers / max(1 - now.hunger, 0.5)))
+    if timing.wait_share <= _MAX_WAIT_SHARE:
+        return timing.workers
+    return min(max_workers, math.ceil(timing.workers / max(1 - timing.wait_share, 0.5)))
 
 
-def paid_off(now: Span, before: Span) -> bool:
-    """Tell whether the workers that were added in between made the loop faster; if not, something else holds it up."""
-    return now.rate / before.rate - 1 >= _WORTH * (now.workers / before.workers - 1)
+def is_faster(timing: LoopTiming, previous: LoopTiming) -> bool:
+    """Return whether the workers added after ``previous`` made the loop faster; if not, something else limits it."""
+    speedup = timing.batches_per_second / previous.batches_per_second
+    return speedup - 1 >= _MIN_GAIN_SHARE * (timing.workers / previous.workers - 1)
 
 
-class Feeding:
-    """The present number of workers of a loader, which grows while its loop goes hungry.
+class Autoscaler:
+    """The current number of workers of a loader. It grows while the training loop waits, unless it is fixed.
 
-    Workers are never taken away: one too many costs memory, one too few costs training time. Where added workers have
-    not paid off, a single one is tried after a minute, then after two, four, ...: what held the loop up may have been
-    the start of training, when other ranks start and kernels are compiled.
+    Workers are never removed: one too many costs memory, one too few costs training time. If added workers did not make
+    the loop faster, a single worker is tried after one minute, then after two, four, and so on. The loop may have been
+    slow only at the start of training, when other ranks start and kernels are compiled.
 
     Args:
-        workers: To start with.
-        most: To end with at most; as many as ``workers`` for a number that does not change.
+        workers: Initial number of workers.
+        max_workers: Upper limit; equal to ``workers`` for a fixed number.
         batch_size: Samples per batch.
-        prefetch_factor: Batches in the making per worker.
+        prefetch_factor: Batches in progress per worker.
     """
 
-    def __init__(self, workers: int, *, most: int, batch_size: int, prefetch_factor: int) -> None:
+    def __init__(self, workers: int, *, max_workers: int, batch_size: int, prefetch_factor: int) -> None:
         self.workers = workers
-        self.most = most
+        self.max_workers = max_workers
         self.prefetch_factor = prefetch_factor
         self._batch_size = batch_size
-        self._before: Span | None = None  # the span before workers were last added, unless that was of no use
-        self._rest, self._rests_until = _REST_SECONDS, -math.inf
-        self._span = Span(workers)
-        self._last = 0.0  # when the loop got its last batch
-        self._unsettled = workers  # batches to come that tell nothing
+        self._previous: LoopTiming | None = None  # timing before workers were last added; None if they were useless
+        self._retry_seconds, self._retry_at = _RETRY_SECONDS, -math.inf
+        self._timing = LoopTiming(workers)
+        self._last_received = 0.0  # time at which the loop received its last batch
+        self._batches_to_skip = workers  # their waiting times do not show whether workers are missing
 
     @classmethod
-    def of(cls, num_workers: NumWorkers, *, batch_size: int, prefetch_factor: int) -> Feeding:
-        """Return what `make_loader` was asked for."""
+    def from_options(cls, num_workers: NumWorkers, *, batch_size: int, prefetch_factor: int) -> Autoscaler:
+        """Return the autoscaler for the options of `make_loader`."""
         if num_workers == "auto":
-            start, most = 1, workers_per_rank()
+            workers, max_workers = 1, workers_per_rank()
         else:
-            start = most = workers_per_rank() if num_workers is None else num_workers
+            workers = max_workers = workers_per_rank() if num_workers is None else num_workers
         _log.debug(
             "workers: %d now, at most %d (num_workers=%r, usable cores: %d, LOCAL_WORLD_SIZE: %s)",
-            *(start, most, num_workers, available_cores(), os.environ.get("LOCAL_WORLD_SIZE", "not set")),
+            *(workers, max_workers, num_workers, available_cores(), os.environ.get("LOCAL_WORLD_SIZE", "not set")),
         )
-        return cls(start, most=most, batch_size=batch_size, prefetch_factor=prefetch_factor)
+        return cls(workers, max_workers=max_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
 
     @property
     def parts(self) -> int:
-        """Tasks that a batch is divided into."""
-        return parts_of(self._batch_size, self.workers)
+        """Number of tasks per batch."""
+        return parts_per_batch(self._batch_size, self.workers)
 
     @property
-    def ahead(self) -> int:
-        """Batches in the making."""
-        return ahead_of(self._batch_size, self.workers, self.prefetch_factor)
+    def in_progress(self) -> int:
+        """Number of batches in progress."""
+        return batches_in_progress(self._batch_size, self.workers, self.prefetch_factor)
 
     @property
     def slots(self) -> int:
-        """Batch slots that there must be, with all workers that there may be."""
-        return slots_for(self._batch_size, self.most, self.prefetch_factor)
+        """Number of batch slots that the maximum number of workers requires."""
+        return slots_for(self._batch_size, self.max_workers, self.prefetch_factor)
 
-    def begin(self) -> None:
-        """Begin an epoch: nothing is in the making, so that the first batch of each worker is waited for anyhow."""
-        self._unsettled = self.workers
+    def begin_epoch(self) -> None:
+        """Start an epoch. No batch is in progress then, so the loop waits for the first batch of each worker anyway."""
+        self._batches_to_skip = self.workers
 
-    def took(self, asked: float, got: float) -> bool:
-        """Note that the loop asked for a batch and got it, in seconds of any one clock.
+    def add_batch(self, requested: float, received: float) -> bool:
+        """Record when the loop requested a batch and when it received it, in seconds of any monotonic clock.
 
         Returns:
-            Whether there are more workers from now on.
+            Whether the number of workers has grown.
         """
-        since, self._last = self._last, got
-        if self.workers == self.most or got < self._rests_until:
+        since, self._last_received = self._last_received, received
+        if self.workers == self.max_workers or received < self._retry_at:
             return False
-        if self._unsettled:
-            self._unsettled -= 1
+        if self._batches_to_skip:
+            self._batches_to_skip -= 1
             return False
-        self._span = self._span.and_one(got - since, got - asked)
-        return self._span.is_long_enough and self._decide(self._span, got)
+        self._timing = self._timing.with_batch(received - since, received - requested)
+        return self._timing.is_long_enough and self._update_workers(self._timing, received)
 
-    def _decide(self, now: Span, at: float) -> bool:
-        self.workers = self._next(now, at)
-        self._span = Span(self.workers)
-        grown = self.workers > now.workers
-        self._unsettled = self.ahead if grown else 0  # what the old workers still have, and a first one of the new
-        return grown
+    def _update_workers(self, timing: LoopTiming, time: float) -> bool:
+        self.workers = self._next_workers(timing, time)
+        self._timing = LoopTiming(self.workers)
+        has_grown = self.workers > timing.workers
+        # The batches already assigned to the old workers, and the first batch of each new worker.
+        self._batches_to_skip = self.in_progress if has_grown else 0
+        return has_grown
 
-    def _next(self, now: Span, at: float) -> int:
-        if now.hunger <= _HUNGRY:
-            return now.workers
-        if self._before and not paid_off(now, self._before):
-            self._before, self._rests_until = None, at + self._rest
-            self._rest *= 2
-            return now.workers
-        tries_again = self._before is None and self._rest > _REST_SECONDS
-        self._before = now
-        return now.workers + 1 if tries_again else wanted(now, self.most)
+    def _next_workers(self, timing: LoopTiming, time: float) -> int:
+        if timing.wait_share <= _MAX_WAIT_SHARE:
+            return timing.workers
+        if self._previous and not is_faster(timing, self._previous):
+            self._previous, self._retry_at = None, time + self._retry_seconds
+            self._retry_seconds *= 2
+            return timing.workers
+        is_retry = self._previous is None and self._retry_seconds > _RETRY_SECONDS
+        self._previous = timing
+        return timing.workers + 1 if is_retry else workers_needed(timing, self.max_workers)

@@ -1,7 +1,7 @@
-"""Unreadable samples: raise an error, or take another sample instead, within a budget.
+"""Unreadable samples: raise an error, or use another sample instead, up to a limit per epoch.
 
-A substitute is a function of the seed, the epoch and the position alone. So the steps, the order and a resumed run stay
-what they are, on any number of ranks and workers.
+The substitute depends only on the seed, the epoch and the position. So the order of samples and a resumed run are the
+same on any number of ranks and workers.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from wds_tools.order.planner import AnyOrder
 
 OnError = Literal["raise", "replace"]
 
-_MOST_ATTEMPTS = 20  # substitutes that may be unreadable in a row
+_MAX_ATTEMPTS = 20  # substitutes to try for one sample
 _log = logging.getLogger("wds_tools")
 
 
-def is_about_data(error: Exception) -> bool:
-    """Return whether an error is the fault of one stored sample, and not of the user's code or of the storage."""
+def is_sample_error(error: Exception) -> bool:
+    """Return whether one stored sample caused the error, rather than the user's code or the storage."""
     return isinstance(error, SampleError | ChecksumError) and error.key is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPolicy:
-    """What happens to an unreadable sample.
+    """Handling of unreadable samples.
 
     Attributes:
-        on_error: ``"raise"``, or ``"replace"`` it by another sample.
-        max_errors: How many may be replaced in an epoch on each rank: a number, or a fraction of its samples.
+        on_error: ``"raise"`` the error, or ``"replace"`` the sample with another one.
+        max_errors: Most samples that may be replaced per epoch on each rank: a number (int), or a fraction of the
+            samples of the rank (float).
 
     Raises:
-        OptionError: Another policy, or a number below 0.
+        OptionError: An invalid value of an attribute.
     """
 
     on_error: OnError = "raise"
@@ -61,7 +62,7 @@ class ErrorPolicy:
         return self.on_error == "replace"
 
     def budget(self, samples: int) -> int:
-        """Return how many of ``samples`` may be replaced."""
+        """Return how many of ``samples`` samples may be replaced."""
         return math.ceil(self.max_errors * samples) if isinstance(self.max_errors, float) else self.max_errors
 
 
@@ -70,11 +71,11 @@ class ReplacedSample:
     """An unreadable sample that was replaced.
 
     Attributes:
-        epoch: Number of the epoch.
-        position: Its place in the sequence of the epoch.
-        shard: Name of its shard.
-        key: Its key.
-        reason: The error.
+        epoch: Zero-based epoch.
+        position: Position in the epoch, over all ranks.
+        shard: Name of the shard.
+        key: Key of the sample.
+        reason: Type and message of the error.
     """
 
     epoch: int
@@ -85,10 +86,10 @@ class ReplacedSample:
 
 
 class ErrorLog:
-    """The replaced samples of the current epoch, each logged as a warning.
+    """The replaced samples of the current epoch. Each one is also logged as a warning.
 
     Args:
-        policy: How many there may be.
+        policy: Limit of replaced samples.
     """
 
     def __init__(self, policy: ErrorPolicy) -> None:
@@ -97,21 +98,21 @@ class ErrorLog:
         self._budget = 0
 
     def begin(self, samples: int) -> None:
-        """Start an epoch, or the rest of one, of so many samples."""
+        """Start an epoch, or the rest of a resumed one, with this number of samples."""
         self.samples = []
         self._budget = self.policy.budget(samples)
 
     def add(self, error: WdsToolsError, *, epoch: int, position: int) -> None:
-        """Note a sample that is to be replaced.
+        """Add a sample that will be replaced.
 
         Raises:
-            SampleError: There are more than the policy allows; the cause is the sample's own error.
+            SampleError: The limit is exceeded. Its cause is the error of the sample.
         """
         if len(self.samples) >= self._budget:
             raise SampleError(
                 f"{len(self.samples) + 1} unreadable samples in epoch {epoch}, and max_errors="
                 f"{self.policy.max_errors} allows {self._budget}: {error.args[0]}; check the dataset with "
-                "`wds-tools verify`, or allow more",
+                "`wds-tools verify`, or increase max_errors=",
                 shard=error.shard,
                 key=error.key,
             ) from error
@@ -120,44 +121,47 @@ class ErrorLog:
         _log.warning("sample replaced (%d of at most %d): %s", len(self.samples), self._budget, reason)
 
 
-def fill_in(
-    pieces: list[list[Any] | WdsToolsError],
-    make: Callable[[int, int], list[Any] | WdsToolsError],
+def replace_unreadable(
+    samples: list[list[Any] | WdsToolsError],
+    load: Callable[[int, int], list[Any] | WdsToolsError],
     errors: ErrorLog,
     *,
     order: AnyOrder,
     epoch: int,
     positions: NDArray[np.int64],
 ) -> list[int]:
-    """Replace unreadable samples; return their rows.
+    """Replace unreadable samples with others.
 
     Args:
-        pieces: The values of each sample, or its error; changed in place.
-        make: Makes the sample for a row from an id.
-        errors: Where they are noted.
-        order: Of the epoch.
-        epoch: Its number.
-        positions: int64 [n], place of each sample in the epoch.
+        samples: The values of each sample, or its error; changed in place.
+        load: Function of a row and a sample id that reads this sample for this row.
+        errors: Log of the replaced samples.
+        order: Order of the samples in the epoch.
+        epoch: Zero-based epoch.
+        positions: int64 [n], position of each sample in the epoch.
+
+    Returns:
+        The rows of the replaced samples.
 
     Raises:
-        SampleError: There are more than the policy allows, or their substitutes are unreadable too.
+        SampleError: The limit is exceeded, or the substitutes are unreadable too.
     """
-    rows = [row for row, piece in enumerate(pieces) if isinstance(piece, WdsToolsError)]
+    rows = [row for row, sample in enumerate(samples) if isinstance(sample, WdsToolsError)]
     for row in rows:
-        error, position = pieces[row], int(positions[row])
+        error, position = samples[row], int(positions[row])
         assert isinstance(error, WdsToolsError)
         errors.add(error, epoch=epoch, position=position)
-        tried = (make(row, sample) for sample in islice(_substitutes(order, epoch, position), _MOST_ATTEMPTS))
-        substitute = next((piece for piece in tried if isinstance(piece, list)), None)
+        ids = islice(_substitutes(order, epoch, position), _MAX_ATTEMPTS)
+        substitute = next((sample for sample in (load(row, id_) for id_ in ids) if isinstance(sample, list)), None)
         if substitute is None:
             raise error
-        pieces[row] = substitute
+        samples[row] = substitute
     return rows
 
 
 def _substitutes(order: AnyOrder, epoch: int, position: int) -> Iterator[int]:
-    """Yield the ids of samples that may take the place of the one at a position of an epoch."""
+    """Yield the ids of possible substitutes for the sample at a position of an epoch."""
     key = key_of("substitute", order.seed, epoch)
     for attempt in count():
-        draw = int(hashes(key, np.array([position * _MOST_ATTEMPTS + attempt]))[0]) % order.samples
+        draw = int(hashes(key, np.array([position * _MAX_ATTEMPTS + attempt]))[0]) % order.samples
         yield int(order.ids(epoch, draw, draw + 1)[0])

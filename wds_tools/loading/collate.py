@@ -1,7 +1,7 @@
-"""The values of samples become those of a batch: stacked where they agree, a list where they do not.
+"""Collation: values of samples are stacked if they have equal shape and type; otherwise they are a list.
 
-A worker packs what it made, as arrays: torch would send each tensor through a file descriptor of its own, and these run
-out. The training process joins the parts of a batch and makes tensors of the arrays.
+A worker stacks its values as NumPy arrays. Tensors would be sent through one file descriptor each, and these are
+limited. The training process joins the parts of a batch and converts the arrays to tensors.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Values that are containers of tensors, as of a transform that returns two crops: packed element by element.
+    """Containers of tensors, stacked element by element, for a transform that returns two crops for example.
 
     Attributes:
-        kind: Type of the containers: a tuple, a named tuple, a list, or a dictionary.
-        keys: Of dictionaries.
-        columns: Packed values, one for each element.
+        kind: Type of the containers: tuple, a named tuple, list or dict.
+        keys: Keys of the dictionaries, or None.
+        columns: Stacked values, one per element of a container.
     """
 
     kind: type
@@ -29,25 +29,33 @@ class Columns:
     columns: list[Any]
 
     def container(self, values: list[Any] | tuple[Any, ...]) -> Any:
-        """Return a container of these values, one for each column."""
+        """Return a container with one value per column."""
         if self.keys is not None:
             return dict(zip(self.keys, values, strict=True))
         return self.kind(*values) if hasattr(self.kind, "_fields") else self.kind(values)
 
 
-def packed(values: Any) -> Any:
-    """Return the values of a field, one for each sample, as they are sent to the training process.
+def stack_values(values: Any) -> Any:
+    """Stack the values of a field for sending to the training process.
 
-    >>> packed([torch.zeros(2, 3), torch.zeros(2, 3)]).shape, len(packed([torch.zeros(2, 3), torch.zeros(5, 3)]))
-    ((2, 2, 3), 2)
-    >>> packed([1, 2.5]).tolist(), packed(["a", "b"])
+    Args:
+        values: List with one value per sample; other objects are returned unchanged.
+
+    Returns:
+        An array [n, ...] (a tensor for bfloat16), `Columns`, or the list if the values cannot be stacked.
+
+    >>> stack_values([torch.zeros(2, 3), torch.zeros(2, 3)]).shape
+    (2, 2, 3)
+    >>> len(stack_values([torch.zeros(2, 3), torch.zeros(5, 3)]))
+    2
+    >>> stack_values([1, 2.5]).tolist(), stack_values(["a", "b"])
     ([1.0, 2.5], ['a', 'b'])
     """
     if not isinstance(values, list) or not values:
         return values
     values = [_as_array(value) for value in values]
     first = values[0]
-    if len({_kind(value) for value in values}) > 1:
+    if len({_stack_key(value) for value in values}) > 1:
         return values
     if isinstance(first, np.ndarray):
         return np.stack(values)
@@ -55,17 +63,17 @@ def packed(values: Any) -> Any:
         return torch.stack(values)
     if isinstance(first, int | float):
         numbers = np.array(values)
-        return values if numbers.dtype == object else numbers  # 2**70 has no dtype
-    return _columns(values) if _holds_tensors(first) else values
+        return values if numbers.dtype == object else numbers  # integers such as 2**70 have no dtype
+    return _stack_containers(values) if _holds_tensors(first) else values
 
 
-def joined(parts: list[list[Any]]) -> list[Any]:
-    """Put the fields of a batch together from those of its parts."""
-    return parts[0] if len(parts) == 1 else [_joined(values) for values in zip(*parts, strict=True)]
+def join_parts(parts: list[list[Any]]) -> list[Any]:
+    """Join the parts of a batch; each part is a list with the stacked values of each field."""
+    return parts[0] if len(parts) == 1 else [_join_values(values) for values in zip(*parts, strict=True)]
 
 
 def as_tensors(value: Any) -> Any:
-    """Return what the training loop gets for packed values."""
+    """Convert the arrays in stacked values to tensors."""
     if isinstance(value, Columns):
         return value.container([as_tensors(column) for column in value.columns])
     if isinstance(value, list):
@@ -74,7 +82,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """Return a value with each tensor in it replaced by a function of it."""
+    """Apply a function to each tensor in nested containers, and return them with the results."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if not _holds_tensors(value):
@@ -89,8 +97,8 @@ def _as_array(value: Any) -> Any:
     return value.numpy() if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16 else value
 
 
-def _kind(value: Any) -> Any:
-    """Return what must be equal in values that are packed as one."""
+def _stack_key(value: Any) -> Any:
+    """Return what must be equal in values to stack them: type, and shape and dtype or structure."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return type(value), value.shape, value.dtype
     if isinstance(value, dict):
@@ -108,34 +116,37 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, np.ndarray | torch.Tensor)
 
 
-def _columns(values: list[Any]) -> Columns:
+def _stack_containers(values: list[Any]) -> Columns:
     first = values[0]
     keys = tuple(first) if isinstance(first, dict) else None
     rows = [tuple(value.values()) for value in values] if keys is not None else values
-    return Columns(type(first), keys, [packed(list(column)) for column in zip(*rows, strict=True)])
+    return Columns(type(first), keys, [stack_values(list(column)) for column in zip(*rows, strict=True)])
 
 
-def _joined(values: tuple[Any, ...]) -> Any:
+def _join_values(values: tuple[Any, ...]) -> Any:
     first = values[0]
-    if first is None:  # in its slot
+    if first is None:  # images that are in shared memory
         return None
     if all(isinstance(value, np.ndarray) for value in values):
-        numbers = first.ndim == 1  # of any types: 1 and 2.5 are both numbers
-        if len({value.ndim if numbers else (value.shape[1:], value.dtype) for value in values}) == 1:
+        are_numbers = first.ndim == 1  # one number per sample; their dtypes may differ
+        if len({value.ndim if are_numbers else (value.shape[1:], value.dtype) for value in values}) == 1:
             return np.concatenate(values)
-    if all(isinstance(value, torch.Tensor) for value in values) and len({_kind(value[0]) for value in values}) == 1:
+    if (
+        all(isinstance(value, torch.Tensor) for value in values)
+        and len({_stack_key(value[0]) for value in values}) == 1
+    ):
         return torch.cat(values)
     if len({_structure(value) for value in values}) == 1 and isinstance(first, Columns):
-        return Columns(first.kind, first.keys, joined([value.columns for value in values]))
-    return [item for value in values for item in _items(value)]
+        return Columns(first.kind, first.keys, join_parts([value.columns for value in values]))
+    return [item for value in values for item in _unstack(value)]
 
 
 def _structure(value: Any) -> Any:
     return (value.kind, value.keys, len(value.columns)) if isinstance(value, Columns) else None
 
 
-def _items(value: Any) -> list[Any]:
-    """Return the values of the samples that were packed."""
+def _unstack(value: Any) -> list[Any]:
+    """Undo `stack_values`: return one value per sample."""
     if isinstance(value, Columns):
-        return [value.container(row) for row in zip(*map(_items, value.columns), strict=True)]
+        return [value.container(row) for row in zip(*map(_unstack, value.columns), strict=True)]
     return value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)

@@ -1,4 +1,4 @@
-"""Batches to the device: pinned slots, a side stream, and an event before a slot is used again."""
+"""Copies of batches to a device. For CUDA: pinned batch slots, a separate stream, and events to reuse the slots."""
 
 from __future__ import annotations
 
@@ -12,42 +12,49 @@ from wds_tools.loading.collate import map_tensors
 from wds_tools.loading.ring import Ring
 
 
-def find_device(device: str | int | torch.device | None) -> torch.device:
-    """Return the device that is meant; None means the CPU.
+def resolve_device(device: str | int | torch.device | None) -> torch.device:
+    """Return a torch.device; None means the CPU, and a CUDA device without index the current one.
 
     Raises:
-        DeviceError: There is no such device.
+        DeviceError: The device is not available.
     """
     if device is None:
         return torch.device("cpu")
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        raise DeviceError(f"device={device!r} is no device of torch: {error}") from error
+        raise DeviceError(f"device={device!r} is not a torch device: {error}") from error
     if found.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (found.index or 0) >= count:
             raise DeviceError(
-                f"device={str(found)!r} was asked for, but torch {torch.__version__} sees {count} CUDA devices: "
-                "use device=None for tensors in memory, or install a driver and a torch build with CUDA"
+                f"device={str(found)!r} is not available: torch {torch.__version__} sees {count} CUDA devices; "
+                "use device=None for tensors in CPU memory, or install a driver and a torch build with CUDA"
             )
         return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     return found
 
 
 class CudaCopier:
-    """Copies slots to a CUDA device on a stream of its own.
+    """Copies batches to a CUDA device on its own stream.
 
-    The ring's memory is registered as pinned, so that the copy needs neither a pinning thread nor a second copy. A
-    slot is released once the event behind its copy has passed.
+    The memory of the ring is registered with CUDA as pinned memory. The copy is then asynchronous and needs neither a
+    pinning thread nor a second copy. A slot is released when the event recorded after its copy has completed.
+
+    Args:
+        device: CUDA device.
+        ring: Batch slots, or None.
+
+    Raises:
+        DeviceError: CUDA cannot pin the memory of the ring.
     """
 
     def __init__(self, device: torch.device, ring: Ring | None) -> None:
         self._device = device
         self._ring = ring
         self._stream = torch.cuda.Stream(device)
-        self._busy: deque[tuple[torch.cuda.Event, int]] = deque()
-        self._memory = ring.pin() if ring else None
+        self._copying: deque[tuple[torch.cuda.Event, int]] = deque()
+        self._memory = ring.memory() if ring else None
         if self._memory is not None:
             status = torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)
             if int(status) != 0:
@@ -56,39 +63,43 @@ class CudaCopier:
                 )
 
     def start(self, values: list[Any], slot: int | None) -> tuple[list[Any], torch.cuda.Event]:
-        """Start copying the tensors among ``values``; the slot is released when that is done."""
+        """Start to copy the tensors in ``values``. The slot is released by `release_copied` after the copy.
+
+        Returns:
+            The values on the device, and an event that completes with the copy.
+        """
         with torch.cuda.stream(self._stream):
-            moved = [_to(value, self._device) for value in values]
+            copies = [_to(value, self._device) for value in values]
             done = torch.cuda.Event()
             done.record(self._stream)
         if slot is not None:
-            self._busy.append((done, slot))
-        return moved, done
+            self._copying.append((done, slot))
+        return copies, done
 
     def finish(self, values: list[Any], done: torch.cuda.Event) -> list[Any]:
-        """Make the consumer's stream wait for the copy, and keep the memory until that stream has used it."""
+        """Make the current stream wait for the copy, and keep the memory until that stream has used it."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(done)
         for tensor in _tensors(values):
             tensor.record_stream(current)
         return values
 
-    def reclaim(self, *, at_least_one: bool) -> None:
-        """Release the slots whose copy is done; wait for the oldest one if one is needed now."""
+    def release_copied(self, *, at_least_one: bool) -> None:
+        """Release the slots whose copy is complete; with ``at_least_one``, wait for the oldest copy."""
         assert self._ring is not None
-        while self._busy and (at_least_one or self._busy[0][0].query()):
-            done, slot = self._busy.popleft()
+        while self._copying and (at_least_one or self._copying[0][0].query()):
+            done, slot = self._copying.popleft()
             done.synchronize()
             self._ring.release(slot)
             at_least_one = False
 
     def close(self) -> None:
-        """Wait for all copies and give the pinned memory back."""
+        """Wait for all copies, and unregister the pinned memory."""
         if self._memory is None:
             return
         self._stream.synchronize()
-        while self._busy:
-            self.reclaim(at_least_one=True)
+        while self._copying:
+            self.release_copied(at_least_one=True)
         torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
         self._memory = None
 
@@ -103,6 +114,6 @@ def _tensors(values: list[Any]) -> list[torch.Tensor]:
     return flat
 
 
-def move(values: list[Any], device: torch.device) -> list[Any]:
-    """Copy the tensors among ``values`` to a device without streams."""
+def copy_to_device(values: list[Any], device: torch.device) -> list[Any]:
+    """Copy the tensors in ``values`` to a device without a separate stream."""
     return [_to(value, device) for value in values]

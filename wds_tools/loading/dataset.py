@@ -1,4 +1,4 @@
-"""`StreamingDataset`: the plan and the decoder as an ``IterableDataset``, for people who bring their own DataLoader."""
+"""`StreamingDataset`: a torch ``IterableDataset``, for use with torch's own ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from wds_tools.images.views import View
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, checked
 from wds_tools.loading.assemble import Assembler, Transform, samples_of
-from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, fill_in, is_about_data
-from wds_tools.loading.collate import joined
+from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
+from wds_tools.loading.collate import join_parts
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.options import CacheOptions
@@ -28,50 +28,69 @@ from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Tail, World
 from wds_tools.order.where import Where
 from wds_tools.reading.select import Subset, Weights
 
-_CHUNK = 16  # samples whose crops are computed together
+_CHUNK = 16  # samples that are decoded together
 
 
 class StreamingDataset(IterableDataset[Any]):
-    """Samples of a dataset in the canonical order, split over ranks and DataLoader workers.
+    """Iterable dataset for a torch ``DataLoader``: samples in the order of `make_loader`, split over ranks and workers.
 
-    Each sample is a named tuple of ``fields``: ``image`` a uint8 tensor [3, height, width] (or what ``transform``
-    returns), ``label`` an int.
+    A sample is a named tuple with one value per name in ``fields``: ``image`` is a uint8 tensor [3, height, width] (or
+    the return value of ``transform``), ``label`` an int, and other fields are decoded by their type.
 
-    With a plain ``DataLoader(dataset, batch_size=B, num_workers=W)`` and ``StreamingDataset(..., batch_size=B)``
-    the batches are those of `make_loader`. Each new iteration over the DataLoader is the next epoch. Exact resume
-    needs to know what the trainer has consumed, which a DataLoader does not tell: that is `make_loader`'s.
+    Each new iteration over the ``DataLoader`` is the next epoch. With ``StreamingDataset(..., batch_size=B)`` and
+    ``DataLoader(dataset, batch_size=B, num_workers=W)``, the batches are those of `make_loader`. Exact resume requires
+    `make_loader`, because a ``DataLoader`` does not report which batches the training loop received.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest, a brace pattern of indexed shards, or a `Mixture`.
-        batch_size: The DataLoader's, so that each worker makes whole batches; 1 deals out single samples.
-        view: What part of the picture, at what size; None keeps the whole picture.
-        shuffle: True, False, a window in samples, or a quality such as 0.95.
-        seed: Of the order, of crops and flips.
-        fields: ``image``, ``label``, ``__key__``, or any stored field. One name that is not in a list,
-            ``fields="image"``, gives its values alone, without a tuple around them.
-        transform: Function on a uint8 tensor [3, height, width], or an Albumentations transform.
-        decode: False gives what is stored, verified, as a dictionary of bytes with ``__key__`` and ``__url__``: what
-            webdataset's pipelines take, as in ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger
-            ``batch_size`` then deals out longer runs, which is faster.
-        tail: Samples that do not fill a batch on every rank: ``drop`` them, or ``pad`` with others.
-        on_error: What happens to an unreadable sample: ``"raise"`` or ``"replace"``, as for `make_loader`.
-            Replaced samples are logged by the worker.
-        max_errors: How many may be replaced in an epoch by each DataLoader worker, or which fraction.
-        where: Only samples for which this holds, as for `make_loader`.
-        subset: A fraction of them, or sample ids.
-        class_weights: How often the classes come, as for `make_loader`.
-        rank: This process's data-parallel rank. By default it is looked up whenever an iteration starts, as for
-            `make_loader`.
-        world_size: Number of ranks.
-        group: Process group or DeviceMesh whose members share the data.
-        lanes: Independent streams of blocks; by default one per machine.
-        cache_dir: Where blocks of remote shards are kept.
-        cache_bytes: About how much may be kept there.
+        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
+            `Mixture` of several datasets.
+        batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
+            distributes single samples over ranks and workers.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`. None (the
+            default) keeps the full image.
+        shuffle: Order of the samples, as in `make_loader`: False (the default), True, a window in samples (int), or a
+            quality above 0 and below 1 (float).
+        seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
+        fields: Fields of a sample: ``image``, ``label``, ``__key__``, or any stored field. With a single name that is
+            not in a list (``fields="image"``), a sample is the value itself instead of a named tuple.
+        transform: Function of one image, a uint8 tensor [3, height, width], or an Albumentations transform. Random
+            number generators are seeded from the position of the sample in the epoch.
+        decode: False yields each sample as stored, without decoding: a dictionary of bytes, plus ``__key__`` and
+            ``__url__``, with checksums verified. This is the input of webdataset pipelines, such as
+            ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger ``batch_size`` then reads longer runs of
+            samples, which is faster. ``fields`` is ignored.
+        tail: The last samples of an epoch, if they do not fill a batch on every rank: ``"drop"`` (the default) skips
+            them, ``"pad"`` fills up with other samples.
+        on_error: Handling of unreadable samples, as in `make_loader`: ``"raise"`` (the default) or ``"replace"``. The
+            worker logs each replaced sample.
+        max_errors: Most samples that each ``DataLoader`` worker may replace per epoch: a number (int), or a fraction of
+            its samples (float, default 0.01). One more raises SampleError.
+        where: Use only samples that fulfil this condition, as in `make_loader`.
+        subset: Use only some of the samples: a fraction (float) or sample ids, as in `make_loader`.
+        class_weights: How often the classes are drawn, as in `make_loader`.
+        rank: Data-parallel rank of this process; requires ``world_size``. By default it is looked up at the start of
+            each iteration, as in `make_loader`.
+        world_size: Number of data-parallel ranks.
+        group: Process group or DeviceMesh whose members share the data, instead of ``rank`` and ``world_size``.
+        lanes: Number of independent streams of blocks; by default one per machine.
+        cache_dir: Local folder for blocks of remote shards. Default: ``WDS_TOOLS_CACHE_DIR``, or ``wds_tools`` in the
+            cache folder of the user.
+        cache_bytes: Approximate limit for that folder, such as ``"20GB"`` or a number of bytes. Default:
+            ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
+
+    Attributes:
+        batch_size: As given.
+        tail: As given.
+        decode: As given.
 
     Raises:
-        NotADatasetError: There is no dataset.
-        MissingFieldError: It lacks a field.
-        OptionError: An option that cannot be.
+        NotADatasetError: There is no packed dataset at ``dataset``.
+        MissingFieldError: The dataset lacks a field. The message lists the fields that it has.
+        OptionError: An invalid option.
+        TypeError: An unknown argument. The message names the argument to use instead.
+
+    Warns:
+        UserWarning: The ``DataLoader`` has another batch size (at the first iteration).
 
     Example::
 
@@ -106,13 +125,16 @@ class StreamingDataset(IterableDataset[Any]):
         cache_bytes: int | str | None = None,
     ) -> None:
         if tail == "mask":
-            raise OptionError("tail='mask' is make_loader's: a sample has no place to say that it is padding")
+            raise OptionError("tail='mask' requires make_loader: a single sample has no field to mark it as padding")
         if not decode and (view is not None or transform is not None):
-            raise OptionError("decode=False gives bytes: leave view= and transform= to what comes behind")
+            raise OptionError(
+                "decode=False yields undecoded bytes: remove view= and transform=, and apply them after decoding"
+            )
         errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
         if errors.replaces and not decode:
             raise OptionError(
-                "decode=False gives bytes, whose damage nobody sees here: on_error='replace' needs pictures"
+                "decode=False yields undecoded bytes, so unreadable images are not detected: on_error='replace' "
+                "requires decode=True"
             )
         request = Request(
             batch_size=batch_size,
@@ -135,16 +157,16 @@ class StreamingDataset(IterableDataset[Any]):
         self.tail = tail
         self.decode = decode
         check_plan(self._plan(0))
-        # Shared with the workers: the next epoch, the running one, and which round of the DataLoader that is.
+        # Shared with the workers: next epoch, current epoch, and the token (two numbers) of the current iteration.
         self._shared = torch.tensor([0, -1, -1, -1], dtype=torch.int64).share_memory_()
         self._is_advised = torch.zeros((), dtype=torch.bool).share_memory_()
-        self._lock = torch.multiprocessing.get_context("spawn").Lock()  # the one kind that any worker can share
-        self._rounds = 0
+        self._lock = torch.multiprocessing.get_context("spawn").Lock()  # works with every start method of the workers
+        self._iterations = 0
         self._assembler: Assembler | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names by number."""
+        """Class names; the index of a name is its label."""
         return self._opened.shards.manifest.classes
 
     def __repr__(self) -> str:
@@ -155,18 +177,18 @@ class StreamingDataset(IterableDataset[Any]):
         )
 
     def __len__(self) -> int:
-        """Return this rank's samples in an epoch."""
+        """Return the number of samples per epoch on this rank."""
         return len(self._plan(0)) * self.batch_size
 
     @checked()
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch``."""
+        """Make the next iteration start epoch ``epoch`` (zero-based)."""
         with self._lock:
             self._shared[0] = epoch
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker that is not forked knows nothing of torch.distributed, so what was found here goes with it.
-        self._check_split_once(self._opened.ranks.find().world)
+        # torch.distributed is not initialized in a worker that is not forked, so it gets the rank from here.
+        self._check_not_split_twice(self._opened.ranks.find().world)
         opened = dataclasses.replace(self._opened, ranks=self._opened.ranks.for_worker())
         return {**self.__dict__, "_opened": opened, "_assembler": None}
 
@@ -174,10 +196,10 @@ class StreamingDataset(IterableDataset[Any]):
         info = get_worker_info()
         worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
         plan = self._plan(self._next_epoch(info))
-        self._check_split_once(plan.world)
+        self._check_not_split_twice(plan.world)
         if self.decode and worker == 0 and not self._is_advised:
             self._is_advised.fill_(True)
-            advice.about_batch_sizes(self.batch_size, advice.batch_size_of_reader())
+            advice.warn_of_batch_sizes(self.batch_size, advice.batch_size_of_dataloader())
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._errors.begin(len(plan) * self.batch_size // num_workers)
         for number in range(worker, len(plan), num_workers):
@@ -201,28 +223,28 @@ class StreamingDataset(IterableDataset[Any]):
         opened = self._opened
         return EpochPlan(opened.order, Cursor(epoch, 0), opened.ranks.find().world, self.batch_size, self.tail)
 
-    def _check_split_once(self, world: World) -> None:
-        """Refuse to be read by a DataLoader that Accelerate splits over the processes once more.
+    def _check_not_split_twice(self, world: World) -> None:
+        """Raise OptionError if Accelerate would split the samples of each rank over the ranks a second time.
 
-        Each process would get only a part of its part, and nobody would read the rest.
+        Each process would then get only a part of its share, and the rest would not be read at all.
         """
         if world.world_size > 1 and _accelerate_splits(self):
             raise OptionError(
-                f"this dataset gives each of {world.world_size} processes its part, and Accelerate's prepare() divides "
-                "that part once more, so that samples are lost: leave the DataLoader out of prepare(), use make_loader "
-                "instead of a DataLoader, or pass rank=0, world_size=1 so that only Accelerate divides it"
+                f"this dataset is already split over {world.world_size} processes, and Accelerate's prepare() splits "
+                "it a second time, so that samples are lost: do not pass the DataLoader to prepare(), use make_loader "
+                "instead of a DataLoader, or pass rank=0, world_size=1 so that only Accelerate splits the dataset"
             )
 
     def _next_epoch(self, info: Any) -> int:
-        """Return the epoch that starts now: the workers of one round of the DataLoader agree on it.
+        """Return the epoch of the iteration that starts now, the same in all workers of the DataLoader.
 
-        All workers of a round know the DataLoader's seed of that round, and how often they have been asked to
-        iterate; the first one with a new pair moves the epoch on. A worker that is late, even until after
-        `set_epoch`, joins the round that the others began.
+        The token of an iteration is the seed that the DataLoader draws for it, and the number of iterations that the
+        worker has started. All workers of an iteration have the same token. The first worker with a new token advances
+        the epoch. A late worker, even one that starts after `set_epoch`, joins the iteration of its token.
         """
-        self._rounds += 1
+        self._iterations += 1
         base = info.seed - info.id if info else 0
-        token = torch.tensor([base, self._rounds], dtype=torch.int64)
+        token = torch.tensor([base, self._iterations], dtype=torch.int64)
         with self._lock:
             if not torch.equal(self._shared[2:], token):
                 self._shared[1] = self._shared[0]
@@ -240,33 +262,36 @@ def values_of(
     positions: NDArray[np.int64],
     ids: NDArray[np.int64],
 ) -> list[Any]:
-    """Return the values of each field of some samples, with substitutes for unreadable ones.
+    """Return the values of each field for n samples, with substitutes for unreadable samples.
 
     Args:
-        assembler: Makes the samples.
-        errors: Where unreadable ones are noted.
-        order: Of the epoch.
-        epoch: Its number.
-        positions: int64 [n], places in the order.
-        ids: int64 [n], samples.
+        assembler: Reads and decodes the samples.
+        errors: Log of the unreadable samples.
+        order: Order of the samples in the epoch.
+        epoch: Zero-based epoch.
+        positions: int64 [n], positions in the epoch.
+        ids: int64 [n], sample ids.
+
+    Returns:
+        One value per field, as returned by `Assembler.batch`.
     """
     try:
         return assembler.batch(epoch=epoch, positions=positions, ids=ids, out=None)
     except WdsToolsError as error:
-        if not errors.policy.replaces or not is_about_data(error):
+        if not errors.policy.replaces or not is_sample_error(error):
             raise
 
-    def make(row: int, sample: int) -> list[Any] | WdsToolsError:
+    def load(row: int, sample: int) -> list[Any] | WdsToolsError:
         one = positions[row : row + 1]
-        return assembler.pieces(epoch=epoch, positions=one, ids=np.array([sample]), out=None)[0]
+        return assembler.samples_or_errors(epoch=epoch, positions=one, ids=np.array([sample]), out=None)[0]
 
-    pieces = assembler.pieces(epoch=epoch, positions=positions, ids=ids, out=None)
-    fill_in(pieces, make, errors, order=order, epoch=epoch, positions=positions)
-    return joined([piece for piece in pieces if isinstance(piece, list)])
+    samples = assembler.samples_or_errors(epoch=epoch, positions=positions, ids=ids, out=None)
+    replace_unreadable(samples, load, errors, order=order, epoch=epoch, positions=positions)
+    return join_parts([values for values in samples if isinstance(values, list)])
 
 
 def _accelerate_splits(dataset: StreamingDataset) -> bool:
-    """Tell whether the DataLoader that reads a dataset now is one that Accelerate prepared for several processes."""
+    """Return whether the DataLoader that reads this dataset was prepared by Accelerate for several processes."""
     accelerate = sys.modules.get("accelerate.data_loader")
     if accelerate is None:
         return False

@@ -1,4 +1,4 @@
-"""The loader's witness: it adds up what is delivered, and compares it over all ranks when the epoch is over."""
+"""Delivery check of a loader: sums over the delivered samples, compared over all ranks at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import ProofError
-from wds_tools.loading.ranks import Board, RankOptions
+from wds_tools.loading.ranks import RankOptions, ReportExchange
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import EpochPlan, Step, Tail, World
 from wds_tools.order.tally import EpochProof, Report, Tally, tally
 
 
 @dataclass(slots=True)
-class _Account:
-    """Of one run through an epoch, or the rest of one."""
+class _EpochRecord:
+    """What was delivered in one run through an epoch, or through the rest of a resumed epoch."""
 
     plan: EpochPlan
-    occasion: str
-    mine: Tally = field(default_factory=Tally)
-    replaced: Tally = field(default_factory=Tally)
-    whole: Tally = field(default_factory=Tally)  # of all ranks, by the steps of the plan
+    run_id: str
+    delivered: Tally = field(default_factory=Tally)  # by this rank
+    replaced: Tally = field(default_factory=Tally)  # unreadable samples of this rank
+    planned: Tally = field(default_factory=Tally)  # over all ranks, from the steps of the plan
     steps: int = 0
 
     @property
@@ -33,14 +33,14 @@ class _Account:
     @property
     def report(self) -> Report:
         world = self.plan.world
-        return Report(world.rank, world.world_size, self.mine, self.replaced)
+        return Report(world.rank, world.world_size, self.delivered, self.replaced)
 
     def proof(self, reports: tuple[Report | None, ...]) -> EpochProof:
         plan = self.plan
         expected = plan.expected() if self.finished and None not in reports else None
         return EpochProof(
             epoch=plan.cursor.epoch,
-            expected=expected or self.whole,
+            expected=expected or self.planned,
             reports=reports,
             finished=self.finished,
             from_position=plan.cursor.position,
@@ -49,74 +49,81 @@ class _Account:
         )
 
 
-class Witness:
-    """Keeps the sums of one loader.
+class DeliveryCheck:
+    """Adds up what a loader delivers, and compares the sums over all ranks.
 
     Args:
-        ranks: How this process finds its rank.
-        batch_size: Of the loader; with the tail and the order it tells loaders apart.
-        tail: Of the loader.
+        ranks: How to find the rank of this process.
+        batch_size: Batch size of the loader. Together with the tail and the order it identifies the loader.
+        tail: Tail option of the loader.
     """
 
     def __init__(self, ranks: RankOptions, *, batch_size: int, tail: Tail) -> None:
         self._ranks = ranks
-        self._about = (batch_size, tail)
-        self._board: Board | None = None
-        self._times: Counter[str] = Counter()
-        self._account: _Account | None = None
-        self._finished: _Account | None = None
+        self._loader_options = (batch_size, tail)
+        self._exchange: ReportExchange | None = None
+        self._runs: Counter[str] = Counter()  # runs by start position
+        self._current: _EpochRecord | None = None
+        self._finished: _EpochRecord | None = None
 
     def begin(self, plan: EpochPlan) -> None:
-        """Start an account."""
-        if self._board is None:
-            self._board = Board(f"{key_of('loader', plan.order.fingerprint, plan.order.seed, *self._about):016x}")
-        place = f"{plan.cursor.epoch}/{plan.cursor.position}"
-        self._times[place] += 1
-        self._account = _Account(plan, f"{place}/{self._times[place]}")
+        """Start to record an epoch, or the rest of a resumed epoch."""
+        if self._exchange is None:
+            order = plan.order
+            loader_key = key_of("loader", order.fingerprint, order.seed, *self._loader_options)
+            self._exchange = ReportExchange(f"{loader_key:016x}")
+        start = f"{plan.cursor.epoch}/{plan.cursor.position}"
+        self._runs[start] += 1
+        self._current = _EpochRecord(plan, f"{start}/{self._runs[start]}")
 
-    def saw(self, step: Step, replaced: NDArray[np.bool_]) -> None:
-        """Count a batch that was handed over; with the last one, tell the others.
+    def add(self, step: Step, replaced: NDArray[np.bool_]) -> None:
+        """Add a delivered batch. After the last batch, publish the report of this rank.
 
         Args:
-            step: The batch.
-            replaced: bool [batch], the samples that others took the place of.
+            step: The step of the batch.
+            replaced: bool [batch], True for samples that were replaced with others.
 
         Raises:
-            ProofError: All ranks have told, and what they delivered is not the epoch.
+            ProofError: All ranks have finished the epoch, and together they did not deliver each sample once.
         """
-        account, board = self._account, self._board
-        assert account is not None
-        assert board is not None
-        account.mine += tally(step.ids[step.valid & ~replaced])
-        account.replaced += tally(step.ids[step.valid & replaced])
-        account.whole += step.global_tally
-        account.steps += 1
-        if not account.finished:
+        record, exchange = self._current, self._exchange
+        assert record is not None
+        assert exchange is not None
+        record.delivered += tally(step.ids[step.valid & ~replaced])
+        record.replaced += tally(step.ids[step.valid & replaced])
+        record.planned += step.global_tally
+        record.steps += 1
+        if not record.finished:
             return
-        self._finished = account
-        if board.post(self._ranks.find(), account.occasion, account.report):
+        self._finished = record
+        if exchange.publish(self._ranks.find(), record.run_id, record.report):
             proof = self.proof(timeout_seconds=60)
             if not proof.ok:
                 raise ProofError(str(proof))
 
     def proof(self, *, timeout_seconds: float) -> EpochProof:
-        """Return the proof of the last epoch that was finished, or what is known of the first one."""
-        account = self._finished or self._account
-        if account is None or self._board is None:
-            raise ProofError("nothing has been delivered yet: take an epoch from the loader first")
-        if not account.finished:
-            return account.proof((account.report,))
-        # The ranks are looked up again: if a process group was created in the meantime, its members are asked.
+        """Return the proof of the last finished epoch; if none is finished, what is known of the current one.
+
+        Raises:
+            ProofError: No batch has been delivered yet, a rank did not finish in time, or the rank has changed.
+        """
+        record = self._finished or self._current
+        if record is None or self._exchange is None:
+            raise ProofError("nothing has been delivered yet: iterate over the loader first")
+        if not record.finished:
+            return record.proof((record.report,))
+        # The rank is looked up again, because a process group may have been created in the meantime.
         ranks = self._ranks.find()
-        _check_unchanged(account.plan.world, ranks.world)
-        return account.proof(self._board.read(ranks, account.occasion, account.report, timeout_seconds=timeout_seconds))
+        _check_same_rank(record.plan.world, ranks.world)
+        reports = self._exchange.collect(ranks, record.run_id, record.report, timeout_seconds=timeout_seconds)
+        return record.proof(reports)
 
 
-def _check_unchanged(then: World, now: World) -> None:
-    """Refuse to prove an epoch that was not read as the rank that this process turned out to be."""
+def _check_same_rank(then: World, now: World) -> None:
+    """Raise ProofError if this process now has another rank than when it read the epoch."""
     if then != now:
         raise ProofError(
             f"the epoch was read as rank {then.rank} of {then.world_size}, but this process is rank {now.rank} of "
-            f"{now.world_size}: other processes may have read the same samples. Start an epoch only when the process "
-            "group exists"
+            f"{now.world_size}: other processes may have read the same samples. Create the process group before the "
+            "first batch of an epoch"
         )

@@ -1,4 +1,4 @@
-"""The last step of a batch, in the training process: `batch_transform`, and the named tuple that the loop gets."""
+"""The last step of a batch, in the training process: `batch_transform`, and the named tuple for the training loop."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import torch
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import make_record, record_type
 from wds_tools.loading.assemble import seeded
-from wds_tools.loading.collate import as_tensors, packed
+from wds_tools.loading.collate import as_tensors, stack_values
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
 
 BatchTransform = Callable[..., Any]
 
 
-class PlacedSamples(list[Any]):
-    """Samples of a batch.
+class PositionedSamples(list[Any]):
+    """The samples of a batch, with the position of the batch.
 
     Args:
-        samples: In order.
-        place: Epoch, and position of the first sample in the canonical sequence: random numbers depend on it.
+        samples: The samples in order.
+        start: Epoch, and position of the first sample in the epoch. They determine random numbers.
     """
 
-    def __init__(self, samples: Iterable[Any], place: tuple[int, int]) -> None:
+    def __init__(self, samples: Iterable[Any], start: tuple[int, int]) -> None:
         super().__init__(samples)
-        self.place = place
+        self.start = start
 
 
 class Handover:
-    """Turns the values of a batch into what the training loop gets.
+    """Turns the values of a batch into the object that the training loop receives.
 
     Args:
-        fields: What a sample is made of.
-        is_bare: There is one field, and its value comes without a tuple.
-        tail: With ``"mask"`` there is another value, ``valid``.
+        fields: Names of the fields of a sample.
+        is_bare: Whether a batch is the value of the only field, without a named tuple.
+        tail: With ``"mask"``, a batch also has the field ``valid``.
         batch_transform: The user's function; `make_loader` documents it.
-        seed: Of its random numbers.
+        seed: Seed of its random numbers.
 
     Raises:
-        OptionError: The function takes something else than there is.
+        OptionError: The arguments of the function do not fit the fields, or a field name is invalid.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Handover:
         seed: int,
     ) -> None:
         self._fields = (*fields, "valid") if tail == "mask" else fields
-        record_type(self._fields)  # an error about their names comes here, not with the first batch
+        record_type(self._fields)  # raises an error for invalid names now, not at the first batch
         self._is_bare = is_bare and tail != "mask"
         self._batch_transform = batch_transform
         self._takes_all = batch_transform is not None and takes_whole_batch(batch_transform)
@@ -63,32 +63,32 @@ class Handover:
         if batch_transform is not None:
             self._check_arguments(batch_transform)
 
-    def batch(self, values: list[Any], place: tuple[int, int]) -> Any:
-        """Return the batch of these values, one for each field, on the device.
+    def batch(self, values: list[Any], start: tuple[int, int]) -> Any:
+        """Return the batch for the training loop.
 
         Args:
-            values: One for each field.
-            place: Epoch of the batch, and position of its first sample in the canonical sequence.
+            values: One value per field, on the device.
+            start: Epoch, and position of the first sample in the epoch.
         """
         if self._batch_transform is not None:
-            with seeded(key_of("batch_transform", self._seed, *place)):
-                made = self._transformed(self._batch_transform, values)
-            if isinstance(made, Mapping):
-                return made
-            values = made
+            with seeded(key_of("batch_transform", self._seed, *start)):
+                result = self._transformed(self._batch_transform, values)
+            if isinstance(result, Mapping):
+                return result
+            values = result
         return values[0] if self._is_bare else make_record(self._fields, values)
 
     def collate(self, samples: list[Any]) -> Any:
-        """Return the batch of these samples, as a ``collate_fn`` does."""
+        """Return the batch for a list of samples: the ``collate_fn`` of a ``DataLoader``."""
         columns = [samples] if self._is_bare else [list(column) for column in zip(*samples, strict=True)]
-        place = samples.place if isinstance(samples, PlacedSamples) else (0, 0)
-        return self.batch([as_tensors(packed(column)) for column in columns], place)
+        start = samples.start if isinstance(samples, PositionedSamples) else (0, 0)
+        return self.batch([as_tensors(stack_values(column)) for column in columns], start)
 
     def _transformed(self, function: BatchTransform, values: list[Any]) -> list[Any] | Mapping[str, Any]:
-        """Return the values that are left, or the batch itself if the function has made a dictionary."""
+        """Return one value per field, or the dictionary if the function returned one."""
         if not self._takes_all:
-            place = self._fields.index("image")
-            return [*values[:place], function(values[place]), *values[place + 1 :]]
+            i = self._fields.index("image")
+            return [*values[:i], function(values[i]), *values[i + 1 :]]
         result = function(*values)
         if isinstance(result, Mapping):
             return result
@@ -107,20 +107,20 @@ class Handover:
             if "image" not in self._fields:
                 raise OptionError(
                     f"batch_transform= takes one argument, the images, but fields= has only {', '.join(self._fields)}: "
-                    "add 'image', or give a function of all values"
+                    "add 'image', or pass a function of all fields"
                 )
             return
         try:
-            inspect.signature(_called(function)).bind(*self._fields)
+            inspect.signature(_function_with_signature(function)).bind(*self._fields)
         except TypeError as error:
             raise OptionError(
                 f"batch_transform= cannot take the {len(self._fields)} values of a batch, {', '.join(self._fields)}: "
-                f"{error}; it takes either the images alone or all of these"
+                f"{error}; it must take either the images only, or all of these"
             ) from error
 
 
 def takes_whole_batch(function: BatchTransform) -> bool:
-    """Return whether a function is given all values of a batch, and not the images alone.
+    """Return whether a function is called with the values of all fields, and not with the images only.
 
     >>> takes_whole_batch(lambda images: images), takes_whole_batch(lambda images, labels: (images, labels))
     (False, True)
@@ -128,20 +128,23 @@ def takes_whole_batch(function: BatchTransform) -> bool:
     if _mixes_labels(function):
         return True
     try:
-        parameters = inspect.signature(_called(function)).parameters.values()
+        parameters = inspect.signature(_function_with_signature(function)).parameters.values()
     except (TypeError, ValueError):  # a function written in C
         return False
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in by_position and one.default is one.empty for one in parameters) > 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is one.empty for one in parameters) > 1
 
 
-def _called(function: BatchTransform) -> BatchTransform:
-    """Return what has the signature: a module's ``__call__`` takes anything."""
+def _function_with_signature(function: BatchTransform) -> BatchTransform:
+    """Return the function whose signature counts: ``forward`` of a torch module, as its ``__call__`` takes anything."""
     return function.forward if isinstance(function, torch.nn.Module) else function
 
 
 def _mixes_labels(transform: Any) -> bool:
-    """Return whether this is CutMix or MixUp of torchvision, or contains one; all its transforms take ``*inputs``."""
+    """Return whether this is CutMix or MixUp of torchvision, or contains one.
+
+    The signature does not show it, because all transforms of torchvision take ``*inputs``.
+    """
     kinds = [kind for kind in type(transform).__mro__ if kind.__module__.startswith("torchvision.")]
     if any(kind.__name__ in ("CutMix", "MixUp") for kind in kinds):
         return True

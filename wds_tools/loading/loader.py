@@ -1,4 +1,4 @@
-"""`make_loader`: the one call that a training loop needs."""
+"""`make_loader` and `Loader`: batches of a packed dataset for a training loop."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wds_tools.images.views import View
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.assemble import Transform
-from wds_tools.loading.autoscale import Feeding, NumWorkers
+from wds_tools.loading.autoscale import Autoscaler, NumWorkers
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, ReplacedSample
-from wds_tools.loading.bridge import RankSampler, Samples, StepSampler
-from wds_tools.loading.cuda import find_device
-from wds_tools.loading.delivery_check import Witness
+from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
+from wds_tools.loading.cuda import resolve_device
+from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import BatchTransform, Handover
-from wds_tools.loading.pipeline import Made, Pipeline, PipelineOptions
+from wds_tools.loading.pipeline import FinishedBatch, Pipeline, PipelineOptions
 from wds_tools.loading.ranks import Group, RankOptions
-from wds_tools.loading.request import Opened, Request, open_dataset
+from wds_tools.loading.request import OpenedDataset, Request, open_dataset
 from wds_tools.loading.workers import STALL_SECONDS
 from wds_tools.options import CacheOptions
 from wds_tools.order.mixture import Mixture
@@ -34,26 +34,37 @@ from wds_tools.reading.select import Subset, Weights
 
 
 class Loader:
-    """Batches of a dataset, made by worker processes; see `make_loader`, which builds it.
+    """Iterable over the batches of a dataset. `make_loader` creates it and documents the batches.
 
-    Each ``iter(loader)`` is the next epoch, which begins with its first batch; a loader has one iterator at a time. It
-    is not a ``DataLoader``, so Accelerate's ``prepare`` leaves it alone.
+    Each ``iter(loader)`` is the next epoch. The epoch starts when its first batch is requested. A loader has one active
+    iterator; a new one ends the previous one. Workers start with the first batch and stay until `close`, or until the
+    loader is deleted. A loader is also a context manager that closes itself.
+
+    Iteration raises ChecksumError, DecodeError or another SampleError for unreadable samples, StoreError if remote
+    storage fails, WorkerError if a worker dies or stalls, TransformError or your own exception if ``transform=`` fails,
+    ProofError if the ranks together did not deliver each sample once, and LoaderError if the loader is closed meanwhile
+    or used in a forked process. After an error, ``iter(loader)`` works again.
+
+    A loader is not a torch ``DataLoader``, so ``prepare`` of Accelerate does not change it. The attributes ``dataset``,
+    ``sampler``, ``batch_sampler`` and ``collate_fn`` exist for libraries that read them: a ``DataLoader`` created from
+    these four makes the same batches.
 
     Attributes:
-        batch_size: Samples per batch of this rank.
-        device: Where the tensors of a batch are.
-        dataset: Its samples: ``len(loader.dataset)`` is their number over all ranks, ``loader.dataset[0]`` the first.
-        sampler: The samples of this rank, in order: a ``DistributedSampler``, whose ``set_epoch`` sets the loader's.
-        batch_sampler: The same, batch by batch.
-        collate_fn: Makes a batch of samples: a ``DataLoader`` of these four makes the batches of the loader.
+        batch_size: Samples per batch on this rank.
+        device: torch.device of the tensors of a batch.
+        dataset: Map-style dataset of the samples of an epoch over all ranks, in stored order.
+        sampler: The samples of this rank in the order of the epoch, as a ``DistributedSampler``. Its ``set_epoch`` also
+            sets the epoch of the loader.
+        batch_sampler: The same samples in batches.
+        collate_fn: Turns a list of samples into a batch.
     """
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedDataset,
         *,
         tail: Tail,
-        feeding: Feeding,
+        autoscaler: Autoscaler,
         options: PipelineOptions,
         batch_transform: BatchTransform | None,
         errors: ErrorPolicy,
@@ -61,7 +72,7 @@ class Loader:
         self.batch_size = options.batch_size
         self.device = options.device
         self._opened = opened
-        self._feeding = feeding
+        self._autoscaler = autoscaler
         self._options = options
         self._errors = ErrorLog(errors)
         self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail)
@@ -73,12 +84,12 @@ class Loader:
             seed=opened.recipe.seed,
         )
         self._pipeline: Pipeline | None = None
-        self._closings = 0  # another thread may close the loader at any time, while it starts workers too
-        self._witness = Witness(opened.ranks, batch_size=options.batch_size, tail=tail)
-        # What other libraries read from a DataLoader. Attributes, because Ray Train copies __dict__.
-        self.dataset = Samples(opened, errors=errors, has_valid=tail == "mask")
+        self._close_count = 0  # to notice that another thread closed the loader while workers were started
+        self._delivery_check = DeliveryCheck(opened.ranks, batch_size=options.batch_size, tail=tail)
+        # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.
+        self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
-        self.batch_sampler = StepSampler(self.sampler, options.batch_size)
+        self.batch_sampler = RankBatchSampler(self.sampler, options.batch_size)
         self.collate_fn = self._handover.collate
 
     def __repr__(self) -> str:
@@ -89,32 +100,32 @@ class Loader:
         )
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, the same on every rank."""
+        """Return the number of batches of a full epoch, the same on every rank."""
         return len(self._epochs)
 
     @property
     def num_workers(self) -> int:
-        """Workers that make batches now; with ``num_workers="auto"`` it grows until the loop does not wait."""
-        return self._feeding.workers
+        """Current number of worker processes. With ``num_workers="auto"`` it grows while the training loop waits."""
+        return self._autoscaler.workers
 
     @property
     def prefetch_factor(self) -> int | None:
-        """Batches in the making per worker; None without workers, as for torch's DataLoader."""
-        return self._feeding.prefetch_factor if self.num_workers else None
+        """Batches in progress per worker; None without workers, as in torch's DataLoader."""
+        return self._autoscaler.prefetch_factor if self.num_workers else None
 
     @property
     def samples(self) -> int:
-        """Samples of an epoch, over all ranks; with ``tail="drop"`` the last ones may be left out."""
+        """Samples per epoch over all ranks. With ``tail="drop"``, samples that do not fill a step are included here."""
         return self._epochs.samples
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names by number."""
+        """Class names; the index of a name is its label."""
         return self._opened.shards.manifest.classes
 
     @property
     def class_factors(self) -> dict[str, float]:
-        """How often a sample of each class comes in an epoch, on average: 1.0 without ``class_weights=``."""
+        """Average number of times per epoch that a sample of each class is drawn; 1.0 without ``class_weights=``."""
         selection = self._opened.order.selection
         if selection is None or selection.balance is None:
             return dict.fromkeys(self.classes, 1.0)
@@ -123,82 +134,97 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the last batch, or the one that comes next."""
+        """Epoch of the last batch, or the next epoch if that batch ended its epoch; zero-based."""
         return self._epochs.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where training stands: all batches that the loop has received count, prefetched ones do not."""
+        """Return the position in the epoch, as plain values for JSON or a checkpoint.
+
+        It counts the batches that the training loop received, without prefetched ones. The state is the same on all
+        ranks that received equally many batches.
+
+        Raises:
+            ResumeError: A torch ``DataLoader`` reads this epoch through ``sampler``, so the position is unknown.
+        """
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool = False) -> None:
-        """Go on where a state was taken; the number of workers, ranks and the batch size may have changed.
+        """Continue from a saved state with the next sample.
 
-        A dataset that has only grown since then is recognised: the epoch ends as it would have, and the new samples
-        come with the next one.
+        The number of workers and ranks and the batch size may differ from those of the saved run. If shards were only
+        appended to the dataset since then, the epoch of the state ends without the new samples, and the next epoch
+        includes them.
 
         Args:
-            state: What `state_dict` returned.
-            force: Take over epoch and position even if the dataset, selection or seed is another.
+            state: Return value of `state_dict`.
+            force: Use the epoch and position of the state even if the dataset, selection or seed differs.
 
         Raises:
-            ResumeError: The state belongs to another dataset, selection or seed; both values are named.
+            ResumeError: The state belongs to another dataset, selection or seed. The message contains both values.
         """
         self._epochs.load_state_dict(state, force=force)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
-        """Tell whether the last epoch delivered each sample once, over all ranks: ``print(loader.epoch_proof())``.
+        """Check whether the last finished epoch delivered each sample once over all ranks.
 
-        The sums are always kept. Where torch.distributed runs, the rank that ends an epoch last also compares them by
-        itself, and raises ProofError if they are wrong.
+        ``print(loader.epoch_proof())`` prints the result as text; ``.ok`` is True, False, or None if it is not known.
+        With torch.distributed, the loader also does this check by itself: the last rank to finish an epoch raises
+        ProofError if samples are missing or repeated.
 
         Args:
-            timeout_seconds: How long to wait for other ranks to finish the epoch.
+            timeout_seconds: How long to wait for other ranks to finish the epoch, in seconds.
 
         Raises:
-            ProofError: A rank has not finished in time.
+            ProofError: No batch has been delivered yet, a rank did not finish in time, or this process had another rank
+                when the epoch was read.
         """
-        return self._witness.proof(timeout_seconds=timeout_seconds)
+        return self._delivery_check.proof(timeout_seconds=timeout_seconds)
 
     @checked()
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch``; a position inside that epoch, as after a resume, is kept."""
+        """Make the next iteration start epoch ``epoch`` (zero-based).
+
+        If a loaded state is inside that epoch, the iteration continues from the position of the state.
+        """
         self._epochs.set_epoch(epoch)
 
     @property
     def errors(self) -> list[ReplacedSample]:
-        """Unreadable samples of the current or last epoch that were replaced (``on_error="replace"``)."""
+        """Unreadable samples that were replaced in the current or last epoch (``on_error="replace"``)."""
         return list(self._errors.samples)
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator: the epoch begins when its first batch is asked for. An iterator from which nothing is taken, such
-        # as one that Lightning makes when it resumes, leaves the loader as it was.
+        # A generator, so that an iterator that is never advanced does not change the loader. Lightning creates such an
+        # iterator when it resumes.
         self._check_process()
         self._epochs.stop()
-        closings = self._closings
-        pipeline = self._ready()
-        if self._closings != closings:
-            self._end(pipeline)
-            raise LoaderError("the loader was closed while its workers were started: take a new iterator from it")
+        close_count = self._close_count
+        pipeline = self._usable_pipeline()
+        if self._close_count != close_count:
+            self._close_pipeline(pipeline)
+            raise LoaderError(
+                "the loader was closed while its workers were started: create a new iterator with iter(loader)"
+            )
         plan = self._epochs.begin()
-        self._witness.begin(plan)
+        self._delivery_check.begin(plan)
         self._errors.begin(len(plan) * plan.batch_size)
         batches = pipeline.batches(plan)
         while True:
             self._check_process()
             self._epochs.check_running(plan)
-            made = next(batches, None)
-            if made is None:
+            finished = next(batches, None)
+            if finished is None:
                 break
-            yield self._hand_over(plan, made)
+            yield self._hand_over(plan, finished)
         self._epochs.end(plan)
 
     def close(self) -> None:
-        """End the workers and free the slots; the next iteration starts new ones. Any thread may call this."""
-        self._closings += 1
+        """Stop the workers and free the shared memory. The next iteration starts new workers. Thread-safe."""
+        self._close_count += 1
         self._epochs.stop("the loader was closed")
-        self._end(self._pipeline)
+        self._close_pipeline(self._pipeline)
 
-    def _end(self, pipeline: Pipeline | None) -> None:
+    def _close_pipeline(self, pipeline: Pipeline | None) -> None:
         self._pipeline = None
         if pipeline and pipeline.pid == os.getpid():
             pipeline.close()
@@ -213,7 +239,7 @@ class Loader:
         if self._pipeline:
             raise LoaderError(
                 "a loader that has started cannot be copied or pickled, because its workers belong to this process: "
-                "make another one with make_loader(), and give it the state_dict() of this one"
+                "create another one with make_loader(), and load the state_dict() of this one"
             )
         return self.__dict__
 
@@ -221,24 +247,25 @@ class Loader:
         if self._pipeline and self._pipeline.pid != os.getpid():
             raise LoaderError(
                 f"the workers of this loader belong to process {self._pipeline.pid}, and this is a fork of it: "
-                "make a loader in each process, or fork before the first batch is taken"
+                "create a loader in each process, or fork before the first batch is requested"
             )
 
-    def _ready(self) -> Pipeline:
+    def _usable_pipeline(self) -> Pipeline:
         """Return the running pipeline, or a new one if there is none or it has failed."""
         pipeline = self._pipeline
-        if pipeline and not pipeline.is_ready():
+        if pipeline and not pipeline.drain():
             pipeline.close()
             pipeline = None
         if pipeline is None:
-            self._pipeline = pipeline = Pipeline(self._opened.recipe, self._feeding, self._options, self._errors)
+            self._pipeline = pipeline = Pipeline(self._opened.recipe, self._autoscaler, self._options, self._errors)
         return pipeline
 
-    def _hand_over(self, plan: EpochPlan, made: Made) -> Any:
-        """Return the batch, and count it as consumed."""
-        batch = self._handover.batch(made.values, (plan.cursor.epoch, int(made.step.positions[0])))
-        self._epochs.received(plan, made.step.number)
-        self._witness.saw(made.step, made.replaced)
+    def _hand_over(self, plan: EpochPlan, finished: FinishedBatch) -> Any:
+        """Return the batch, and count it as received by the training loop."""
+        start = plan.cursor.epoch, int(finished.step.positions[0])
+        batch = self._handover.batch(finished.values, start)
+        self._epochs.mark_received(plan, finished.step.number)
+        self._delivery_check.add(finished.step, finished.replaced)
         return batch
 
 
@@ -271,71 +298,101 @@ def make_loader(
     multiprocessing_context: str | None = None,
     stall_seconds: float = STALL_SECONDS,
 ) -> Loader:
-    """Stream a packed dataset as batches.
+    """Load a packed dataset as batches.
 
-    A batch is a named tuple of ``fields``: ``image`` uint8 [batch_size, 3, height, width] on ``device``, ``label``
-    int64 [batch_size], numbers as a tensor [batch_size], text and the rest as a list. Tensors, such as images and
-    masks, are stacked if all of a batch have one shape and dtype; otherwise they come as a list. Where sizes differ, as
-    with ``view=None`` or ``Resize(128)``, a field can be a tensor in one batch and a list in the next.
+    A batch is a named tuple with one value per name in ``fields``. All tensors are on ``device``.
+
+    * ``image``: uint8 tensor [batch_size, 3, height, width], RGB, values 0 to 255.
+    * ``label``: int64 tensor [batch_size].
+    * Other numeric fields: tensor [batch_size].
+    * Other images, masks and arrays: tensor [batch_size, ...] if all samples of the batch have the same shape and
+      dtype, otherwise a list of tensors.
+    * Everything else (``__key__``, text, JSON, bytes): list of length ``batch_size``.
+
+    Field names become attributes: ``__key__`` is ``batch.key``, ``mask.png`` is ``batch.mask_png``.
+
+    If the view does not give all images one size (``view=None``, ``Resize(128)``), ``image`` can be a tensor in one
+    batch and a list of tensors in the next.
+
+    The samples, their order and their crops depend on ``seed`` and the epoch. They do not depend on the number of
+    workers.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest, a brace pattern of indexed shards, or a `Mixture`.
-        batch_size: Samples per batch of this rank.
-        view: What part of the picture, at what size: `RandomResizedCrop`, `CenterCrop`, `Resize`; None keeps the
-            whole picture.
-        shuffle: True, False, a window in samples, which other loaders call the shuffle buffer, or a quality such as
-            0.95: 1 is a full shuffle.
-        seed: Of the order, of crops, flips and transforms.
-        num_workers: Processes that decode; 0 decodes here. By default one per core, shared among local ranks.
-            ``"auto"`` begins with one and gives work to more while the loop is found waiting for batches, up to one
-            per core; ``loader.num_workers`` tells how many, and the batches are the same with any number.
-        device: Where image and label tensors go; None is memory.
-        fields: ``image``, ``label``, ``__key__``, or any stored field, such as ``json`` or ``mask.png``. Stored
-            pictures come as [channels, height, width], uint16 where they have 16 bits a channel, else uint8. One name
-            that is not in a list, ``fields="image"``, gives its values alone, without a tuple around them.
-        transform: Your function on a uint8 tensor [3, height, width] of one sample, run in the worker; or an
-            Albumentations transform. Its random numbers are seeded by the sample's place in the epoch. If it returns
-            a tuple, list or dictionary of tensors, such as two crops, ``image`` is one of batches.
-        batch_transform: Your function of the image tensor, run on the device: normalise there. A function that
-            requires two or more arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the whole batch: all
-            values in the order of ``fields``, and return as many, or a dictionary, such as the Trainer of Hugging Face
-            takes. It runs in this process. ``random``, NumPy's and torch's CPU generator are seeded for each batch by
-            its place in the epoch, and put back afterwards; numbers drawn on another device come from the generator of
-            that device.
-        tail: The samples that do not fill a batch on every rank: ``drop`` them, ``pad`` with others, or ``mask``:
-            pad, and mark the padding in a last field ``valid``, bool [batch_size] (for evaluation). A batch is then a
-            named tuple even if ``fields`` is one name.
-        on_error: What happens to an unreadable sample: ``"raise"`` its error, or ``"replace"``
-            it with another sample of the epoch, log a warning, and list it in ``loader.errors``.
-            The substitute depends on the seed and the position alone. Errors in your own functions are always raised.
-        max_errors: How many samples may be replaced in an epoch on each rank, as a number (int) or as a fraction of
-            the rank's samples (float); one more is an error.
-        where: Only samples for which this holds, by the columns of the index: text such as
-            ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Nothing is read to leave it out.
-        subset: A fraction of them, drawn by ``seed``, or sample ids, such as those of `train_test_split`; an id that is
-            named several times comes that often.
-        class_weights: How often the classes come, as weights of ``torch.utils.data.WeightedRandomSampler``:
-            ``"balanced"``, a mapping by class, or one weight per class; samples are repeated and left out in turn.
-        prefetch_factor: Batches in the making per worker.
-        rank: This process's data-parallel rank. By default it is that of torch.distributed, or of torchrun's
-            environment, looked up whenever an iteration starts: the process group may be created after the loader.
-        world_size: Number of ranks.
-        group: Process group or DeviceMesh whose members share the data, such as ``mesh["dp"]``: ranks that are
-            tensor-parallel to each other then get the same batches.
-        lanes: Independent streams of blocks, so that each machine reads its own; by default one per machine.
-        cache_dir: Where blocks of remote shards are kept; ``WDS_TOOLS_CACHE_DIR`` or a cache folder by default.
-        cache_bytes: About how much may be kept there, such as "20GB".
-        multiprocessing_context: ``fork``, ``forkserver`` or ``spawn``; by default fork on Linux, else spawn.
-        stall_seconds: How long a worker may be silent before it is reported with its stack.
+        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
+            `Mixture` of several datasets.
+        batch_size: Samples per batch on this rank.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`. None (the
+            default) keeps the full image.
+        shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for
+            the dataset. An int is the size of the window in samples (other loaders call it shuffle buffer). A float
+            above 0 and below 1 is the quality of the shuffle; values near 1 are close to a full shuffle.
+        seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
+        num_workers: Worker processes that read and decode. 0 decodes in this process. None (the default) starts one
+            worker per core, at most 16; the cores are shared among the ranks of this machine. ``"auto"`` begins with
+            one worker and adds workers while the training loop waits for batches, up to the default number.
+            ``loader.num_workers`` is the current number.
+        device: Device of the tensors: a name such as ``"cuda:1"``, a CUDA device index, or a torch.device. None (the
+            default) is CPU memory. For CUDA the copy is asynchronous, from pinned memory.
+        fields: Fields of a batch: ``image``, ``label``, ``__key__``, or any stored field such as ``json`` or
+            ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
+            channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
+            value itself instead of a named tuple.
+        transform: Function of one image, a uint8 tensor [3, height, width], called in the worker; or an Albumentations
+            transform. Random number generators are seeded from the position of the sample in the epoch. If the function
+            returns a tuple, list or dictionary of tensors, such as two crops, ``image`` is a tuple, list or dictionary
+            of batches.
+        batch_transform: Function of a batch, called in this process with tensors on ``device``, for example to
+            normalize. A function with one required argument gets the images and returns their replacement. A
+            function with two or more required arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the
+            values of all fields in the order of ``fields``. They return as many values, or a dictionary, which then
+            becomes the batch. For each batch, the CPU generators of ``random``, NumPy and torch are seeded from its
+            position in the epoch and restored afterwards. Random numbers drawn on another device come from the
+            generator of that device.
+        tail: The last samples of an epoch, if they do not fill a batch on every rank. ``"drop"`` (the default) skips
+            them. ``"pad"`` fills up with other samples. ``"mask"`` also fills up, and adds the field ``valid``, bool
+            [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is always a named tuple.
+        on_error: Handling of unreadable samples. ``"raise"`` (the default) raises the error. ``"replace"`` takes
+            another sample of the epoch, logs a warning, and adds an entry to ``loader.errors``. The substitute depends
+            only on the seed and the position. Errors of your own functions are always raised.
+        max_errors: Most samples that may be replaced per epoch on each rank: a number (int), or a fraction of the
+            samples of the rank (float, default 0.01). One more raises SampleError.
+        where: Use only samples that fulfil this condition on the columns of the index: text such as
+            ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Other samples are not read.
+        subset: Use only some of the samples: a fraction (float), drawn at random with ``seed``, or sample ids, such as
+            those of `train_test_split`. An id that is listed n times is used n times per epoch.
+        class_weights: How often the classes are drawn, with the meaning of
+            ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
+            per class. Samples of frequent classes are left out in turn, those of rare classes repeated.
+        prefetch_factor: Batches in progress per worker (default 2).
+        rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
+            torch.distributed, or of the environment that torchrun sets. It is looked up at the start of each iteration,
+            so the process group may be created after the loader.
+        world_size: Number of data-parallel ranks.
+        group: Process group or DeviceMesh whose members share the data, such as ``mesh["dp"]``, instead of ``rank`` and
+            ``world_size``. Ranks that are tensor-parallel to each other then get the same batches.
+        lanes: Number of independent streams of blocks, so that each machine reads its own part; by default one per
+            machine.
+        cache_dir: Local folder for blocks of remote shards. Default: ``WDS_TOOLS_CACHE_DIR``, or ``wds_tools`` in the
+            cache folder of the user.
+        cache_bytes: Approximate limit for that folder, such as ``"20GB"`` or a number of bytes. Default:
+            ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
+        multiprocessing_context: Start method of the workers: ``"fork"``, ``"forkserver"`` or ``"spawn"``. Default:
+            ``"fork"`` on Linux, ``"spawn"`` on other systems.
+        stall_seconds: If a worker sends nothing for this many seconds while the loader waits for its result, it is
+            stopped and WorkerError is raised with its stack (default 300).
+
+    Returns:
+        The loader. ``iter(loader)`` is one epoch; ``len(loader)`` is the number of batches.
 
     Raises:
-        NotADatasetError: There is no dataset.
-        MissingFieldError: It lacks a field; the message says which there are.
-        OptionError: An option that cannot be.
-        DeviceError: The device is not there.
+        NotADatasetError: There is no packed dataset at ``dataset``.
+        MissingFieldError: The dataset lacks a field. The message lists the fields that it has.
+        OptionError: An invalid option.
+        DeviceError: The device is not available.
+        TypeError: An unknown argument. The message names the argument to use instead.
 
     Warns:
-        UserWarning: Images will come as a list because of their sizes, or there are far more workers than cores.
+        UserWarning: Images will come as a list because their sizes differ, or there are many more workers than cores.
 
     Example::
 
@@ -343,10 +400,10 @@ def make_loader(
                              view=RandomResizedCrop(224, flip=True))
         for images, labels in loader: ...
     """
-    feeding = Feeding.of(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
+    autoscaler = Autoscaler.from_options(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
     options = PipelineOptions(
         batch_size=batch_size,
-        device=find_device(device),
+        device=resolve_device(device),
         start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
         stall_seconds=stall_seconds,
     )
@@ -369,11 +426,11 @@ def make_loader(
     loader = Loader(
         opened,
         tail=tail,
-        feeding=feeding,
+        autoscaler=autoscaler,
         options=options,
         batch_transform=batch_transform,
         errors=request.errors,
     )
-    advice.about_workers(num_workers)
-    advice.about_sizes(opened, request)
+    advice.warn_of_many_workers(num_workers)
+    advice.warn_of_image_lists(opened, request)
     return loader

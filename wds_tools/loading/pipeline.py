@@ -1,4 +1,4 @@
-"""The running part of a loader: workers, batch slots, and copies to the device, until something fails."""
+"""The running part of a loader: workers, batch slots, and copies to the device."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
 from wds_tools.images import native
-from wds_tools.loading.assemble import Layout, Recipe
-from wds_tools.loading.autoscale import LENT_SLOTS, Feeding
-from wds_tools.loading.bad_samples import ErrorLog, fill_in
-from wds_tools.loading.collate import as_tensors, joined
-from wds_tools.loading.cuda import CudaCopier, move
+from wds_tools.loading.assemble import ImageSpec, Recipe
+from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler
+from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
+from wds_tools.loading.collate import as_tensors, join_parts
+from wds_tools.loading.cuda import CudaCopier, copy_to_device
 from wds_tools.loading.ring import Ring
-from wds_tools.loading.tasks import Inline, Job, LayoutTask, Pieces, Task, tasks_of
+from wds_tools.loading.tasks import BatchRunner, BatchTask, ImageSpecTask, InlinePool, SampleResults, split_into_tasks
 from wds_tools.loading.workers import WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
 
-_SETTLE_SECONDS = 5.0  # for what an iteration that was left early has ordered; workers that take longer are replaced
+_DRAIN_SECONDS = 5.0  # to finish the batches of an iteration that was left early; slower workers are replaced
 _log = logging.getLogger("wds_tools")
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """A batch that is being made."""
+class _PendingBatch:
+    """A batch that workers are loading."""
 
-    tasks: list[Task]
-    tickets: list[int]  # of the tasks
+    tasks: list[BatchTask]
+    task_numbers: list[int]  # of the tasks in the pool
     step: Step
     slot: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A batch that has been made.
+class FinishedBatch:
+    """A batch that is ready.
 
     Attributes:
-        step: What it consists of.
-        values: One for each field, on the device.
-        replaced: bool [batch], True where another sample took the place of an unreadable one.
+        step: The samples of the batch, and their positions.
+        values: One value per field, on the device.
+        replaced: bool [batch], True for samples that were replaced because they are unreadable.
     """
 
     step: Step
@@ -59,7 +59,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """What `make_loader` was asked for about workers and devices; it documents it."""
+    """Options of `make_loader` about workers and devices. They are documented there."""
 
     batch_size: int
     device: torch.device
@@ -68,89 +68,89 @@ class PipelineOptions:
 
 
 class Pipeline:
-    """Makes batches. It ends with the first error: a loader then makes a new one.
+    """Loads batches with workers. It closes at the first error; a loader then creates a new pipeline.
 
     Args:
-        recipe: What makes a batch out of ids.
-        feeding: How many workers, parts and slots.
-        options: Batch size, device, processes.
-        errors: What to do about unreadable samples.
+        recipe: Options that determine the content of a batch.
+        autoscaler: Number of workers, of tasks per batch, and of slots.
+        options: Batch size, device, and start method of the workers.
+        errors: Log of the replaced samples.
 
     Raises:
-        LoaderError: This process may not start workers.
-        OptionError: The recipe cannot be sent to workers.
+        LoaderError: This process is itself a worker, which cannot start workers.
+        OptionError: The recipe cannot be pickled for the workers.
         WorkerError: A worker cannot be started.
     """
 
-    def __init__(self, recipe: Recipe, feeding: Feeding, options: PipelineOptions, errors: ErrorLog) -> None:
+    def __init__(self, recipe: Recipe, autoscaler: Autoscaler, options: PipelineOptions, errors: ErrorLog) -> None:
         self.pid = os.getpid()
         self.is_closed = False
         self._recipe = recipe
-        self._feeding = feeding
+        self._autoscaler = autoscaler
         self._options = options
         self._errors = errors
-        self._lock = threading.RLock()  # held while a batch is made, so that another thread may close the loader
-        self._is_making = False
-        self._sent: deque[_Sent] = deque()
+        self._lock = threading.RLock()  # held while the next batch is awaited, so that another thread may call close()
+        self._is_in_next = False
+        self._sent: deque[_PendingBatch] = deque()
         self._ring: Ring | None = None
         if recipe.has_slots:
-            self._ring = Ring(slots=feeding.slots, rows=options.batch_size, layout=recipe.layout)
-        self.pool = self._start_pool(Job(recipe, self._ring))
+            self._ring = Ring(slots=autoscaler.slots, rows=options.batch_size, image_spec=recipe.image_spec)
+        self.pool = self._start_pool(BatchRunner(recipe, self._ring))
         self._copier: CudaCopier | None = None
 
-    def _start_pool(self, job: Job) -> WorkerPool | Inline:
-        if self._feeding.workers == 0:
+    def _start_pool(self, runner: BatchRunner) -> WorkerPool | InlinePool:
+        if self._autoscaler.workers == 0:
             _log.debug("no workers: this process makes the batches; JPEGs are decoded by %s", native.description())
-            return Inline(job)
+            return InlinePool(runner)
         if multiprocessing.current_process().daemon:
             raise LoaderError(
-                "this process is itself a worker, which may not start workers of its own: a loader used here, such as "
-                "inside a transform, needs num_workers=0"
+                "this process is itself a worker, which cannot start its own workers: a loader that is used "
+                "here, such as inside a transform, needs num_workers=0"
             )
         _log.debug(
             "starting worker processes: %d, start method %s; JPEGs are decoded by %s",
-            *(self._feeding.most, self._options.start_method, native.description()),
+            *(self._autoscaler.max_workers, self._options.start_method, native.description()),
         )
         context = multiprocessing.get_context(self._options.start_method)
-        if self._options.start_method == "forkserver":  # torch is 290 MB that workers then share
-            context.set_forkserver_preload(["__main__", Job.__module__])
+        if self._options.start_method == "forkserver":  # the workers then share torch, which takes 290 MB
+            context.set_forkserver_preload(["__main__", BatchRunner.__module__])
         return WorkerPool(
-            job,
-            num_workers=self._feeding.most,  # all of them: a fork later would copy a process in full training
-            active=self._feeding.workers,
+            runner,
+            num_workers=self._autoscaler.max_workers,  # all now: it is best to fork before training starts
+            active=self._autoscaler.workers,
             context=context,
             stall_seconds=self._options.stall_seconds,
         )
 
-    def is_ready(self) -> bool:
-        """Wait a little for batches that nobody needs any more; return whether the pipeline can go on."""
+    def drain(self) -> bool:
+        """Drop the batches that an earlier iteration left; return whether the pipeline can be used again."""
         with self._lock:
             try:
-                tickets = [ticket for sent in self._sent for ticket in sent.tickets]
+                task_numbers = [task_number for sent in self._sent for task_number in sent.task_numbers]
                 if self.is_closed:
                     return False
-                if not self.pool.settle(tickets, seconds=_SETTLE_SECONDS):
-                    _log.debug("workers are busy after %.0f s with batches that nobody needs", _SETTLE_SECONDS)
+                if not self.pool.discard(task_numbers, seconds=_DRAIN_SECONDS):
+                    _log.debug("workers are busy after %.0f s with batches that nobody needs", _DRAIN_SECONDS)
                     return False
             except WorkerError as error:
-                _log.warning("new workers are started: %s", error)
+                _log.warning("the workers are restarted: %s", error)
                 return False
             while self._sent:
                 self._release(self._sent.popleft().slot)
             return True
 
-    def batches(self, plan: EpochPlan) -> Iterator[Made]:
-        """Yield the batches of an epoch; on CUDA, each while the next one is being copied.
+    def batches(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
+        """Yield the batches of an epoch; on CUDA, each one while the next one is copied.
 
-        The generator stands still inside no lock and no handler, so that it may be left at any time.
+        The generator never yields inside a lock or an exception handler, so it may be abandoned at any time.
         """
-        made = self._copied(plan) if self._options.device.type == "cuda" else self._handed_over(plan)
-        while (batch := self._next(made)) is not None:
+        batches = self._copy_to_cuda(plan) if self._options.device.type == "cuda" else self._copy_to_user(plan)
+        while (batch := self._next(batches)) is not None:
             yield batch
 
     def close(self) -> None:
-        """End the workers and free the slots; callable from any thread."""
-        self.pool.interrupt()  # a thread that waits for a batch leaves with an error
+        """Stop the workers and free the slots; callable from any thread."""
+        self.pool.interrupt()  # a thread that waits for a batch gets a LoaderError
         with self._lock:
             self.is_closed = True
             self._sent.clear()
@@ -158,134 +158,141 @@ class Pipeline:
                 self._copier.close()
             self.pool.close()
 
-    def _next(self, made: Iterator[Made]) -> Made | None:
-        """Take the next batch; whatever fails closes the pipeline."""
+    def _next(self, batches: Iterator[FinishedBatch]) -> FinishedBatch | None:
+        """Return the next batch, or None at the end. Any exception closes the pipeline."""
         with self._lock:
-            if self._is_making:
-                raise LoaderError("the loader is used inside its own transform: make another loader there")
-            self._is_making = True
+            if self._is_in_next:
+                raise LoaderError("the loader is used inside its own transform: create another loader there")
+            self._is_in_next = True
             try:
-                return next(made, None)
+                return next(batches, None)
             except BaseException:
                 self.close()
                 raise
             finally:
-                self._is_making = False
+                self._is_in_next = False
 
-    def _copied(self, plan: EpochPlan) -> Iterator[Made]:
-        """Yield batches on CUDA, copied one ahead."""
-        ahead: tuple[Made, Any] | None = None
-        for made, slot in self._made(plan):
-            if self._copier is None:  # after the workers have started: what they inherit is then plain memory
+    def _copy_to_cuda(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
+        """Yield batches on CUDA. The copy of the next batch is started before a batch is yielded."""
+        ahead: tuple[FinishedBatch, torch.cuda.Event] | None = None
+        for batch, slot in self._load(plan):
+            if self._copier is None:  # only after the workers were started, so that they do not inherit pinned memory
                 self._copier = CudaCopier(self._options.device, self._ring)
-            moved, done = self._copier.start(self._in_place(made.values, slot), slot)
+            copies, done = self._copier.start(self._with_slot_images(batch.values, slot), slot)
             if ahead:
-                yield self._arrived(*ahead)
-            ahead = Made(made.step, moved, made.replaced), done
+                yield self._finish_copy(*ahead)
+            ahead = FinishedBatch(batch.step, copies, batch.replaced), done
         if ahead:
-            yield self._arrived(*ahead)
+            yield self._finish_copy(*ahead)
 
-    def _arrived(self, made: Made, done: torch.cuda.Event) -> Made:
+    def _finish_copy(self, batch: FinishedBatch, done: torch.cuda.Event) -> FinishedBatch:
         assert self._copier is not None
-        return Made(made.step, self._copier.finish(made.values, done), made.replaced)
+        return FinishedBatch(batch.step, self._copier.finish(batch.values, done), batch.replaced)
 
-    def _handed_over(self, plan: EpochPlan) -> Iterator[Made]:
-        """Yield batches in memory, or moved to a device that is not CUDA."""
-        for made, slot in self._made(plan):
-            values = self._own(made.values, slot)
+    def _copy_to_user(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
+        """Yield batches in CPU memory, or on a device other than CUDA."""
+        for batch, slot in self._load(plan):
+            values = self._with_lent_images(batch.values, slot)
             if self._options.device.type != "cpu":
-                values = move(values, self._options.device)
-            yield Made(made.step, values, made.replaced)
+                values = copy_to_device(values, self._options.device)
+            yield FinishedBatch(batch.step, values, batch.replaced)
 
-    def _made(self, plan: EpochPlan) -> Iterator[tuple[Made, int | None]]:
-        """Yield batches and their slots in order, keeping the workers busy ahead of them."""
-        self._feeding.begin()
-        steps, total = 0, len(plan)
+    def _load(self, plan: EpochPlan) -> Iterator[tuple[FinishedBatch, int | None]]:
+        """Yield batches and their slots in order, while the workers load the following batches.
+
+        Images in a slot are None in the values.
+        """
+        self._autoscaler.begin_epoch()
+        sent_steps, total = 0, len(plan)
         if total:
-            self._find_layout(plan)
+            self._find_image_spec(plan)
         for number in range(total):
-            while steps < min(total, number + self._feeding.ahead):
-                self._send(plan.step(steps), plan.cursor.epoch)
-                steps += 1
-            sent, asked = self._sent[0], time.perf_counter()
-            results = [self.pool.result(ticket) for ticket in sent.tickets]
-            if self._feeding.took(asked, time.perf_counter()) and isinstance(self.pool, WorkerPool):
-                self.pool.active = self._feeding.workers
-                _log.debug("the loop waits for batches: %d workers from now on", self._feeding.workers)
+            while sent_steps < min(total, number + self._autoscaler.in_progress):
+                self._send(plan.step(sent_steps), plan.cursor.epoch)
+                sent_steps += 1
+            sent, requested = self._sent[0], time.perf_counter()
+            results = [self.pool.result(task_number) for task_number in sent.task_numbers]
+            if self._autoscaler.add_batch(requested, time.perf_counter()) and isinstance(self.pool, WorkerPool):
+                self.pool.active = self._autoscaler.workers
+                _log.debug("the loop waits for batches: %d workers from now on", self._autoscaler.workers)
             self._sent.popleft()
             replaced = np.zeros(len(sent.step.ids), np.bool_)
             parts = [
-                self._repaired(result, task, plan, replaced) if isinstance(result, Pieces) else result
+                self._replace_unreadable(result, task, plan, replaced) if isinstance(result, SampleResults) else result
                 for result, task in zip(results, sent.tasks, strict=True)
             ]
-            values = [as_tensors(value) for value in joined(parts)]
+            values = [as_tensors(value) for value in join_parts(parts)]
             if plan.tail == "mask":
                 values.append(torch.from_numpy(sent.step.valid))
-            yield Made(sent.step, values, replaced), sent.slot
+            yield FinishedBatch(sent.step, values, replaced), sent.slot
 
-    def _find_layout(self, plan: EpochPlan) -> None:
-        """Ask a worker how images lie in a batch, where only the user's transform knows."""
-        if self._ring is None or self._ring.layout:
+    def _find_image_spec(self, plan: EpochPlan) -> None:
+        """Let a worker find the shape and dtype of images, if they depend on the user's transform."""
+        if self._ring is None or self._ring.image_spec:
             return
         step = plan.step(0)
-        layout: Layout | None = self.pool.result(
-            self.pool.submit(LayoutTask(plan.cursor.epoch, step.positions, step.ids))
+        image_spec: ImageSpec | None = self.pool.result(
+            self.pool.submit(ImageSpecTask(plan.cursor.epoch, step.positions, step.ids))
         )
-        if layout:
-            self._ring.open(layout)
+        if image_spec:
+            self._ring.open(image_spec)
         else:
             self._ring = None
             _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
 
     def _send(self, step: Step, epoch: int) -> None:
-        """Give a batch to the workers."""
+        """Send the tasks of a batch to the workers."""
         slot = self._take_slot()
-        layout = self._ring.layout if self._ring else None
-        tasks = tasks_of(step, slot=slot, layout=layout, epoch=epoch, parts=self._feeding.parts)
-        self._sent.append(_Sent(tasks, [self.pool.submit(task) for task in tasks], step, slot))
+        image_spec = self._ring.image_spec if self._ring else None
+        tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=self._autoscaler.parts)
+        self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], step, slot))
 
-    def _repaired(self, result: Pieces, task: Task, plan: EpochPlan, replaced: NDArray[np.bool_]) -> list[Any]:
-        """Replace unreadable samples, and mark them."""
+    def _replace_unreadable(
+        self, result: SampleResults, task: BatchTask, plan: EpochPlan, replaced: NDArray[np.bool_]
+    ) -> list[Any]:
+        """Replace unreadable samples, set their rows of ``replaced``, and return the values of each field."""
 
-        def make(row: int, sample: int) -> list[Any] | WdsToolsError:
+        def load(row: int, sample: int) -> list[Any] | WdsToolsError:
             one = slice(row, row + 1)
             start, ids = task.start + row, np.array([sample])
-            made = self.pool.result(
-                self.pool.submit(Task(task.slot, task.layout, start, task.epoch, task.positions[one], ids))
-            )
-            return made.each[0] if isinstance(made, Pieces) else list(made)
+            substitute = BatchTask(task.slot, task.image_spec, start, task.epoch, task.positions[one], ids)
+            values = self.pool.result(self.pool.submit(substitute))
+            return values.samples[0] if isinstance(values, SampleResults) else list(values)
 
-        rows = fill_in(result.each, make, self._errors, order=plan.order, epoch=task.epoch, positions=task.positions)
+        samples = result.samples
+        rows = replace_unreadable(
+            samples, load, self._errors, order=plan.order, epoch=task.epoch, positions=task.positions
+        )
         replaced[[task.start + row for row in rows]] = True
-        return joined([piece for piece in result.each if isinstance(piece, list)])
+        return join_parts([values for values in samples if isinstance(values, list)])
 
     def _take_slot(self) -> int | None:
         if self._ring is None:
             return None
         if self._copier:
-            self._copier.reclaim(at_least_one=not self._ring.free)
+            self._copier.release_copied(at_least_one=not self._ring.free)
         return self._ring.take()
 
     def _release(self, slot: int | None) -> None:
         if self._ring and slot is not None:
             self._ring.release(slot)
 
-    def _in_place(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with the slot's images among them."""
+    def _with_slot_images(self, values: list[Any], slot: int | None) -> list[Any]:
+        """Return the values with the images of the slot instead of None."""
         if self._ring is None or slot is None:
             return values
         return [self._ring.images(slot) if value is None else value for value in values]
 
-    def _own(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with images that belong to the user.
+    def _with_lent_images(self, values: list[Any], slot: int | None) -> list[Any]:
+        """Return the values with images that the user may keep.
 
-        The slot is lent, without a copy; a user who keeps many batches gets copies.
+        The slot is lent without a copy, unless the user holds many batches already.
         """
         if self._ring is None or slot is None:
             return values
-        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # neither free, nor being made, nor this
+        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # used slots, except of `_sent` and this batch
         if lent < LENT_SLOTS and self._options.device.type == "cpu":
             return [self._ring.lend(slot) if value is None else value for value in values]
-        owned = [self._ring.images(slot).clone() if value is None else value for value in values]
+        copied = [self._ring.images(slot).clone() if value is None else value for value in values]
         self._ring.release(slot)
-        return owned
+        return copied

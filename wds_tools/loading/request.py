@@ -1,4 +1,4 @@
-"""A dataset that is about to be read: found, checked against what is asked of it, its order and ranks settled."""
+"""Options of a loader, and the dataset opened and checked for them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options that `make_loader` and `StreamingDataset` share; they document them.
+    """The options that `make_loader` and `StreamingDataset` share. They are documented there.
 
     Raises:
-        OptionError: ``fields`` that cannot be the fields of a named tuple.
+        OptionError: ``fields`` cannot be the fields of a named tuple.
     """
 
     batch_size: int
@@ -54,13 +54,13 @@ class Request:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields, also where ``fields`` is a single name."""
+        """Field names as a tuple, even if ``fields`` is a single name."""
         return (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One dataset that has been found, and how it is to be ordered."""
+class MixturePart:
+    """One dataset of a mixture (or the only one), and how it is ordered."""
 
     shards: ShardSet
     choice: Choice
@@ -70,7 +70,7 @@ class Part:
     lanes: int
 
     def order(self, first_shards: int | None = None) -> Order:
-        """Return the order of the dataset, or of its first shards alone."""
+        """Return the order of the dataset, or of its first ``first_shards`` shards only."""
         entries = self.shards.manifest.shards[:first_shards]
         return Order(
             fingerprint=fingerprint(entries),
@@ -84,15 +84,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A dataset with everything that decides its batches.
+class OpenedDataset:
+    """A dataset and everything that determines its batches.
 
     Attributes:
-        order: Of its samples.
-        prefix: Returns the order of its first shards alone; None for a mixture.
-        ranks: How this process finds its part; looked up when an iteration starts.
-        recipe: What workers need.
-        is_bare: ``fields=`` was one name: its values come without a tuple around them.
+        order: Order of the samples.
+        prefix: Function that returns the order of the first n shards only; None for a mixture.
+        ranks: How to find the rank of this process at the start of an iteration.
+        recipe: Options that the workers need.
+        is_bare: Whether ``fields=`` was a single name, so that values are returned without a named tuple.
     """
 
     order: AnyOrder
@@ -107,19 +107,19 @@ class Opened:
         return self.recipe.shards
 
 
-def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) -> Opened:
-    """Find a dataset and check what is asked of it, before any worker starts.
+def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) -> OpenedDataset:
+    """Open a dataset and check the options against it, before any worker starts.
 
     Raises:
-        NotADatasetError: There is no dataset.
-        MissingFieldError: It lacks a field.
-        OptionError: An option that cannot be.
+        NotADatasetError: There is no packed dataset.
+        MissingFieldError: The dataset lacks a field.
+        OptionError: An invalid option.
     """
     names, world = request.names, request.ranks.find().world
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
     if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
-        raise OptionError("class_weights= and sample ids in subset= are for one dataset, not for a Mixture")
-    parts = [_find(name, request, world) for name in mixture.datasets]
+        raise OptionError("class_weights= and sample ids in subset= require a single dataset, not a Mixture")
+    parts = [_open_part(name, request, world) for name in mixture.datasets]
     order: AnyOrder
     block: int | NDArray[np.int64]
     if len(parts) == 1:
@@ -131,14 +131,14 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         if "label" in names and len({part.shards.manifest.classes for part in parts}) > 1:
             raise OptionError(
                 "the datasets of the mixture number their classes differently: pack them with the same --classes, "
-                "or leave 'label' out of fields="
+                "or remove 'label' from fields="
             )
     recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
-    return Opened(order, prefix, request.ranks, recipe, isinstance(request.fields, str))
+    return OpenedDataset(order, prefix, request.ranks, recipe, isinstance(request.fields, str))
 
 
-def _find(name: str | os.PathLike[str], request: Request, world: World) -> Part:
-    """Find one dataset and check it."""
+def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:
+    """Open one dataset and check the options against it."""
     shards = open_shards(name, cache=request.cache)
     manifest = shards.manifest
     check_fields(request.names, manifest.fields)
@@ -146,7 +146,7 @@ def _find(name: str | os.PathLike[str], request: Request, world: World) -> Part:
         _check_view(request.view, shards)
     block = default_block(manifest.samples, manifest.bytes)
     batch = request.batch_size * world.world_size
-    return Part(
+    return MixturePart(
         shards,
         Choice(request.where, request.subset, request.class_weights, request.seed),
         request.seed,
@@ -160,7 +160,7 @@ def _is_fraction(subset: Subset | None) -> bool:
     return subset is None or isinstance(subset, float)
 
 
-def _block_of_each_shard(parts: Sequence[Part]) -> NDArray[np.int64]:
+def _block_of_each_shard(parts: Sequence[MixturePart]) -> NDArray[np.int64]:
     return np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
 
 
@@ -169,19 +169,20 @@ def _check_view(view: View, shards: ShardSet) -> None:
     least_h, least_w = view.least
     if images and (images.min_height < least_h or images.min_width < least_w):
         raise OptionError(
-            f"{view} needs images of at least {least_w}x{least_h}; the narrowest here is {images.min_width} pixels "
-            f"wide, the lowest {images.min_height} high: take a smaller view, or CenterCrop(size, resize=...)"
+            f"{view} needs images of at least {least_w}x{least_h}, but the smallest width in the dataset is "
+            f"{images.min_width} and the smallest height {images.min_height}: use a smaller view, or "
+            "CenterCrop(size, resize=...)"
         )
 
 
 def check_plan(plan: EpochPlan) -> None:
-    """Refuse a plan without a single step.
+    """Check that an epoch has at least one step.
 
     Raises:
-        OptionError: The batches of all ranks together are larger than the dataset.
+        OptionError: The batches of all ranks together have more samples than the dataset.
     """
     if plan.tail == "drop" and plan.global_batch > plan.order.samples:
         raise OptionError(
-            f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) takes {plan.global_batch:,} samples a "
-            f"step, the dataset has {plan.order.samples:,}: take a smaller batch, or tail='pad'"
+            f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.global_batch:,} samples "
+            f"per step, the dataset has {plan.order.samples:,}: use a smaller batch, or tail='pad'"
         )

@@ -1,8 +1,8 @@
-"""Batch slots in shared memory, allocated once and used again.
+"""Batch slots in shared memory, allocated once and reused.
 
-A worker writes pixels straight into its rows of a slot; only the slot's number travels back. The memory is
-anonymous (a memfd where there is one): it has no name in ``/dev/shm``, is not limited by that mount's size, and is
-gone when the last process is, however it ends.
+A worker writes pixels directly into its rows of a slot, so they are not sent through a pipe. The memory is anonymous (a
+memfd if the system has it): it has no name in ``/dev/shm``, is not limited by the size of that mount, and is freed
+when the last process ends, even if that process is killed.
 """
 
 from __future__ import annotations
@@ -18,47 +18,51 @@ from typing import Any
 import numpy as np
 import torch
 
-from wds_tools.loading.assemble import Layout
+from wds_tools.loading.assemble import ImageSpec
 
 
 class Ring:
-    """``slots`` slots of ``rows`` images each.
+    """Batch slots in shared memory.
 
-    The layout may be told later, by `open`: only the user's transform may know it, and that runs in the workers.
+    A slot is either free or taken. `lend` returns a taken slot as a tensor, and frees the slot when the last view of
+    that tensor is deleted. A ring can be pickled to a worker; only the process that created it takes slots.
 
-    A slot is either free, or taken by whoever holds its number. `lend` hands a slot to the user as a tensor; it
-    becomes free when the last view of that tensor is gone.
+    Args:
+        slots: Number of slots.
+        rows: Images per slot.
+        image_spec: Shape and dtype of an image. It may be set later with `open`, if it depends on a transform that
+            runs in the workers.
     """
 
-    def __init__(self, *, slots: int, rows: int, layout: Layout | None = None) -> None:
+    def __init__(self, *, slots: int, rows: int, image_spec: ImageSpec | None = None) -> None:
         self.slots = slots
         self.rows = rows
-        self.layout: Layout | None = None
+        self.image_spec: ImageSpec | None = None
         self._free = deque(range(slots))
         self._take_descriptor(_anonymous_file())
-        if layout:
-            self.open(layout)
+        if image_spec:
+            self.open(image_spec)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"slots": self.slots, "rows": self.rows, "layout": self.layout, "fd": DupFd(self._fd)}
+        return {"slots": self.slots, "rows": self.rows, "image_spec": self.image_spec, "fd": DupFd(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.slots, self.rows, self.layout = state["slots"], state["rows"], None
-        self._free = deque()  # only the process that made the ring hands out slots
+        self.slots, self.rows, self.image_spec = state["slots"], state["rows"], None
+        self._free = deque()  # only the process that created the ring takes slots
         self._take_descriptor(state["fd"].detach())
-        if state["layout"]:
-            self.open(state["layout"])
+        if state["image_spec"]:
+            self.open(state["image_spec"])
 
     def _take_descriptor(self, fd: int) -> None:
         self._fd = fd
         weakref.finalize(self, os.close, fd)
 
-    def open(self, layout: Layout) -> None:
-        """Map the memory for images of this layout; done once, in each process."""
-        if self.layout:
+    def open(self, image_spec: ImageSpec) -> None:
+        """Map the memory for images of this shape and dtype, once per process."""
+        if self.image_spec:
             return
-        self.layout = layout
-        self._slot_bytes = -(-self.rows * layout.bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.image_spec = image_spec
+        self._slot_bytes = -(-self.rows * image_spec.bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         size = self.slots * self._slot_bytes
         if os.fstat(self._fd).st_size < size:
             os.ftruncate(self._fd, size)
@@ -70,40 +74,40 @@ class Ring:
         return len(self._free)
 
     def take(self) -> int:
-        """Take the slot that was freed last, which is still in the cache; there must be one."""
+        """Take the slot that was freed last, as it may still be in the CPU cache. At least one slot must be free."""
         return self._free.pop()
 
     def release(self, slot: int) -> None:
-        """Give a slot back. May be called from any thread, and by the garbage collector."""
+        """Free a slot. May be called from any thread, and by the garbage collector."""
         self._free.append(slot)
 
     def images(self, slot: int, rows: int | None = None) -> torch.Tensor:
-        """Return a slot's images, ``[rows, *layout.shape]``; valid as long as the slot is not released."""
+        """Return the images of a slot, [rows, *image_spec.shape]. The tensor is valid until the slot is released."""
         return self._tensor(self._bytes(slot, self.rows if rows is None else rows))
 
     def lend(self, slot: int) -> torch.Tensor:
-        """Return a slot's images; the slot is released when the tensor and all its views are gone."""
+        """Return the images of a slot. The slot is released when the tensor and all its views are deleted."""
         raw = self._bytes(slot, self.rows)
         weakref.finalize(raw, self.release, slot).atexit = False  # the tensor's storage keeps `raw` alive
         return self._tensor(raw)
 
-    def pin(self) -> torch.Tensor:
-        """Return all memory as one tensor of bytes, for whoever registers it with a device."""
+    def memory(self) -> torch.Tensor:
+        """Return the memory of all slots as a uint8 tensor [bytes], to register it as pinned memory."""
         return torch.from_numpy(np.frombuffer(self._map, np.uint8))
 
     def _bytes(self, slot: int, rows: int) -> Any:
-        assert self.layout is not None
-        count = rows * self.layout.bytes
+        assert self.image_spec is not None
+        count = rows * self.image_spec.bytes
         return np.frombuffer(self._map, np.uint8, count=count, offset=slot * self._slot_bytes)
 
     def _tensor(self, raw: Any) -> torch.Tensor:
-        assert self.layout is not None
-        return torch.from_numpy(raw).view(self.layout.dtype).view(-1, *self.layout.shape)
+        assert self.image_spec is not None
+        return torch.from_numpy(raw).view(self.image_spec.dtype).view(-1, *self.image_spec.shape)
 
 
 def _anonymous_file() -> int:
-    """Return a descriptor of memory without a name, of no bytes yet."""
+    """Return the file descriptor of empty anonymous memory."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("wds_tools", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:  # macOS has none: a file that is deleted at once serves
+    with tempfile.TemporaryFile() as file:  # macOS has no memfd: use a file that is deleted at once
         return os.dup(file.fileno())

@@ -1,4 +1,4 @@
-"""A part of a batch is a task: what a worker is told, what it does, and what it sends back."""
+"""Tasks of workers. A task is a part of a batch; its result are the values of the fields."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.errors import LoaderError, WdsToolsError
-from wds_tools.loading.assemble import Assembler, Layout, Recipe
-from wds_tools.loading.bad_samples import is_about_data
-from wds_tools.loading.collate import packed
+from wds_tools.loading.assemble import Assembler, ImageSpec, Recipe
+from wds_tools.loading.bad_samples import is_sample_error
+from wds_tools.loading.collate import stack_values
 from wds_tools.loading.ring import Ring
 from wds_tools.order.planner import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Samples to be made.
+class BatchTask:
+    """Samples of a batch for one worker to load.
 
     Attributes:
-        slot: Where their images go in the ring, if there is one.
-        layout: Of the images in the ring.
-        start: Row of the first in that slot.
-        epoch: Number of the epoch.
-        positions: int64 [n], places in the canonical sequence.
-        ids: int64 [n], samples.
+        slot: Slot of the ring for the images; None if they are not written to shared memory.
+        image_spec: Shape and dtype of an image in the ring.
+        start: Row of the first image in the slot.
+        epoch: Zero-based epoch.
+        positions: int64 [n], positions in the epoch.
+        ids: int64 [n], sample ids.
     """
 
     slot: int | None
-    layout: Layout | None
+    image_spec: ImageSpec | None
     start: int
     epoch: int
     positions: NDArray[np.int64]
@@ -41,8 +41,8 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutTask:
-    """The question how images lie in a batch, answered by making one of these samples; `Task` says what they are."""
+class ImageSpecTask:
+    """Find the shape and dtype of images by loading one sample; the attributes are those of `BatchTask`."""
 
     epoch: int
     positions: NDArray[np.int64]
@@ -50,108 +50,122 @@ class LayoutTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """The result of a task with samples that cannot be read.
+class SampleResults:
+    """The result of a task with unreadable samples.
 
     Attributes:
-        each: The values of each sample, as of a batch of one, or its error.
+        samples: For each sample its values, as a batch of one sample, or its error.
     """
 
-    each: list[list[Any] | WdsToolsError]
+    samples: list[list[Any] | WdsToolsError]
 
 
-def tasks_of(step: Step, *, slot: int | None, layout: Layout | None, epoch: int, parts: int) -> list[Task]:
-    """Divide a batch into tasks for several workers."""
+def split_into_tasks(
+    step: Step, *, slot: int | None, image_spec: ImageSpec | None, epoch: int, parts: int
+) -> list[BatchTask]:
+    """Divide a batch into ``parts`` tasks for several workers."""
     edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
     return [
-        Task(slot, layout, start, epoch, step.positions[start:stop], step.ids[start:stop])
+        BatchTask(slot, image_spec, start, epoch, step.positions[start:stop], step.ids[start:stop])
         for start, stop in itertools.pairwise(edges)
     ]
 
 
-class Job:
-    """What a worker does with a task; it opens the dataset when the first one comes."""
+class BatchRunner:
+    """Runs tasks. It opens the dataset at the first task.
+
+    Args:
+        recipe: Options that determine the content of a batch.
+        ring: Batch slots for images, or None.
+    """
 
     def __init__(self, recipe: Recipe, ring: Ring | None) -> None:
         self._recipe = recipe
         self._ring = ring
         self._assembler: Assembler | None = None
 
-    def expect(self, task: Task | LayoutTask) -> None:
-        """Start reading for a task."""
-        self._ready().expect(task.ids)
+    def read_ahead(self, task: BatchTask | ImageSpecTask) -> None:
+        """Start to read the samples of a task."""
+        self._get_assembler().read_ahead(task.ids)
 
-    def run(self, task: Task | LayoutTask) -> list[Any] | Pieces | Layout | None:
-        """Make samples: their images in the task's slot, the other fields as the result."""
-        assembler = self._ready()
-        about: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
-        if isinstance(task, LayoutTask):
-            layout: Layout | None = assembler.layout(**about)
-            return layout
+    def run(self, task: BatchTask | ImageSpecTask) -> list[Any] | SampleResults | ImageSpec | None:
+        """Run a task.
+
+        Returns:
+            For a `BatchTask` the stacked values of each field (None for images written to the slot), or
+            `SampleResults` if samples are unreadable and will be replaced. For an `ImageSpecTask` the `ImageSpec`.
+        """
+        assembler = self._get_assembler()
+        samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
+        if isinstance(task, ImageSpecTask):
+            image_spec: ImageSpec | None = assembler.image_spec(**samples)
+            return image_spec
         out = None
-        if self._ring and task.layout and task.slot is not None:
-            self._ring.open(task.layout)
+        if self._ring and task.image_spec and task.slot is not None:
+            self._ring.open(task.image_spec)
             out = self._ring.images(task.slot)[task.start : task.start + len(task.ids)]
         try:
-            return [packed(value) for value in assembler.batch(**about, out=out)]
+            return [stack_values(value) for value in assembler.batch(**samples, out=out)]
         except WdsToolsError as error:
-            if not self._recipe.replaces or not is_about_data(error):
+            if not self._recipe.replaces or not is_sample_error(error):
                 raise
-        each = assembler.pieces(**about, out=out)
-        return Pieces(
-            [piece if isinstance(piece, WdsToolsError) else [packed(value) for value in piece] for piece in each]
+        results = assembler.samples_or_errors(**samples, out=out)
+        return SampleResults(
+            [one if isinstance(one, WdsToolsError) else [stack_values(value) for value in one] for one in results]
         )
 
     def close(self) -> None:
         """Log what is known at the end."""
         self._recipe.shards.log_cache_use()
 
-    def _ready(self) -> Assembler:
+    def _get_assembler(self) -> Assembler:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
         return self._assembler
 
 
-class Inline:
-    """The pool of ``num_workers=0``: a task is done when its result is asked for."""
+class InlinePool:
+    """The pool of ``num_workers=0``: it runs a task in this process when its result is requested."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._tasks: dict[int, Task | LayoutTask] = {}
+    def __init__(self, runner: BatchRunner) -> None:
+        self._runner = runner
+        self._tasks: dict[int, BatchTask | ImageSpecTask] = {}
         self._interrupted = False
         self._next = 0
 
-    def submit(self, task: Task | LayoutTask) -> int:
-        """Take a task; return its number."""
+    def submit(self, task: BatchTask | ImageSpecTask) -> int:
+        """Add a task; return its number for `result`."""
         if self._interrupted:
-            raise LoaderError("the loader was closed while a batch was being made: take a new iterator from it")
+            raise LoaderError(
+                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
+            )
         self._next += 1
         self._tasks[self._next] = task
         return self._next
 
     def result(self, number: int) -> Any:
-        """Do a task and return what came of it, with one thread, as a worker does.
+        """Run a task and return its result. torch uses one thread, as in a worker.
 
-        Pictures are too small for more: two threads took 2 to 6 times the CPU time of one, waiting for each other.
+        Images are too small for more: two threads took 2 to 6 times the CPU time of one, waiting for each other.
         """
-        threads = torch.get_num_threads()  # the user's own
+        threads = torch.get_num_threads()  # of the user; restored below
         torch.set_num_threads(1)
         try:
-            return self._job.run(self._tasks.pop(number))
+            return self._runner.run(self._tasks.pop(number))
         finally:
             torch.set_num_threads(threads)
 
-    def settle(self, numbers: Sequence[int], *, seconds: float) -> bool:  # noqa: ARG002 - as that of WorkerPool
-        """Forget tasks that nobody needs any more."""
+    def discard(self, numbers: Sequence[int], *, seconds: float) -> bool:  # noqa: ARG002 - as in WorkerPool
+        """Remove tasks whose results are no longer needed."""
         for number in numbers:
             del self._tasks[number]
         return True
 
     def interrupt(self) -> None:
-        """Refuse more tasks."""
+        """Make `submit` raise LoaderError from now on."""
         self._interrupted = True
 
     def close(self) -> None:
-        """Forget what was not asked for."""
+        """Remove all tasks."""
         self._tasks.clear()
-        self._job.close()
+        self._runner.close()

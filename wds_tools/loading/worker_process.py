@@ -1,4 +1,4 @@
-"""The body of a worker process: tasks come in through a pipe, results go out, and every exception is reported."""
+"""Main function of a worker process: it receives tasks through a pipe, and sends results and exceptions back."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from typing import Any, Protocol
 import torch
 
 READY = -1
-"""Number of the first message: the worker has started."""
-_NUMBER = struct.Struct("<q")
+"""Task number of the first message, which reports that the worker has started."""
+_TASK_NUMBER = struct.Struct("<q")
 
 
-class Job(Protocol):
-    """What a worker does. It is copied to each worker before the first task."""
+class TaskRunner(Protocol):
+    """Runs the tasks of a worker. A copy is sent to each worker when it starts."""
 
-    def expect(self, task: Any) -> None:
-        """A task that will come up soon: reading for it may start."""
+    def read_ahead(self, task: Any) -> None:
+        """Start to read for a task that will be run soon."""
 
     def run(self, task: Any) -> Any:
-        """Do a task; the result is pickled."""
+        """Run a task and return its result, which must be picklable."""
 
     def close(self) -> None:
         """Log what is known at the end; called from another thread than the others."""
@@ -39,12 +39,12 @@ class Job(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception on its way to the main process.
+    """An exception that is sent to the main process.
 
     Attributes:
-        error: None if it cannot be pickled and unpickled.
-        cause: Its ``__cause__``, which pickle leaves out.
-        text: The traceback.
+        error: The exception; None if it cannot be pickled and unpickled.
+        cause: Its ``__cause__``, which pickle omits; None if it has none or it cannot be pickled.
+        text: The formatted traceback.
     """
 
     error: BaseException | None
@@ -53,74 +53,83 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Describe an exception."""
-        return cls(_if_it_travels(error), _if_it_travels(error.__cause__), "".join(traceback.format_exception(error)))
+        """Return the failure for an exception."""
+        return cls(_if_picklable(error), _if_picklable(error.__cause__), "".join(traceback.format_exception(error)))
 
 
-def _if_it_travels(error: BaseException | None) -> BaseException | None:
-    """Return an exception that comes out of pickle as it went in; many with an ``__init__`` of their own do not."""
+def _if_picklable(error: BaseException | None) -> BaseException | None:
+    """Return the exception if it can be pickled and unpickled, otherwise None.
+
+    Many exceptions with their own ``__init__`` cannot be unpickled.
+    """
     try:
-        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else None  # noqa: S301 - just made
-    except Exception:  # whatever its own code raises
+        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else None  # noqa: S301 - pickled here
+    except Exception:  # the code of the exception class may raise anything
         return None
 
 
-def message(number: int, value: Any) -> bytes:
-    """Return a message: the number of a task, and its result."""
-    return _NUMBER.pack(number) + bytes(ForkingPickler.dumps(value))
+def pack_message(number: int, value: Any) -> bytes:
+    """Return a message with the number of a task and its result."""
+    return _TASK_NUMBER.pack(number) + bytes(ForkingPickler.dumps(value))
 
 
-def read_message(data: bytes) -> tuple[int, Any]:
-    """Undo `message`. A result that cannot be unpickled here becomes a `Failure`."""
-    number = _NUMBER.unpack_from(data)[0]
+def unpack_message(data: bytes) -> tuple[int, Any]:
+    """Return the number and result of `pack_message`. A result that cannot be unpickled becomes a `Failure`."""
+    number = _TASK_NUMBER.unpack_from(data)[0]
     try:
-        return number, ForkingPickler.loads(memoryview(data)[_NUMBER.size :])
-    except Exception as error:  # whatever the code of the result's type raises
+        return number, ForkingPickler.loads(memoryview(data)[_TASK_NUMBER.size :])
+    except Exception as error:  # the code of the class of the result may raise anything
         return number, Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
 
 
-def work(job: Job, pipe: Connection, stack: Connection) -> None:
-    """Do tasks until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends us
+def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection) -> None:
+    """Run tasks until the other end of the pipe is closed.
+
+    Args:
+        runner: Runs the tasks.
+        pipe: Receives (number, task), sends messages.
+        stack: Receives the Python stack of this process on SIGUSR1.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and stops the workers
     faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
-    torch.set_num_threads(1)  # one worker, one core; OpenMP's threads do not survive a fork either
+    torch.set_num_threads(1)  # one core per worker; OpenMP threads do not survive a fork either
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, tasks, job), daemon=True).start()
-    _send(pipe, message(READY, None))
+    threading.Thread(target=_receive_tasks, args=(pipe, tasks, runner), daemon=True).start()
+    _send(pipe, pack_message(READY, None))
     waiting: deque[tuple[int, Any]] = deque()
     while True:
         while not waiting or not tasks.empty():
             number, task = tasks.get()
-            with contextlib.suppress(Exception):  # run() meets the same trouble, and reports it
-                job.expect(task)
+            with contextlib.suppress(Exception):  # run() raises the same exception, and it is reported then
+                runner.read_ahead(task)
             waiting.append((number, task))
         number, task = waiting.popleft()
-        _send(pipe, _answer(number, _run(job, task)))
+        _send(pipe, _pack_result(number, _run(runner, task)))
 
 
-def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]], job: Job) -> None:
-    """Take tasks as they come, so that the main process never waits to send one, and end with it."""
+def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]], runner: TaskRunner) -> None:
+    """Receive tasks at once, so that the main process never blocks on a full pipe. Exit when it closes the pipe."""
     try:
         while True:
             tasks.put(pipe.recv())
     except (EOFError, OSError):
         with contextlib.suppress(Exception):
-            job.close()
-        os._exit(0)  # even if the job hangs
+            runner.close()
+        os._exit(0)  # even if a task hangs
 
 
-def _run(job: Job, task: Any) -> Any:
+def _run(runner: TaskRunner, task: Any) -> Any:
     try:
-        return job.run(task)
-    except BaseException as error:  # SystemExit and KeyboardInterrupt too: the user must see where they came from
+        return runner.run(task)
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt, to report where they were raised
         return Failure.of(error)
 
 
-def _answer(number: int, value: Any) -> bytes:
+def _pack_result(number: int, value: Any) -> bytes:
     try:
-        return message(number, value)
-    except Exception as error:  # not to be pickled: tell at least what it was
-        return message(number, Failure(None, None, "".join(traceback.format_exception(error))))
+        return pack_message(number, value)
+    except Exception as error:  # the result cannot be pickled
+        return pack_message(number, Failure(None, None, "".join(traceback.format_exception(error))))
 
 
 def _send(pipe: Connection, data: bytes) -> None:

@@ -1,9 +1,9 @@
-"""Worker processes: tasks go out, results come back in order, and no process dies in silence.
+"""Pool of worker processes. Failures of workers are always reported.
 
-Each worker has one pipe of its own and shares no lock or queue with another, so that a worker killed at any moment
-cannot block the rest. A worker that dies is reported with its signal at once, one that stalls after a bounded time,
-with its stack; and workers end when their pipe does, so they never outlive the process that made them.
-Why not torch's DataLoader: `docs/decisions/0002-own-worker-pool.md`.
+Each worker has its own pipe, and shares no lock or queue with other workers. So a worker that is killed at any moment
+cannot block the others. A worker that dies is reported at once, with its signal. A worker that stalls is reported after
+a time limit, with its stack. Workers exit when their pipe is closed, so they never outlive the process that started
+them. `docs/decisions/0002-own-worker-pool.md` explains why this is not torch's DataLoader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from wds_tools.errors import LoaderError, OptionError, WorkerError
-from wds_tools.loading.worker_process import READY, Failure, Job, read_message, work
+from wds_tools.loading.worker_process import READY, Failure, TaskRunner, run_worker, unpack_message
 
 STALL_SECONDS = 300.0
 _CLOSE_SECONDS = 1.0
@@ -34,28 +34,34 @@ _STACK_BYTES = 65_536
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    stack: Connection  # where faulthandler writes when it is asked to
+    stack: Connection  # receives the stack that faulthandler writes on SIGUSR1
     tasks: deque[int]
     is_ready: bool = False
 
 
 class WorkerPool:
-    """Runs tasks in processes. One thread at a time may use it; `interrupt` may be called from any.
+    """Runs tasks in worker processes. Only one thread at a time may use it; `interrupt` may be called by any thread.
 
     Args:
-        job: What to do.
-        num_workers: Number of processes.
-        active: How many of them get tasks; the attribute may be changed at any time. The others have done nothing yet.
-        context: How to start them.
-        stall_seconds: A worker that is silent for so long while its result is waited for is reported.
+        runner: Runs the tasks; a copy is sent to each worker.
+        num_workers: Number of worker processes.
+        active: Number of workers that get tasks; all by default. The attribute may be changed at any time.
+        context: multiprocessing context that starts the workers.
+        stall_seconds: Longest time in seconds that a worker may send nothing while the pool waits for its result.
 
     Raises:
-        OptionError: The job cannot be sent to a process that is not forked.
-        WorkerError: A process cannot be started.
+        OptionError: The runner cannot be pickled, and the workers are not forked.
+        WorkerError: A worker cannot be started.
     """
 
     def __init__(
-        self, job: Job, *, num_workers: int, context: BaseContext, stall_seconds: float, active: int | None = None
+        self,
+        runner: TaskRunner,
+        *,
+        num_workers: int,
+        context: BaseContext,
+        stall_seconds: float,
+        active: int | None = None,
     ) -> None:
         self.active = num_workers if active is None else active
         self._stall_seconds = stall_seconds
@@ -64,12 +70,12 @@ class WorkerPool:
         self._done: dict[int, Any] = {}
         self._next = 0
         self._interrupted = False
-        self._wakes, self._wake = context.Pipe(duplex=False)
+        self._wake_receiver, self._wake_sender = context.Pipe(duplex=False)
         self._start_method = context.get_start_method()
-        self._finalizer = weakref.finalize(self, _end, self._workers, os.getpid())  # also at interpreter exit
+        self._finalizer = weakref.finalize(self, _stop_workers, self._workers, os.getpid())  # also at interpreter exit
         try:
             for number in range(num_workers):
-                self._workers.append(_start(job, number, context))
+                self._workers.append(_start(runner, number, context))
         except BaseException:
             self.close()
             raise
@@ -89,66 +95,71 @@ class WorkerPool:
         return number
 
     def result(self, number: int) -> Any:
-        """Wait for a task's result.
+        """Wait for the result of a task and return it.
 
         Raises:
             WorkerError: The worker died or stalled. The pool is closed.
             LoaderError: The pool was interrupted or closed.
-            Exception: Whatever the task raised, with the worker's traceback as a note.
+            Exception: The exception of the task, with the traceback of the worker as a note.
         """
-        if not self._arrives(number, self._stall_seconds):
-            self._stalled(self._owner[number])
+        if not self._wait_for(number, self._stall_seconds):
+            self._raise_stalled(self._owner[number])
         value = self._done.pop(number)
         if isinstance(value, Failure):
             raise _as_exception(value)
         return value
 
-    def settle(self, numbers: Sequence[int], *, seconds: float) -> bool:
-        """Wait until tasks are done that nobody needs any more; return whether all are, and all workers alive.
+    def discard(self, numbers: Sequence[int], *, seconds: float) -> bool:
+        """Wait for tasks whose results are no longer needed, and drop the results.
+
+        Returns:
+            Whether all tasks were done within ``seconds``.
 
         Raises:
             WorkerError: A worker has died. The pool is closed.
         """
-        patience = time.monotonic() + seconds
-        while self._receive_some(0.0):  # of those that died in the meantime
+        deadline = time.monotonic() + seconds
+        while self._receive_some(0.0):  # also notices workers that died in the meantime
             pass
         for number in numbers:
-            if not self._arrives(number, max(0.0, patience - time.monotonic())):
+            if not self._wait_for(number, max(0.0, deadline - time.monotonic())):
                 return False
             del self._done[number]
         return True
 
     def interrupt(self) -> None:
-        """Make the thread that waits for a result, or asks for one later, raise LoaderError; callable by any thread."""
+        """Make the thread that uses the pool raise LoaderError, now or at its next call. Callable by any thread."""
         self._interrupted = True
         with contextlib.suppress(OSError):
-            self._wake.send_bytes(b"!")
+            self._wake_sender.send_bytes(b"!")
 
     def close(self) -> None:
-        """End all workers, within about a second, whatever they are doing."""
+        """Stop all workers within about a second, even in the middle of a task."""
         self._interrupted = True
         self._finalizer()
 
     def _check(self) -> None:
         if self._interrupted:
-            raise LoaderError("the loader was closed while a batch was being made: take a new iterator from it")
+            raise LoaderError(
+                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
+            )
 
-    def _arrives(self, number: int, seconds: float) -> bool:
-        """Wait for a result; return False if its worker is silent for so long."""
-        patience = time.monotonic() + seconds
+    def _wait_for(self, number: int, seconds: float) -> bool:
+        """Wait for a result; return False if its worker sends nothing for ``seconds`` seconds."""
+        deadline = time.monotonic() + seconds
         while number not in self._done:
             worker = self._owner[number]
-            senders = self._receive_some(max(0.0, patience - time.monotonic()))
+            senders = self._receive_some(max(0.0, deadline - time.monotonic()))
             if worker in senders:
-                patience = time.monotonic() + seconds
-            if not senders and time.monotonic() >= patience:
+                deadline = time.monotonic() + seconds
+            if not senders and time.monotonic() >= deadline:
                 return False
         return True
 
     def _receive_some(self, seconds: float) -> list[_Worker]:
-        """Wait for messages, and take one from each worker that has one."""
+        """Wait for messages, and receive one from each worker that has sent one; return these workers."""
         self._check()
-        ready = wait([self._wakes, *(w.pipe for w in self._workers)], timeout=seconds)
+        ready = wait([self._wake_receiver, *(w.pipe for w in self._workers)], timeout=seconds)
         self._check()
         senders = [worker for worker in self._workers if worker.pipe in ready]
         for sender in senders:
@@ -157,7 +168,7 @@ class WorkerPool:
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            number, value = read_message(worker.pipe.recv_bytes())
+            number, value = unpack_message(worker.pipe.recv_bytes())
         except (EOFError, OSError):
             self._died(worker)
         if number == READY:
@@ -169,63 +180,63 @@ class WorkerPool:
 
     def _died(self, worker: _Worker) -> None:
         with contextlib.suppress(EOFError, OSError):
-            while worker.pipe.poll():  # it may have told that it was ready
-                worker.is_ready |= read_message(worker.pipe.recv_bytes())[0] == READY
+            while worker.pipe.poll():  # the message that it was ready may still be in the pipe
+                worker.is_ready |= unpack_message(worker.pipe.recv_bytes())[0] == READY
         worker.process.join(_CLOSE_SECONDS)
-        name, how = _name(self._workers, worker), _ending(worker.process.exitcode)
+        name, how = _name(self._workers, worker), _describe_exit(worker.process.exitcode)
         self.close()
         if not worker.is_ready:
-            raise WorkerError(f"{name} {how} while it was starting{_WHY_NOT_STARTED.get(self._start_method, '')}")
-        raise WorkerError(f"{name} {how}; the state before this batch is still good: start again from it")
+            raise WorkerError(f"{name} {how} while it was starting{_START_HINTS.get(self._start_method, '')}")
+        raise WorkerError(f"{name} {how}; the loader state before this batch is still valid: resume from it")
 
-    def _stalled(self, worker: _Worker) -> None:
+    def _raise_stalled(self, worker: _Worker) -> None:
         name, stack = _name(self._workers, worker), _stack_of(worker)
         self.close()
         raise WorkerError(
-            f"{name} has been silent for {self._stall_seconds:.0f} s (stall_seconds=); it was stopped. "
+            f"{name} sent nothing for {self._stall_seconds:.0f} s (stall_seconds=) and was stopped. "
             f"Its stack was:\n{stack}"
         )
 
 
-_GUARD = (
+_MAIN_GUARD_HINT = (
     ". A worker that is not forked imports the main script: put the code that iterates over the loader under "
-    '`if __name__ == "__main__":`, so that the workers do not run it too. Otherwise, the output of the worker above '
-    "says why"
+    '`if __name__ == "__main__":`, so that the workers do not run it too. If it is there already, the output of the '
+    "worker above contains the cause"
 )
-_WHY_NOT_STARTED = {"spawn": _GUARD, "forkserver": _GUARD}
+_START_HINTS = {"spawn": _MAIN_GUARD_HINT, "forkserver": _MAIN_GUARD_HINT}  # start method → text for the error message
 
 
-def _start(job: Job, number: int, context: BaseContext) -> _Worker:
-    ours, theirs = context.Pipe(duplex=True)
-    stack, stack_out = context.Pipe(duplex=False)
-    _our_ends.update((ours, stack))
+def _start(runner: TaskRunner, number: int, context: BaseContext) -> _Worker:
+    pipe, worker_pipe = context.Pipe(duplex=True)
+    stack, worker_stack = context.Pipe(duplex=False)
+    _parent_connections.update((pipe, stack))
     process = context.Process(  # type: ignore[attr-defined]
-        target=work, args=(job, theirs, stack_out), name=f"wds-tools-worker-{number}", daemon=True
+        target=run_worker, args=(runner, worker_pipe, worker_stack), name=f"wds-tools-worker-{number}", daemon=True
     )
     try:
         process.start()
-    except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises
+    except (pickle.PicklingError, AttributeError, TypeError) as error:  # all of them are raised by pickle
         raise OptionError(
-            f"what the workers need cannot be pickled ({error}): with multiprocessing_context="
+            f"an option cannot be pickled for the workers ({error}): with multiprocessing_context="
             f"{context.get_start_method()!r}, transform= and view= must be importable, such as a function defined with "
             "`def` at the top level of a module, not a lambda; or use multiprocessing_context='fork'"
         ) from error
     except (EOFError, OSError) as error:
-        why = _WHY_NOT_STARTED.get(context.get_start_method(), "")
-        raise WorkerError(f"a worker process could not be started ({type(error).__name__} {error}){why}") from error
+        hint = _START_HINTS.get(context.get_start_method(), "")
+        raise WorkerError(f"a worker process could not be started ({type(error).__name__} {error}){hint}") from error
     finally:
-        theirs.close()
-        stack_out.close()
-    return _Worker(process, ours, stack, deque())
+        worker_pipe.close()
+        worker_stack.close()
+    return _Worker(process, pipe, stack, deque())
 
 
-# A forked process inherits our ends of all pipes. Unless it closes them, workers would not see the end of the main
-# process, nor that their pool was closed.
-_our_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
+# A forked process inherits the main process's ends of all pipes, and closes them. Otherwise, the workers would not
+# notice that the main process ended or that their pool was closed.
+_parent_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def _close_inherited() -> None:
-    for connection in _our_ends:
+    for connection in _parent_connections:
         connection.close()
 
 
@@ -233,14 +244,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_inherited)
 
 
-def _end(workers: list[_Worker], owner: int) -> None:
-    if os.getpid() != owner:
-        return  # a fork of the main process does not own its workers
+def _stop_workers(workers: list[_Worker], owner_pid: int) -> None:
+    if os.getpid() != owner_pid:
+        return  # this is a fork of the main process, which does not own the workers
     for worker in workers:
-        worker.pipe.close()  # a worker ends when it sees this
-    patience = time.monotonic() + _CLOSE_SECONDS
+        worker.pipe.close()  # the worker exits when it notices this
+    deadline = time.monotonic() + _CLOSE_SECONDS
     for worker in workers:
-        worker.process.join(max(0.0, patience - time.monotonic()))
+        worker.process.join(max(0.0, deadline - time.monotonic()))
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
@@ -252,32 +263,32 @@ def _name(workers: Sequence[_Worker], worker: _Worker) -> str:
     return f"worker {workers.index(worker)} of {len(workers)} (pid {worker.process.pid})"
 
 
-def _ending(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
-        return "closed its pipe but goes on running"
+        return "closed its pipe but is still running"
     if code >= 0:
-        return f"ended by itself with exit code {code}"
+        return f"exited with code {code}"
     name = signal.Signals(-code).name
-    hint = "; if you did not do that, the system was probably out of memory" if name == "SIGKILL" else ""
+    hint = "; if you did not do this, the system was probably out of memory" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
 
 
 def _stack_of(worker: _Worker) -> str:
-    """Ask a worker for its Python stack; one that is stopped altogether cannot answer."""
+    """Return the Python stack of a worker, or a text without it if the process does not react."""
     with contextlib.suppress(OSError):
         os.kill(worker.process.pid or 0, signal.SIGUSR1)
         if worker.stack.poll(1.0):
-            time.sleep(0.1)  # it is written line by line
+            time.sleep(0.1)  # the stack is written line by line
             return os.read(worker.stack.fileno(), _STACK_BYTES).decode(errors="replace")
-    return "(none: the process does not react, it may be stopped or waiting for storage)"
+    return "(no stack: the process does not react; it may be stopped or waiting for storage)"
 
 
 def _as_exception(failure: Failure) -> BaseException:
     error = failure.error
     if error is None:
-        return WorkerError(f"a worker failed with an exception that cannot be passed on:\n{failure.text}")
+        return WorkerError(f"a worker failed with an exception that cannot be pickled:\n{failure.text}")
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
-        # Raised here, it would end the iteration or the program without a word of where it came from.
+        # Raised here, it would end the iteration or the program without showing where it came from.
         wrapped = WorkerError(f"{type(error).__name__} was raised in a worker:\n{failure.text}")
         wrapped.__cause__ = error
         return wrapped
