@@ -374,7 +374,7 @@ def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(
     (tmp_path / "file").write_text("x")
     before = tree(tmp_path)
     assert_one_line_error(call("pack", six_photos, tmp_path / "file", "--workers", "1"), 1, str(tmp_path / "file"))
-    assert_one_line_error(call("pack", six_photos, six_photos / "out", "--workers", "1"), 1, "lies inside the source")
+    assert_one_line_error(call("pack", six_photos, six_photos / "out", "--workers", "1"), 1, "is inside the source")
     assert tree(tmp_path) == before
 
 

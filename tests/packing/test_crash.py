@@ -97,7 +97,7 @@ def long(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("fault", ["KILL", "ENOSPC", "EIO"])
-def test_a_fault_at_a_write_on_the_thread_is_mended_by_a_rerun(fault, long, tmp_path):
+def test_a_rerun_recovers_from_a_fault_in_the_writing_thread(fault, long, tmp_path):
     wt.pack(long, tmp_path / "whole", **OPTIONS)
     for number in (1, 2):
         dst = tmp_path / str(number)
@@ -110,26 +110,26 @@ def test_a_fault_at_a_write_on_the_thread_is_mended_by_a_rerun(fault, long, tmp_
 
 
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
-def test_a_kill_at_any_write_fsync_or_rename_is_mended_by_a_rerun(call, few, whole, tmp_path):
+def test_a_rerun_recovers_from_a_kill_at_any_write_fsync_or_rename(call, few, whole, tmp_path):
     calls = try_every_call("KILL", call, few, whole, tmp_path)
     assert calls >= {"write": 6, "writev": 2, "fsync": 14, "rename": 7}[call]  # or the calls have other names by now
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("call", ["unlink", "mkdir", "rmdir", "link"])
-def test_a_kill_at_any_other_change_of_the_folder_is_mended_by_a_rerun(call, few, whole, tmp_path):
+def test_a_rerun_recovers_from_a_kill_at_any_other_change_of_the_folder(call, few, whole, tmp_path):
     assert try_every_call("KILL", call, few, whole, tmp_path) >= 1
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
-def test_a_failing_write_fsync_or_rename_is_one_line_and_mended_by_a_rerun(call, error, few, whole, tmp_path):
+def test_a_failing_write_fsync_or_rename_is_a_one_line_error_and_a_rerun_recovers(call, error, few, whole, tmp_path):
     try_every_call(error, call, few, whole, tmp_path)
 
 
 @pytest.mark.parametrize(("call", "number"), [("write", 4), ("writev", 2), ("fsync", 5), ("fsync", 9), ("rename", 3)])
-def test_some_failing_calls_are_one_line_and_mended_by_a_rerun(call, number, few, whole, tmp_path):
+def test_other_failing_calls_are_one_line_errors_and_a_rerun_recovers(call, number, few, whole, tmp_path):
     done = pack_with("ENOSPC", call, number, few, tmp_path / "dst")
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
@@ -166,7 +166,7 @@ for size in sizes:
 
 
 @pytest.mark.torture
-def test_disks_of_many_sizes_fill_up_with_a_clear_word_and_a_rerun_goes_on(photos, packed, tmp_path, can_mount):
+def test_a_full_disk_of_any_size_is_a_clear_error_and_a_rerun_continues(photos, packed, tmp_path, can_mount):
     sizes = [4, 8, 16, 40, 100, *range(300, 7300, 333), 7400]
     reference = {path.name: path.stat().st_size for path in packed.iterdir()}
     (tmp_path / "disk").mkdir()

@@ -103,7 +103,7 @@ def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(
     assert wt.pack(photos, "s3://bucket/train", **OPTIONS).kept == len(report.manifest.shards)
 
 
-def test_a_bucket_that_is_not_there_is_an_error_and_none_is_made(photos, s3):
+def test_a_missing_bucket_is_an_error_and_is_not_created(photos, s3):
     with pytest.raises(DestinationError, match=r"specified bucket does not exist.*is the bucket there"):
         wt.pack(photos, "s3://none/train", **OPTIONS)
     assert s3.ls("") == ["bucket"]
@@ -134,7 +134,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_kill_in_the_middle_is_mended_by_a_rerun_here_or_on_another_machine(photos, packed, s3, elsewhere, tmp_path):
+def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill(photos, packed, s3, elsewhere, tmp_path):
     done = run(f"""
         publish_one = remote_destination.BucketDestination._publish
         def publish_some(self, report):
@@ -153,7 +153,7 @@ def test_a_kill_in_the_middle_is_mended_by_a_rerun_here_or_on_another_machine(ph
     assert objects(s3) == contents(packed)
 
 
-def test_a_large_shard_goes_in_parts_and_a_kill_between_them_leaves_no_object(heavy, s3, tmp_path):
+def test_a_large_shard_is_uploaded_in_parts_and_a_kill_between_them_leaves_no_object(heavy, s3, tmp_path):
     options = {**OPTIONS, "shard_bytes": "100MB"}
     wt.pack(heavy, tmp_path / "local", **options)
     small_parts = f"""

@@ -191,10 +191,10 @@ def _pattern(manifest: Manifest) -> str:
 def _yaml(text: str) -> str:
     """Return a text as YAML writes it in double quotes; what UTF-8 or YAML cannot hold is escaped."""
     letters = {'"': '\\"', "\\": "\\\\"}
-    return f'"{"".join(letters.get(letter) or _letter(letter) for letter in text)}"'
+    return f'"{"".join(letters.get(letter) or _escape(letter) for letter in text)}"'
 
 
-def _letter(letter: str) -> str:
+def _escape(letter: str) -> str:
     code = ord(letter)
     if letter.isprintable():
         return letter

@@ -15,7 +15,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import card, commit_card, remove_card
 from wds_tools.packing.plan import differences
-from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_is_there, is_ours
+from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, sync_folder
 
@@ -64,25 +64,25 @@ class Destination(Protocol):
     def skipped(self) -> tuple[Skip, ...]:
         """Return the list of skipped files of a finished dataset."""
 
-    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+    def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
         """Return the shards that are missing or have another length, or whose indexes are or have."""
 
-    def tidy(self) -> None:
+    def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
 
-    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
-        """Begin to pack ``source``, or continue. See `claim_destination`."""
+    def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
+        """Begin to pack ``source``, or continue. See `start_or_resume`."""
 
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that an earlier run has finished, by number."""
 
-    def accept(self, report: ShardReport) -> None:
+    def add_shard(self, report: ShardReport) -> None:
         """Take a shard that is finished in ``folder``."""
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset: list of skipped files, card, manifest; then the work area is removed."""
 
-    def undo(self, made: Iterable[ShardReport]) -> None:
+    def roll_back(self, made: Iterable[ShardReport]) -> None:
         """Restore what this run found: remove the shards that it ``made``."""
 
     def read_plan(self) -> dict[str, Any] | None:
@@ -98,7 +98,7 @@ class Destination(Protocol):
         """Remove an earlier dataset, its manifest first."""
 
 
-def claim_destination(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
+def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
     """Begin to pack ``source`` into a destination, or continue.
 
     Args:
@@ -115,7 +115,7 @@ def claim_destination(destination: Destination, source: dict[str, Any], *, fresh
     """
     old = destination.manifest()
     if fresh:
-        _refuse_foreign(destination.name, old)
+        _refuse_other_dataset(destination.name, old)
         destination.remove_earlier()
     elif onto is None:
         _refuse_dataset(destination.name, old, source)
@@ -124,7 +124,7 @@ def claim_destination(destination: Destination, source: dict[str, Any], *, fresh
     goal = source if onto is None else {"onto": onto.fingerprint, **source}
     is_new = destination.read_plan() is None
     if is_new:
-        _refuse_strangers(destination, onto)
+        _refuse_unknown_files(destination, onto)
         destination.write_plan(json.dumps(goal).encode())
     plan = destination.read_plan()
     if plan != goal:
@@ -149,17 +149,17 @@ class FolderDestination:
         self.folder = folder
         self.name = str(folder)
         self.task = task
-        self._held = WorkFolder(folder, self.name, task=task)
+        self._work_folder = WorkFolder(folder, self.name, task=task)
         self._plan_is_new = False
 
     def __enter__(self) -> FolderDestination:
-        self._held.__enter__()
+        self._work_folder.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._held.__exit__(kind, error, trace)
+        self._work_folder.__exit__(kind, error, trace)
 
     def manifest(self) -> Manifest | None:
         """Return the manifest in the folder."""
@@ -169,27 +169,27 @@ class FolderDestination:
         """Return the list of skipped files of a finished dataset."""
         return read_skipped(self.folder)
 
-    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+    def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
         """Return the shards that are missing or have another length."""
-        return [entry for entry in entries if not entry_is_there(self.folder, entry)]
+        return [entry for entry in entries if not entry_exists(self.folder, entry)]
 
-    def tidy(self) -> None:
+    def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
-        if self._held.work.exists():
-            with self._held:
-                self._held.remove_work()
+        if self._work_folder.work.exists():
+            with self._work_folder:
+                self._work_folder.remove_work()
 
-    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
-        """Begin to pack ``source``, or continue. See `claim_destination`."""
-        self._plan_is_new = claim_destination(self, source, fresh=fresh, onto=onto)
+    def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
+        """Begin to pack ``source``, or continue. See `start_or_resume`."""
+        self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
         if self.task is None:
-            self._held.remove_temporary()
+            self._work_folder.remove_temporary_files()
 
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that an earlier run has finished and that are still in the folder."""
-        return self._held.finished_shards()
+        return self._work_folder.finished_shards()
 
-    def accept(self, report: ShardReport) -> None:
+    def add_shard(self, report: ShardReport) -> None:
         """Do nothing: the shard is in the folder."""
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
@@ -201,21 +201,21 @@ class FolderDestination:
             (self.folder / SKIPPED_NAME).unlink(missing_ok=True)
         commit_card(self.folder, card(manifest))
         commit_bytes(self.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
-        self._held.remove_work()
+        self._work_folder.remove_work()
 
-    def undo(self, made: Iterable[ShardReport]) -> None:
+    def roll_back(self, made: Iterable[ShardReport]) -> None:
         """Remove the shards that this run ``made``."""
-        self._held.remove_shards(made)
+        self._work_folder.remove_shards(made)
         if self._plan_is_new and self.task is None:
-            self._held.remove_work()
+            self._work_folder.remove_work()
 
     def read_plan(self) -> dict[str, Any] | None:
         """Return what is being packed."""
-        return self._held.read_plan()
+        return self._work_folder.read_plan()
 
     def write_plan(self, data: bytes) -> None:
         """Record what is being packed."""
-        self._held.write_plan(data)
+        self._work_folder.write_plan(data)
 
     def names(self) -> Iterable[str]:
         """Return the names of the files in the folder."""
@@ -227,9 +227,9 @@ class FolderDestination:
         sync_folder(self.folder)
         remove_card(self.folder)
         for path in list(self.folder.iterdir()):
-            if is_ours(path.name):
+            if is_pack_file(path.name):
                 path.unlink()
-        for path in list(self._held.work.iterdir()):
+        for path in list(self._work_folder.work.iterdir()):
             if path.name != "lock":
                 path.unlink()
 
@@ -292,10 +292,10 @@ def _refuse_dataset(name: str, old: Manifest | None, source: dict[str, Any]) -> 
         )
 
 
-def _refuse_strangers(destination: Destination, onto: Manifest | None) -> None:
+def _refuse_unknown_files(destination: Destination, onto: Manifest | None) -> None:
     known = {MANIFEST_NAME, SKIPPED_NAME} if onto else set()
     known |= {name for entry in (onto.shards if onto else ()) for name in (entry.name, entry.index)}
-    strangers = sorted({name for name in destination.names() if is_ours(name)} - known)
+    strangers = sorted({name for name in destination.names() if is_pack_file(name)} - known)
     if strangers and destination.read_plan() is None:  # or another task has begun in the meantime
         raise DestinationError(
             f"{destination.name} already has {len(strangers)} files of names that pack would write, such as "
@@ -303,7 +303,7 @@ def _refuse_strangers(destination: Destination, onto: Manifest | None) -> None:
         )
 
 
-def _refuse_foreign(name: str, old: Manifest | None) -> None:
+def _refuse_other_dataset(name: str, old: Manifest | None) -> None:
     """A manifest over shards of others was made by ``wds-tools index``: those shards are not ours to remove."""
     if old is not None and (old.source is None or old.source.get("kind") == "shards"):
         raise DestinationError(

@@ -30,7 +30,7 @@ _IMAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "webp": _WEBP,
 }
 _ALIASES = {"class": "cls", "count": "cls", "html": "txt", "htm": "txt"}
-_NEXT = "give bytes, or a type that it takes"
+_REMEDY = "give bytes, or a type that it takes"
 
 
 def encode_field(name: str, value: Any) -> bytes:
@@ -57,7 +57,7 @@ def encode_field(name: str, value: Any) -> bytes:
         data = _encode(kind, value)
     except (TypeError, ValueError, OverflowError, OSError, KeyError, RecursionError) as error:
         told = str(error) if error.args else type(error).__name__
-        raise SampleError(f"field {name!r} cannot hold {_described(value)}: {told}; {_NEXT}") from error
+        raise SampleError(f"field {name!r} cannot hold {_type_and_shape(value)}: {told}; {_REMEDY}") from error
     return gzip.compress(data, mtime=0) if plain != name else data
 
 
@@ -137,6 +137,6 @@ def _without_torch(value: Any) -> Any:
     return value.detach().cpu().numpy() if torch is not None and isinstance(value, torch.Tensor) else value
 
 
-def _described(value: Any) -> str:
+def _type_and_shape(value: Any) -> str:
     shape = getattr(value, "shape", None)
     return f"{type(value).__name__}{f' {list(shape)}' if shape else ''}"

@@ -16,10 +16,10 @@ from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Input, Listing, Record, Source
 
-_MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
+_MAX_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
 _BYTES_PER_WORKER = 500_000_000  # what one process packs in the 0.4 s that others take to start
 _BYTES_PER_TRANSCODER = 10_000_000  # the same, where images change
-_MOST_HEAD_READS = 64
+_MAX_HEAD_READS = 64
 _ESTIMATE_STREAM = 3  # keeps this use of the seed apart from others
 _ESTIMATE_READS = 32
 
@@ -29,7 +29,7 @@ def head_kind(source: Source, images: ImageOptions) -> Callable[[Input], str | N
     reads = itertools.count()
 
     def kind_of(entry: Input) -> str | None:
-        if next(reads) >= _MOST_HEAD_READS:
+        if next(reads) >= _MAX_HEAD_READS:
             return extension_kind(entry.path)
         try:
             return _fields_of(source.read(entry), images)
@@ -83,5 +83,5 @@ def process_count(plan: Plan, source: Source, options: PackOptions) -> int:
         return options.workers
     size, cores = sum(entry.size for entry in plan.inputs), available_cores()
     if options.images.images == "keep":  # each reads on one core and writes on another
-        return min(_MOST_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
+        return min(_MAX_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
     return min(cores, 1 + size // _BYTES_PER_TRANSCODER)

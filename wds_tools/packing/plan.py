@@ -23,7 +23,7 @@ HEAD = 5
 
 _PROBED = 32  # where names do not tell the type of a picture, so many are read for it
 _ORDER_STREAM = 1  # keeps this use of the seed apart from others
-_TOLD = (
+_COMPARED = (
     "kind",
     "seed",
     "shard_bytes",
@@ -49,12 +49,12 @@ def sample_key(position: int) -> str:
     return f"{position:09d}"
 
 
-def describe(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | None = None) -> bytes:
+def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | None = None) -> bytes:
     """Return the ``json`` field: where the picture came from, and what else its source says of it.
 
-    >>> describe(Input("cat/1.jpg", 10, 0), ["cat"])
+    >>> json_field(Input("cat/1.jpg", 10, 0), ["cat"])
     b'{"path":"cat/1.jpg","class":"cat"}'
-    >>> describe(Input("a.h5#3", 10, 7), [], {"width": 640})
+    >>> json_field(Input("a.h5#3", 10, 7), [], {"width": 640})
     b'{"path":"a.h5#3","width":640}'
     """
     said = {"path": entry.path}
@@ -68,7 +68,7 @@ def describe(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | No
 
 def sample_bytes(entry: Input, classes: Sequence[str]) -> int:
     """Return the bytes that a sample takes in a shard if its image has the input's size, whatever its type."""
-    total = field_bytes(entry.size) + field_bytes(len(describe(entry, classes))) + entry.extra
+    total = field_bytes(entry.size) + field_bytes(len(json_field(entry, classes))) + entry.extra
     return total if entry.label is None else total + field_bytes(len(str(entry.label)))
 
 
@@ -150,7 +150,7 @@ def extension_kind(path: str) -> str:
     return "jpg" if kind == "jpeg" else kind
 
 
-def _is_told(entry: Input) -> bool:
+def _name_gives_type(entry: Input) -> bool:
     """Tell whether a name promises the type of a picture that has no further fields."""
     return entry.extra == 0 and extension_kind(entry.path) in ("jpg", "png", "webp")
 
@@ -248,7 +248,7 @@ def make_plan(
     """
     inputs = shuffled(listing.inputs, seed) if shuffle else list(listing.inputs)
     if shuffle:
-        unify_head(inputs, kind_of, by_name=all(_is_told(entry) for entry in inputs))
+        unify_head(inputs, kind_of, by_name=all(_name_gives_type(entry) for entry in inputs))
     mixed = is_full_shuffle(listing.inputs) if shuffle else listing.shuffled
     planned = inputs if image_bytes is None else [entry._replace(size=image_bytes) for entry in inputs]
     sizes = np.array([sample_bytes(entry, listing.classes) for entry in planned], np.int64)
@@ -271,11 +271,13 @@ def digest(inputs: Sequence[Input], classes: Sequence[str], stamp: str = "") -> 
     hasher.update(_compact(list(classes)).encode())
     hasher.update(stamp.encode())
     for entry in inputs:
-        hasher.update(b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _number(entry)))
+        hasher.update(
+            b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _label_number(entry))
+        )
     return hasher.hexdigest()
 
 
-def _number(entry: Input) -> int:
+def _label_number(entry: Input) -> int:
     return -1 if entry.label is None else entry.label
 
 
@@ -285,6 +287,6 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
     >>> differences({"seed": 0, "digest": "a"}, {"seed": 1, "digest": "b"})
     'seed was 0 and is 1'
     """
-    words = [word for word in _TOLD if old.get(word) != new.get(word)]
+    words = [word for word in _COMPARED if old.get(word) != new.get(word)]
     named = [f"{word} was {old.get(word)!r} and is {new.get(word)!r}" for word in words]
     return ", ".join(named) or "paths, sizes, content, classes or the first pictures of the input are others"

@@ -29,10 +29,10 @@ from wds_tools.packing.card import CARD_NAME, card, is_card, may_replace
 from wds_tools.packing.destination import (
     Destination,
     FolderDestination,
-    claim_destination,
     parse_manifest,
     parse_skipped,
     skipped_lines,
+    start_or_resume,
 )
 from wds_tools.packing.plan import shard_name
 from wds_tools.packing.work_folder import (
@@ -41,7 +41,7 @@ from wds_tools.packing.work_folder import (
     WORK_NAME,
     ShardReport,
     WorkFolder,
-    is_ours,
+    is_pack_file,
     parse_plan,
     remove_shard,
     report_path,
@@ -55,11 +55,13 @@ _LOCAL = re.compile("(file|local)://")
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
-def place_of(dst: str | Path) -> str | Path:
+def parse_destination(dst: str | Path) -> str | Path:
     """Return a destination as a URL or as a local folder.
 
-    >>> place_of("s3://bucket/train/"), str(place_of("file:///data/train")), str(place_of("train"))
-    ('s3://bucket/train', '/data/train', 'train')
+    >>> parse_destination("s3://bucket/train/"), str(parse_destination("file:///data/train"))
+    ('s3://bucket/train', '/data/train')
+    >>> str(parse_destination("train"))
+    'train'
 
     Raises:
         OptionError: A URL with one slash, such as one that has been through `Path`.
@@ -80,7 +82,7 @@ def open_destination(
     """Return a destination, not held yet.
 
     Args:
-        place: From `place_of`.
+        place: From `parse_destination`.
         spool: Folder for spools of URLs; None takes one in the user's cache.
         progress: Show a bar of what is uploaded.
         task: As `Destination` has it; for folders only.
@@ -123,7 +125,7 @@ class BucketDestination:
         self.folder = spool
         self._spool = WorkFolder(spool, url, keep_empty=False)
         self._bucket = Bucket(url)
-        self._uploads = _Uploads(self._publish)
+        self._uploads = _Uploads(self._upload_shard)
         self._progress = progress
         self._plan_is_new = False
 
@@ -152,12 +154,12 @@ class BucketDestination:
         """Return the list of skipped files at the URL."""
         return parse_skipped(self._bucket.read(SKIPPED_NAME) or b"")
 
-    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+    def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
         """Return the shards that are missing at the URL or have another length."""
         sizes = self._bucket.sizes()
         return [entry for entry in entries if not _is_there(entry, sizes)]
 
-    def tidy(self) -> None:
+    def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
         if self._bucket.sizes(WORK_NAME):
             self._bucket.remove_folder(WORK_NAME)
@@ -166,10 +168,10 @@ class BucketDestination:
                 self._clear_spool()
                 self._spool.remove_work()
 
-    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
+    def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Begin to pack ``source`` to the URL, or continue; what others left in the spool is removed."""
-        self._plan_is_new = claim_destination(self, source, fresh=fresh, onto=onto)
-        self._spool.remove_temporary()
+        self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
+        self._spool.remove_temporary_files()
         if self._spool.read_plan() != source:
             self._clear_spool()
             self._spool.write_plan(json.dumps(source).encode())
@@ -182,10 +184,10 @@ class BucketDestination:
         waiting = {number: r for number, r in self._spool.finished_shards().items() if number not in reports}
         self._keep_only(waiting)
         for report in waiting.values():
-            self.accept(report)
+            self.add_shard(report)
         return reports | waiting
 
-    def accept(self, report: ShardReport) -> None:
+    def add_shard(self, report: ShardReport) -> None:
         """Upload a finished shard while packing goes on; waits while `UPLOADS` others are being uploaded.
 
         Raises:
@@ -200,7 +202,7 @@ class BucketDestination:
             DestinationError: A shard that was uploaded is missing.
         """
         self._uploads.finish()
-        if lost := self.lost(manifest.shards):
+        if lost := self.missing_shards(manifest.shards):
             raise DestinationError(
                 f"{len(lost)} of {len(manifest.shards)} shards were uploaded to {self.name} and are gone, or have "
                 f"another length, such as {lost[0].name}; does something else write there? Run the same command "
@@ -215,7 +217,7 @@ class BucketDestination:
         self._bucket.remove_folder(WORK_NAME)
         self._spool.remove_work()
 
-    def undo(self, made: Iterable[ShardReport]) -> None:
+    def roll_back(self, made: Iterable[ShardReport]) -> None:
         """Remove the shards that this run ``made``, at the URL and in the spool."""
         made = list(made)
         self._uploads.stop()
@@ -245,11 +247,11 @@ class BucketDestination:
         self._bucket.remove([MANIFEST_NAME])
         if is_card(self._bucket.read(CARD_NAME) or b""):
             self._bucket.remove([CARD_NAME])
-        self._bucket.remove(filter(is_ours, self._bucket.sizes()))
+        self._bucket.remove(filter(is_pack_file, self._bucket.sizes()))
         self._bucket.remove_folder(WORK_NAME)
         self._clear_spool()
 
-    def _publish(self, report: ShardReport) -> None:
+    def _upload_shard(self, report: ShardReport) -> None:
         """Upload a shard, its report after it, and remove it from the spool. Runs in a thread."""
         path = report_path(self.folder, report.number)
         if report.entry is None:
@@ -257,15 +259,15 @@ class BucketDestination:
         else:
             for name in (report.entry.index, report.entry.name):
                 self._bucket.put(self.folder / name, name, advance=self._advance)
-        self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._go_on)
+        self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._check_stopped)
         remove_shard(self.folder, report.number)
         path.unlink(missing_ok=True)
 
     def _advance(self, size: int) -> None:
-        self._go_on(size)
+        self._check_stopped(size)
         self._bar.update(size)
 
-    def _go_on(self, _size: int) -> None:
+    def _check_stopped(self, _size: int) -> None:
         if self._uploads.stopped:
             raise StopUploadError
 
@@ -278,7 +280,7 @@ class BucketDestination:
         shards = {name for number in waiting for name in _object_names(number)}
         reports = {report_path(self.folder, number).name for number in waiting}
         for path in list(self.folder.iterdir()):
-            if is_ours(path.name) and path.name not in shards:
+            if is_pack_file(path.name) and path.name not in shards:
                 path.unlink()
         for path in list(self._spool.work.glob("shard-*.json")):
             if path.name not in reports:

@@ -37,7 +37,13 @@ class PackJob:
     """One run of the packer over a plan."""
 
     def __init__(
-        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: Bar, options: PackOptions
+        self,
+        plan: Plan,
+        source: Source,
+        destination: Destination,
+        processes: int,
+        bar: ProgressBar,
+        options: PackOptions,
     ) -> None:
         self.plan = plan
         self.source = source
@@ -59,7 +65,7 @@ class PackJob:
             The manifest, and what was left out.
         """
         try:
-            self.destination.claim(self.plan.source, fresh=self.options.fresh, onto=onto)
+            self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
             self._pack_missing()
             reports = sorted([*self.kept.values(), *self.made], key=lambda report: report.number)
             skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
@@ -68,18 +74,18 @@ class PackJob:
             )
             strict = self.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
-                self.destination.undo(self.made)
+                self.destination.roll_back(self.made)
                 raise strict_error(skipped)
             if self.options.task is not None:
                 return manifest, tuple(skipped)
             self._refuse_missing(len(reports))
-            manifest = manifest if onto is None else _joined(onto, manifest)
+            manifest = manifest if onto is None else _appended_manifest(onto, manifest)
             self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
             _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
         except OSError as error:
             if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
                 raise
-            raise self._explain(error) from error
+            raise self._write_error(error) from error
         return manifest, tuple(skipped)
 
     def _refuse_missing(self, finished: int) -> None:
@@ -97,7 +103,7 @@ class PackJob:
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
         if missing and self.options.images.notice:
             self.bar.clear()
-            _say_once(self.options.images.notice)
+            _warn_once(self.options.images.notice)
         processes = min(self.processes, len(missing))
         # Images that change take a core each; cores that have no shard of their own help with those there are.
         keep, ray = self.options.images.images == "keep", self.options.engine == "ray"
@@ -107,7 +113,7 @@ class PackJob:
         with closing(run(tasks, advance=self.bar.advance)) as reports:
             for report in reports:
                 self.made.append(report)
-                self.destination.accept(report)
+                self.destination.add_shard(report)
 
     def _task(self, number: int, threads: int) -> ShardTask:
         start, stop = self.plan.range_of(number)
@@ -122,7 +128,7 @@ class PackJob:
             threads=threads,
         )
 
-    def _explain(self, error: OSError) -> DestinationError:
+    def _write_error(self, error: OSError) -> DestinationError:
         """Say what is kept when the disk is full or fails."""
         shard, reason = (
             (error.shard, str(error.args[0]))
@@ -142,15 +148,17 @@ class PackJob:
         return self.destination.name if isinstance(error, StoreError) else str(self.destination.folder)
 
 
-class Bar:
+class ProgressBar:
     """Images, images/s, MB/s and time left, on stderr."""
 
     def __init__(self, total: int, show: bool | None) -> None:
-        self._bar = tqdm(total=total, unit=" images", unit_scale=False, disable=not shows(show), file=sys.stderr)
+        self._bar = tqdm(
+            total=total, unit=" images", unit_scale=False, disable=not is_progress_shown(show), file=sys.stderr
+        )
         self._bytes = 0
         self._started = time.monotonic()
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(
@@ -177,12 +185,12 @@ class Bar:
 
 
 @cache
-def _say_once(notice: str) -> None:
+def _warn_once(notice: str) -> None:
     """Warn; what holds for all splits, or for several calls, is said for the first one."""
     _log.warning(notice)
 
 
-def shows(progress: bool | None) -> bool:
+def is_progress_shown(progress: bool | None) -> bool:
     """Tell whether a bar is shown: as asked, else on a terminal."""
     return sys.stderr.isatty() if progress is None else progress
 
@@ -196,7 +204,7 @@ def _warn_of_sixteen_bits(images: int) -> None:
         )
 
 
-def _joined(onto: Manifest, new: Manifest) -> Manifest:
+def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
     """Return the manifest of a dataset with what was appended to it."""
     assert onto.source is not None, "only what pack made is appended to"
     parts = onto.source["parts"] if onto.source["kind"] == APPENDED else [onto.source]
@@ -212,11 +220,16 @@ def _joined(onto: Manifest, new: Manifest) -> Manifest:
 
 def list_inputs(source: Source, progress: bool | None) -> Listing:
     """Return what a source holds; on a terminal, a line says that this is being found out."""
-    with tqdm(desc="listing what there is to pack ...", bar_format="{desc}", leave=False, disable=not shows(progress)):
+    with tqdm(
+        desc="listing what there is to pack ...",
+        bar_format="{desc}",
+        leave=False,
+        disable=not is_progress_shown(progress),
+    ):
         return source.scan()
 
 
-def refuse_skipped(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:
+def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:
     """Raise the error of ``strict`` if a listing has left something out; the rest is read first, to name all of it.
 
     Raises:
@@ -225,8 +238,10 @@ def refuse_skipped(parts: Sequence[tuple[Source, Listing]], options: PackOptions
     skipped = [skip for _, listing in parts for skip in listing.skipped]
     if not (options.strict and skipped):
         return
-    _log.warning("%s: nothing will be packed; the other files are read, to name all of these", _cannot(len(skipped)))
-    with Bar(sum(len(listing.inputs) for _, listing in parts), options.progress) as bar:
+    _log.warning(
+        "%s: nothing will be packed; the other files are read, to name all of these", _bad_file_count(len(skipped))
+    )
+    with ProgressBar(sum(len(listing.inputs) for _, listing in parts), options.progress) as bar:
         for source, listing in parts:
             task = ShardTask(
                 number=0,
@@ -251,11 +266,11 @@ def strict_error(skipped: Sequence[Skip]) -> SourceError:
         for skip in skipped:
             _log.warning("%r %s", skip.path, skip.reason)
     return SourceError(
-        f"{_cannot(len(skipped))}: {named}{more}. Fix or remove them, or pack without strict to leave them out"
+        f"{_bad_file_count(len(skipped))}: {named}{more}. Fix or remove them, or pack without strict to leave them out"
     )
 
 
-def _cannot(count: int) -> str:
+def _bad_file_count(count: int) -> str:
     return f"{counted(count, 'file')} cannot be packed"
 
 

@@ -22,7 +22,7 @@ from wds_tools.format.tar import BLOCK, END, build_header, padded
 from wds_tools.storage.commit import CommitFile, commit_bytes
 
 CHUNK_BYTES = 2 << 20  # of 0.5 to 4 MiB the fastest
-_MOST_PARTS = 1024  # of a writev(): POSIX's IOV_MAX on Linux and macOS
+_MAX_PARTS = 1024  # of a writev(): POSIX's IOV_MAX on Linux and macOS
 _PADDING = bytes(BLOCK)
 
 
@@ -58,7 +58,7 @@ class _Output:
             self._writing.result()
 
     def _append(self, parts: list[bytes]) -> None:
-        if len(parts) > _MOST_PARTS:
+        if len(parts) > _MAX_PARTS:
             parts = [b"".join(parts)]
         for part in parts:
             self._digest.update(part)
@@ -175,7 +175,7 @@ def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
     """
     if not sample.fields:
         raise SampleError("has no fields", shard=shard, key=sample.key)
-    headers, fitting = [], _fits(sample.key, "x")
+    headers, fitting = [], _round_trips(sample.key, "x")
     for name, data in sample.fields.items():
         member = f"{sample.key}.{name}"
         if not fitting or not _is_field(name):
@@ -206,16 +206,16 @@ def commit_index(index: Index, folder: Path) -> ShardEntry:
 
 @lru_cache(maxsize=1024)  # a dataset has a few fields, and each sample has them
 def _is_field(name: str) -> bool:
-    return _fits("x", name)
+    return _round_trips("x", name)
 
 
-def _fits(key: str, name: str) -> bool:
+def _round_trips(key: str, name: str) -> bool:
     """Tell whether a reader would split a member's name as it was put together; key and field matter each alone."""
     member = f"{key}.{name}"
-    return split_name(member) == (key, name) and _storable(member)
+    return split_name(member) == (key, name) and _is_storable(member)
 
 
-def _storable(name: str) -> bool:
+def _is_storable(name: str) -> bool:
     """The index holds names as UTF-8, and a tar name ends at its first zero byte."""
     try:
         name.encode()

@@ -30,8 +30,8 @@ QUALITY = 90
 PIECE_PIXELS = 64
 """About how wide a piece between two restart markers is: see docs/decisions/0007-crop-ready.md."""
 
-_LEAST_PIECE_PIXELS = 16  # below, markers and padding add more than a tenth to a file
-_MOST_SIDE = 65_535
+_MIN_PIECE_PIXELS = 16  # below, markers and padding add more than a tenth to a file
+_MAX_SIDE = 65_535
 _NOT_COMPILED = "the compiled module of wds_tools is missing (`wds-tools doctor` says why)"
 
 
@@ -141,7 +141,7 @@ def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int
         sides = [int(word) if word.isascii() and word.isdigit() else 0 for word in reversed(words)]
     else:
         sides = list(size) if isinstance(size, (tuple, list)) else [size]
-    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 1 <= side <= _MOST_SIDE for side in sides):
+    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 1 <= side <= _MAX_SIDE for side in sides):
         raise OptionError(f"resize={size!r}; allowed are pixels of the shorter side, or WIDTHxHEIGHT such as '128x128'")
     if len(sides) == 2 and sides[0] * sides[1] > codecs.MAX_PIXELS:
         raise OptionError(f"resize={size!r}; allowed are {codecs.MAX_PIXELS:,} pixels at most")
@@ -227,9 +227,9 @@ def _encoded(data: bytes) -> Encoded:
 
 def _jpeg(pixels: Pixels, quality: int) -> bytes:
     """Encode a JPEG that is crop-ready from the start."""
-    if max(pixels.shape[:2]) > _MOST_SIDE:
+    if max(pixels.shape[:2]) > _MAX_SIDE:
         raise DecodeError(
-            f"would be a JPEG of {pixels.shape[1]}x{pixels.shape[0]}; allowed are {_MOST_SIDE:,} pixels a side: pack "
+            f"would be a JPEG of {pixels.shape[1]}x{pixels.shape[0]}; allowed are {_MAX_SIDE:,} pixels a side: pack "
             "with images='keep', or with resize= as WIDTHxHEIGHT"
         )
     out = io.BytesIO()
@@ -247,7 +247,7 @@ def piece_mcus(width: int, mcu_width: int) -> int:
     (4, 47, 1, 113)
     """
     row = -(-width // mcu_width)
-    fitting = [n for n in range(1, row) if row % n == 0 and n * mcu_width >= _LEAST_PIECE_PIXELS]
+    fitting = [n for n in range(1, row) if row % n == 0 and n * mcu_width >= _MIN_PIECE_PIXELS]
     return min([*fitting, row], key=lambda n: abs(math.log(n * mcu_width / PIECE_PIXELS)))
 
 

@@ -119,7 +119,7 @@ class WorkFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._is_removed and self.task is None:  # other tasks may be at work
-            self.remove_temporary()
+            self.remove_temporary_files()
             if not (self.work / PLAN_NAME).exists():
                 self.remove_work()
         if not self._keep_empty:
@@ -144,7 +144,7 @@ class WorkFolder:
         reports = {}
         for path in self.work.glob("shard-*.json"):
             report = ShardReport.from_json(path.read_text())
-            if report.entry is None or entry_is_there(self.folder, report.entry):
+            if report.entry is None or entry_exists(self.folder, report.entry):
                 reports[report.number] = report
         return reports
 
@@ -154,11 +154,11 @@ class WorkFolder:
             report_path(self.folder, report.number).unlink(missing_ok=True)
             remove_shard(self.folder, report.number)
 
-    def remove_temporary(self) -> None:
+    def remove_temporary_files(self) -> None:
         """Remove half-written files of a packer that was killed: only those that would have become ours."""
         for path in (*self.folder.iterdir(), *self.work.iterdir()):
             name = final_name(path.name)
-            if name is not None and (path.parent == self.work or name == CARD_NAME or is_ours(name)):
+            if name is not None and (path.parent == self.work or name == CARD_NAME or is_pack_file(name)):
                 path.unlink(missing_ok=True)
 
     def remove_work(self) -> None:
@@ -170,7 +170,7 @@ class WorkFolder:
             self.work.rmdir()
 
 
-def entry_is_there(folder: Path, entry: ShardEntry) -> bool:
+def entry_exists(folder: Path, entry: ShardEntry) -> bool:
     """Tell whether a shard and its index are there with their lengths; `verify` checks their bytes."""
     try:
         sizes = [(folder / name).stat().st_size for name in (entry.name, entry.index)]
@@ -194,6 +194,6 @@ def parse_plan(data: bytes) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
-def is_ours(name: str) -> bool:
+def is_pack_file(name: str) -> bool:
     """Tell whether pack writes files of this name."""
     return name in (MANIFEST_NAME, SKIPPED_NAME) or _SHARD.fullmatch(name) is not None

@@ -23,7 +23,7 @@ from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerE
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.sample import Sample
 from wds_tools.format.totals import count_fields, image_stats
-from wds_tools.packing.plan import describe, sample_key, shard_name
+from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
@@ -70,7 +70,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     name = shard_name(task.number)
     skipped = []
     try:
-        with ShardFile(task.folder / name) as shard, closing(_makers(task)) as makers:
+        with ShardFile(task.folder / name) as shard, closing(_encode_calls(task)) as makers:
             for entry, make in makers:
                 try:
                     sample, image, label = make()
@@ -91,7 +91,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 
 def bad_inputs(task: ShardTask, advance: Advance) -> Iterator[Skip]:
     """Make the samples of a task without writing them; yield those that cannot be packed."""
-    with closing(_makers(task)) as makers:
+    with closing(_encode_calls(task)) as makers:
         for entry, make in makers:
             try:
                 make()
@@ -100,17 +100,17 @@ def bad_inputs(task: ShardTask, advance: Advance) -> Iterator[Skip]:
             advance(1, entry.size)
 
 
-_Made = tuple[Sample, ImageInfo, int | None]
-_Make = Callable[[], _Made]
+_EncodedSample = tuple[Sample, ImageInfo, int | None]
+_EncodeCall = Callable[[], _EncodedSample]
 
 
-def _makers(task: ShardTask) -> Generator[tuple[Input, _Make], None, None]:
+def _encode_calls(task: ShardTask) -> Generator[tuple[Input, _EncodeCall], None, None]:
     """Yield each input with what makes its sample, in order; on threads, the next ones are being made already."""
     works = enumerate(task.inputs, task.start)
     if task.threads == 1:
         yield from ((entry, partial(make_sample, task, position, entry)) for position, entry in works)
         return
-    begun: deque[tuple[Input, _Make]] = deque()
+    begun: deque[tuple[Input, _EncodeCall]] = deque()
     with ThreadPoolExecutor(task.threads) as pool:
         try:
             for position, entry in works:
@@ -122,7 +122,7 @@ def _makers(task: ShardTask) -> Generator[tuple[Input, _Make], None, None]:
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(pool: ThreadPoolExecutor, task: ShardTask, position: int, entry: Input) -> _Make:
+def _begin(pool: ThreadPoolExecutor, task: ShardTask, position: int, entry: Input) -> _EncodeCall:
     """Read an input here, as a source's open files are not for several threads, and make its sample on a thread."""
     try:
         record = task.source.read(entry)
@@ -131,11 +131,11 @@ def _begin(pool: ThreadPoolExecutor, task: ShardTask, position: int, entry: Inpu
     return pool.submit(_sample_of, task, position, entry, record).result
 
 
-def _raise(error: SourceError) -> _Made:
+def _raise(error: SourceError) -> _EncodedSample:
     raise error
 
 
-def make_sample(task: ShardTask, position: int, entry: Input) -> _Made:
+def make_sample(task: ShardTask, position: int, entry: Input) -> _EncodedSample:
     """Read a picture and make its sample: the image under its type, ``cls`` if it has a label, ``json``, others.
 
     Raises:
@@ -145,14 +145,14 @@ def make_sample(task: ShardTask, position: int, entry: Input) -> _Made:
     return _sample_of(task, position, entry, task.source.read(entry))
 
 
-def _sample_of(task: ShardTask, position: int, entry: Input, record: Record) -> _Made:
+def _sample_of(task: ShardTask, position: int, entry: Input, record: Record) -> _EncodedSample:
     if record.label is not None:
         entry = entry._replace(label=record.label)
     image = transcode(record.image, task.images)
     fields = {image.kind: image.data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label
-    fields["json"] = describe(entry, task.classes, record.facts)
+    fields["json"] = json_field(entry, task.classes, record.facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
 
@@ -180,11 +180,11 @@ def run_tasks(
     """
     if processes <= 1:
         return (pack_shard(task, advance) for task in tasks)
-    return _run_pool(tasks, processes, advance, in_hand=processes if bounded else 2 * processes)
+    return _run_pool(tasks, processes, advance, max_pending=processes if bounded else 2 * processes)
 
 
 def _run_pool(
-    tasks: Iterator[ShardTask], processes: int, advance: Advance, *, in_hand: int
+    tasks: Iterator[ShardTask], processes: int, advance: Advance, *, max_pending: int
 ) -> Generator[ShardReport, None, None]:
     # Forked workers would inherit the locks of our threads; those of a fork server do not.
     context = multiprocessing.get_context("forkserver")
@@ -192,7 +192,7 @@ def _run_pool(
     done, stop = context.RawArray("q", 2 * _COUNTERS), context.Value("b", 0, lock=False)
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(done, stop)) as pool:
         try:
-            yield from _collect(pool, tasks, in_hand, _Poll(done, advance))
+            yield from _collect(pool, tasks, max_pending, _SharedProgress(done, advance))
         except BrokenProcessPool as error:
             raise WorkerError(
                 "a packing process died, killed from outside or for want of memory: "
@@ -203,12 +203,14 @@ def _run_pool(
             pool.shutdown(cancel_futures=True)
 
 
-def _collect(pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], in_hand: int, poll: _Poll) -> Iterator[ShardReport]:
+def _collect(
+    pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], max_pending: int, poll: _SharedProgress
+) -> Iterator[ShardReport]:
     running: set[Future[ShardReport]] = set()
     while True:
         # At most one task waits for each worker: tasks hold thousands of paths, so not all are made at once.
-        with _without_main():  # the first submission starts the processes
-            running |= {pool.submit(_run_task, task) for task in islice(tasks, in_hand - len(running))}
+        with _main_module_hidden():  # the first submission starts the processes
+            running |= {pool.submit(_run_task, task) for task in islice(tasks, max_pending - len(running))}
         if not running:
             return
         finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -217,7 +219,7 @@ def _collect(pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], in_hand: int
             yield future.result()
 
 
-class _Poll:
+class _SharedProgress:
     """Reads the counters that all workers share."""
 
     def __init__(self, done: Any, advance: Advance) -> None:
@@ -243,10 +245,10 @@ def _start_worker(done: Any, stop: Any) -> None:
     global _shared  # noqa: PLW0603 - shared memory reaches a pool's process only through its initializer
     _shared = (done, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what Ctrl-C does
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _die_with_parent() -> None:
+def _exit_with_parent() -> None:
     """A pool's process would wait for ever for work from a main process that was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -275,7 +277,7 @@ def _advance_shared(samples: int, size: int) -> None:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def _main_module_hidden() -> Iterator[None]:
     """Hide the main script from processes that start now.
 
     They would run it to learn of its classes, of which a task has none: a script that packs without a guard would pack
