@@ -138,7 +138,7 @@ def test_kept_they_are_packed_byte_for_byte_with_a_warning(tmp_path: Path, caplo
     with caplog.at_level(logging.WARNING, "wds_tools"):
         report = wt.pack(folder, tmp_path / "out", workers=1, images="keep")
     assert report.packed == 3
-    assert "2 images have 16 bits a channel" in caplog.text
+    assert "2 images have 16 bits per channel" in caplog.text
     wt.unpack(tmp_path / "out", tmp_path / "back", progress=False)
     kept = {path.read_bytes() for path in (tmp_path / "back").rglob("*.png")}
     assert kept == {path.read_bytes() for path in folder.glob("*.png")}

@@ -1,4 +1,4 @@
-"""Datasets that are added to, and written anew."""
+"""Appending to datasets, and resharding them."""
 
 import itertools
 import json
@@ -21,13 +21,13 @@ KEEP = {"images": "keep", "workers": 1}
 
 @pytest.fixture
 def halves(photos, tmp_path):
-    """Return two folders: every other photograph in each; the second has a class of its own."""
+    """Return two folders, each with every other photo. The second has one more class."""
     for number, name in enumerate(("first", "second")):
         for path in sorted(photos.glob("*/*"))[number::2]:
             folder = tmp_path / name / path.parent.name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / path.name).symlink_to(path)
-    shutil.rmtree(tmp_path / "first" / "dandelion")  # not the last name: numbers must not shift
+    shutil.rmtree(tmp_path / "first" / "dandelion")  # not the last class, so that class numbers could shift
     return tmp_path / "first", tmp_path / "second"
 
 
@@ -144,7 +144,7 @@ def test_appending_with_other_options_or_labels_is_refused(halves, photos, packe
 def test_resharding_keeps_the_samples_and_their_order(packed, tmp_path):
     manifest = wt.reshard(packed, tmp_path / "big", workers=1).manifest
     assert len(manifest.shards) == 1
-    assert manifest.shuffled  # it was, and still is
+    assert manifest.shuffled  # the original was shuffled
     assert manifest.classes == wt.Manifest(manifest.shards, {}, manifest.classes).classes
     before, after = stored(packed), stored(tmp_path / "big")
     assert [row[1:] for row in before] == [row[1:] for row in after]

@@ -1,4 +1,4 @@
-"""The dataset card: the real `datasets` library reads our folders by it, and nobody's README.md is lost."""
+"""Dataset card: the real `datasets` library reads packed folders with it, and no README.md of a user is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import wds_tools as wt
 from wds_tools.format.manifest import Manifest, ShardEntry, from_json
 from wds_tools.packing.card import CARD_NAME, card, commit_card, is_card, split_card
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of `datasets`, which leaves archives open
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # `datasets` leaves archives open
 ENTRY = ShardEntry("shard-000000.tar", 3, 10_240, "0" * 32, "shard-000000.parquet", 100, "1" * 32)
 
 
@@ -37,7 +37,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return the real `datasets.load_dataset`, offline, with a cache of its own."""
+    """Return the real `datasets.load_dataset`, offline, with an empty cache."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     import datasets
@@ -60,7 +60,7 @@ def test_hugging_face_reads_every_image_and_class_of_a_packed_folder(
     assert classes == list(manifest_of(packed).classes)
     seen = Counter()
     for row in splits["train"]:
-        image = row["jpg"] or row["png"]  # a PNG, too, which the first samples lack
+        image = row["jpg"] or row["png"]  # also a PNG, which the first samples lack
         file = photos / row["json"]["path"]
         assert np.array_equal(np.asarray(image.convert("RGB")), np.asarray(Image.open(file).convert("RGB")))
         assert row["json"]["class"] == classes[row["cls"]] == file.parent.name
@@ -125,7 +125,7 @@ def test_a_card_names_no_types_if_a_field_has_an_unknown_type(load: Callable[...
     assert load(tmp_path / "dst")["train"][0]["xyz"] == b"\x00\x01"
 
 
-# --- what it says ---
+# --- content ---
 
 
 @pytest.mark.frameworks
@@ -177,7 +177,7 @@ def test_the_pattern_names_the_shards(names: list[str], pattern: str) -> None:
     assert front_of(card(Manifest(shards, {"jpg": 3})))["configs"][0]["data_files"] == pattern
 
 
-# --- whose it is ---
+# --- cards and README.md files of users ---
 
 
 def test_the_same_input_gives_the_same_card(photos: Path, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_readme_of_the_users_own_is_never_replaced(
         wt.index_shards(str(dst / "*.tar"))
     assert (dst / CARD_NAME).read_text() == text
     warned = [record for record in caplog.records if "README.md is yours" in record.getMessage()]
-    assert bool(warned) == ("data_files" not in text)  # one that says what the data is needs no advice
+    assert bool(warned) == ("data_files" not in text)  # a README.md that names its data files needs no advice
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to nothing"])

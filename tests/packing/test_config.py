@@ -1,4 +1,4 @@
-"""The options of packing are checked when they are made."""
+"""The options of packing are checked when the object is created."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_the_error_for_a_duplicate_class_names_it() -> None:
     ("options", "reason"),
     [
         ({"workers": 0}, "workers=0"),
-        ({"task": (2, 2)}, "task 2 of 2"),
-        ({"task": (0, 2), "fresh": True}, "neither starts over nor finishes"),
+        ({"task": (2, 2)}, "invalid task 2 of 2"),
+        ({"task": (0, 2), "fresh": True}, "cannot be combined with fresh or finish"),
         ({"engine": "dask"}, "engine='dask'; allowed are 'local', 'ray'"),
     ],
 )

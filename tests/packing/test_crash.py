@@ -1,6 +1,6 @@
-"""kill -9 and failing calls at every write, fsync and rename of a pack, each in turn; the rerun ends the same.
+"""kill -9, or a failing call, at every write, fsync and rename during packing. A rerun gives the same bytes.
 
-`writev` is what shards are written by.
+Shards are written by `writev`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COMMAND = [sys.executable, "-m", "wds_tools", "pack", "--shard-bytes=60kB", "--w
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel() -> None:
-    """Skip where the kernel cannot hand calls over."""
+    """Skip the test if the kernel does not support intercepting calls."""
     if reason := faults.missing():
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def few(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of four pictures, which make two shards."""
+    """Return a folder of four images, enough for two shards."""
     folder = tmp_path_factory.mktemp("few")
     for name, count in (("cat", 2), ("fig", 2)):
         (folder / name).mkdir()
@@ -45,7 +45,7 @@ def few(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of an undisturbed pack."""
+    """Return the files of a run without faults."""
     folder = tmp_path_factory.mktemp("whole") / "dst"
     wt.pack(few, folder, **OPTIONS)
     found = contents(folder)
@@ -58,13 +58,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def pack_with(fault: str, call: str, number: int, few: Path, dst: Path) -> subprocess.CompletedProcess[str]:
-    """Pack, with a fault at the call of this number."""
+    """Pack with a fault at the n-th call."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
     return faults.run_with_fault([*COMMAND, few, dst], call, number, fault, environment)
 
 
 def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], folder: Path) -> int:
-    """Let each call fail in turn, until a run has so few that it ends whole; return how many there were."""
+    """Let each call fail in turn, until a run completes; return the number of calls."""
     for number in range(1, 200):
         dst = folder / f"{call}-{number}"
         done = pack_with(fault, call, number, few, dst)
@@ -78,7 +78,7 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
             if "manifest.json" not in contents(dst) and (dst / ".packing").exists():
                 assert "run the same command again" in done.stderr
         found = contents(dst)
-        if "manifest.json" in found:  # what has a manifest is whole, whatever happened afterwards
+        if "manifest.json" in found:  # a dataset with a manifest is complete, whatever happened afterwards
             assert {name: data for name, data in found.items() if name in whole} == whole
         wt.pack(few, dst, **OPTIONS)
         assert contents(dst) == whole, f"{fault} at {call} number {number}"
@@ -89,7 +89,7 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
 
 @pytest.fixture(scope="module")
 def long(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of three pictures, each of several chunks, which are written on a thread."""
+    """Return a folder of three images, each of several chunks, which a thread writes."""
     folder = tmp_path_factory.mktemp("long")
     for path in sorted((photos / "cat").glob("*.jpg"))[:3]:
         (folder / path.name).write_bytes(path.read_bytes() + bytes(2 * CHUNK_BYTES))
@@ -112,7 +112,7 @@ def test_a_rerun_recovers_from_a_fault_in_the_writing_thread(fault, long, tmp_pa
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
 def test_a_rerun_recovers_from_a_kill_at_any_write_fsync_or_rename(call, few, whole, tmp_path):
     calls = try_every_call("KILL", call, few, whole, tmp_path)
-    assert calls >= {"write": 6, "writev": 2, "fsync": 14, "rename": 7}[call]  # or the calls have other names by now
+    assert calls >= {"write": 6, "writev": 2, "fsync": 14, "rename": 7}[call]  # or calls have other names here
 
 
 @pytest.mark.torture
@@ -152,7 +152,7 @@ for size in sizes:
         said = ""
     except DestinationError as error:
         said = str(error)
-        assert "No space left on device" in said and "finished and kept" in said and "make room" in said, said
+        assert "No space left on device" in said and "finished and kept" in said and "free some space" in said, said
     if (disk / "dst" / "manifest.json").exists():
         assert not said
     mounts.resize(disk, 40_000)

@@ -1,4 +1,4 @@
-"""Values become the bytes that webdataset's writer would make of them, and what runs code is refused."""
+"""Values are encoded as the same bytes as by webdataset's writer, and formats that run code are refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("pyd", {"a": 1}, "would be a pickle, which runs code"),
         ("pickle", [1], "would be a pickle"),
@@ -114,11 +114,11 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
         ("txt", "\ud800", "surrogates not allowed"),
         ("mp", {"a": 1}, "there is no encoder for .mp"),
         ("xyz", 5, "there is no encoder for .xyz"),
-        ("jpg", ["file", "jpg"], "an image is a PIL image"),
+        ("jpg", ["file", "jpg"], "an image must be a PIL image"),
         (
             "jpg",
             COLOUR.astype(np.int64),
-            "its type is int64; allowed are uint8, float32, float64, and uint16 of one channel",
+            "its type is int64; allowed are uint8, float32, float64, and uint16 with one channel",
         ),
         ("jpg", COLOUR.astype(np.float32), "allowed are 0 to 1, or uint8"),
         ("jpg", np.full((2, 2), np.nan), "from nan to nan"),
@@ -128,11 +128,11 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
         ("png", torch.zeros((8, 8, 3), dtype=torch.uint8), "shape"),
     ],
 )
-def test_an_invalid_value_is_refused_with_the_reason(name: str, value: Any, said: str) -> None:
+def test_an_invalid_value_is_refused_with_the_reason(name: str, value: Any, message: str) -> None:
     with pytest.raises(SampleError, match=name) as caught:
         encode_field(name, value)
-    assert said in str(caught.value)
-    assert "give bytes, or a type that it takes" in str(caught.value)
+    assert message in str(caught.value)
+    assert "give bytes, or a value of a supported type" in str(caught.value)
 
 
 def test_bytes_of_any_field_are_stored_unchanged_even_of_pickles() -> None:

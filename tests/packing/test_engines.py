@@ -1,4 +1,4 @@
-"""Packing by several processes that know nothing of each other: task arrays, and Ray."""
+"""Packing by several independent processes: task arrays, and Ray."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def whole(photos, tmp_path_factory):
-    """Return the files of a pack by one process."""
+    """Return the files that one process packs."""
     folder = tmp_path_factory.mktemp("whole") / "dst"
     wt.pack(photos, folder, **OPTIONS)
     return contents(folder)
@@ -116,7 +116,7 @@ def test_ray_writes_the_same_bytes_and_continues_an_interrupted_run(photos, whol
         "report = wt.pack(sys.argv[1], dst, shard_bytes='500kB', images='keep', engine='ray')\n"
         "assert 0 < report.kept < len(report.manifest.shards), report.kept\n"
     )
-    done = subprocess.run(  # a process of its own: what Ray starts must end with it
+    done = subprocess.run(  # in a separate process, with which everything that Ray starts must end
         [sys.executable, "-c", script, photos, tmp_path / "dst"],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

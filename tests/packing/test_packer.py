@@ -1,4 +1,4 @@
-"""From a folder of pictures to a dataset: the same bytes whatever happens, and nothing lost without a word."""
+"""Packing a folder: the bytes are the same whatever happens, and every file that is not packed is reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def pack(src: Path, dst: Path, **options: object) -> PackReport:
-    """Pack the files' own bytes: what else may become of images is in test_transcode.py."""
+    """Pack the bytes of the files unchanged. Other options for images are tested in test_transcode.py."""
     return packer.pack(src, dst, **{"images": "keep", **options})  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def fill(root: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Return a folder of 60 small pictures in three classes, which is a few shards of 12 kB."""
+    """Return a folder of 60 small images in three classes, enough for a few shards of 12 kB."""
     return fill(
         tmp_path / "small",
         {f"{'abc'[number % 3]}/{number:02d}.jpg": picture(colour=number * 99) for number in range(60)},
@@ -195,7 +195,7 @@ def test_the_first_five_samples_have_the_same_fields_in_a_mixed_folder(tmp_path:
     src = fill(
         tmp_path / "src",
         {f"c/{number}.{kinds[number % 3].lower()}": picture(kinds[number % 3]) for number in range(30)}
-        | {f"c/x{number}.jpg": picture("PNG") for number in range(20)},  # not what they seem
+        | {f"c/x{number}.jpg": picture("PNG") for number in range(20)},  # the type is not that of the name
     )
     for seed in range(4):
         pack(src, tmp_path / f"{seed}", workers=1, seed=seed)
@@ -333,7 +333,7 @@ def test_the_default_number_of_workers_depends_on_cores_and_bytes(
 
 
 def imports_of_a_pack(photos: Path, dst: Path, workers: int) -> list[str]:
-    """Return the modules that a pack imports, those of its worker processes too."""
+    """Return the modules that packing imports, including those of the worker processes."""
     script = (
         f"import wds_tools; wds_tools.pack({str(photos)!r}, {str(dst)!r}, "
         f"images='keep', shard_bytes='1MB', workers={workers}, progress=False)"
@@ -380,7 +380,7 @@ def test_only_the_files_of_the_dataset_are_left(small: Path, tmp_path: Path) -> 
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Return a folder of good and bad pictures."""
+    """Return a folder of good and bad images."""
     return fill(
         tmp_path / "mixed",
         {f"k/{number:02d}.jpg": picture(colour=number) for number in range(20)}
@@ -457,14 +457,14 @@ def test_skipped_jsonl_is_not_written_if_no_file_was_skipped(mixed: Path, tmp_pa
 def test_a_file_that_changes_while_packing_is_skipped(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = FolderDestination.claim
+    start = FolderDestination.start
 
     def change(self: FolderDestination, source: dict[str, object], **options: object) -> None:
         (small / "a" / "00.jpg").unlink()
         (small / "b" / "01.jpg").write_bytes(b"shorter")
-        claim(self, source, **options)
+        start(self, source, **options)
 
-    monkeypatch.setattr(FolderDestination, "claim", change)
+    monkeypatch.setattr(FolderDestination, "start", change)
     reasons = dict(pack(small, tmp_path / "dst", workers=1).skipped)
     assert "No such file" in reasons["a/00.jpg"]
     assert "changed while it was packed" in reasons["b/01.jpg"]
@@ -472,7 +472,7 @@ def test_a_file_that_changes_while_packing_is_skipped(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_strict_names_the_files_and_leaves_nothing(mixed: Path, tmp_path: Path, workers: int) -> None:
-    for name in ("empty.jpg", "readme.txt"):  # found without reading; the others only when they are packed
+    for name in ("empty.jpg", "readme.txt"):  # found by listing; the others only by reading
         (mixed / "k" / name).unlink()
     with pytest.raises(SourceError, match=r"3 files cannot be packed: 'k/cut.jpg' JPEG is cut.*'k/huge.png'"):
         pack(mixed, tmp_path / "dst", strict=True, workers=workers, shard_bytes=12_000)
@@ -486,7 +486,7 @@ def test_strict_names_bad_files_found_by_listing_and_by_reading(
     with pytest.raises(SourceError, match=".*".join(words)):
         pack(mixed, tmp_path / "dst", strict=True, images="keep")
     assert [record.getMessage() for record in caplog.records] == [
-        "2 files cannot be packed: nothing will be packed; the other files are read, to name all of these"
+        "2 files cannot be packed: nothing will be packed; reading the other files to find all such files"
     ]
     assert not (tmp_path / "dst").exists()
 
@@ -554,7 +554,7 @@ def test_classes_can_be_names_or_a_file(small: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"classes": "no/such/file"}, "no/such/file"),
-        ({"classes": []}, "names no class"),
+        ({"classes": []}, "classes is empty"),
         ({"classes": ["a", "a", "b", "c"]}, "given twice"),
         ({"workers": 0}, "workers=0"),
         ({"shard_bytes": "4 elephants"}, "4 elephants"),
@@ -634,7 +634,7 @@ def test_packing_again_changes_nothing(mixed: Path, tmp_path: Path) -> None:
     [
         ({"seed": 1}, "seed was 0 and is 1"),
         ({"shard_bytes": "1MB"}, "shard_bytes was 12000 and is 1000000"),
-        ({"classes": ["c", "b", "a"]}, "classes or the first pictures of the input are others"),
+        ({"classes": ["c", "b", "a"]}, "classes or the first images of the input differ"),
     ],
 )
 def test_another_dataset_in_the_folder_is_refused_and_untouched(
@@ -689,7 +689,7 @@ def test_fresh_does_not_remove_shards_that_were_only_indexed(small: Path, tmp_pa
     (dst / "manifest.json").write_text(manifest)
     reseal(dst)
     before = contents(dst)
-    with pytest.raises(DestinationError, match="pack did not make"):
+    with pytest.raises(DestinationError, match="was not written by pack"):
         pack(small, dst, workers=1, fresh=True)
     assert contents(dst) == before
 
@@ -772,8 +772,8 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# Packs once for each number from 1 on, in a fork that is killed just before its n-th change to the file system,
-# until one runs to its end.
+# Packs in a forked process that is killed before its n-th change of the file system, for n = 1, 2, ... until one run
+# completes.
 KILL_EVERYWHERE = """
 import os, sys
 from wds_tools.packing.packer import pack
@@ -813,14 +813,14 @@ sys.exit(code)
 
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
-    """Return a folder of pictures for two shards, and a file that is skipped."""
+    """Return a folder of images for two shards, and a file that is skipped."""
     pictures = {f"{'ab'[number % 2]}/{number:02d}.jpg": picture(colour=number * 99) for number in range(5)}
     return fill(tmp_path / "few", {**pictures, "a/bad.jpg": b"no picture"})
 
 
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out fsync, which is about power and not about kills: thousands of them take minutes."""
+    """Skip fsync, which matters for power failures but not for kills; thousands of calls would take minutes."""
     monkeypatch.setattr(os, "fsync", os.fstat)
 
 
@@ -837,7 +837,7 @@ def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(few: Path, t
     for number in range(1, kills + 1):
         folder = killed / str(number)
         partial += (folder / ".packing" / "plan.json").exists()
-        if (folder / "manifest.json").exists():  # the last file: what it names must be whole already
+        if (folder / "manifest.json").exists():  # the last file: everything that it lists must be complete
             assert {**contents(folder), **contents(whole)} == contents(folder)
         pack(few, folder, workers=1, shard_bytes=12_000)
         assert contents(folder) == contents(whole), f"after a kill before change {number}"
@@ -873,7 +873,7 @@ if __name__ == "__main__":
 
 
 def start(src: Path, dst: Path, shard_bytes: str, mark: str, images: str = "keep") -> subprocess.Popen[bytes]:
-    """Start packing in a process whose children can be told by ``mark`` in their environment."""
+    """Start packing in a process whose children can be found by ``mark`` in their environment."""
     script = dst.parent / "pack_script.py"
     script.write_text(PACK.format(src=str(src), dst=str(dst), shard_bytes=shard_bytes, images=images))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PACK_MARK": mark}
@@ -918,7 +918,7 @@ def test_repeated_kills_at_random_times_still_give_the_same_bytes(photos: Path, 
         dst.parent.mkdir()
         for kill in (1, 2):
             process = start(photos, dst, "1MB", mark, images)
-            goal = kill + randomness.randrange(2)  # shards finished by then; some time later it is killed
+            goal = kill + randomness.randrange(2)  # finished shards; the process is killed a short time later
             assert wait_for(partial(ended_or_finished, process, dst, goal))
             time.sleep(0.03 * randomness.random())
             process.kill()
@@ -954,7 +954,7 @@ def test_a_rerun_keeps_finished_shards(small: Path, tmp_path: Path) -> None:
 
 
 def interrupted(src: Path, dst: Path, **options: object) -> None:
-    """Leave ``dst`` as a packer that is killed after its second shard does."""
+    """Leave ``dst`` in the state of a packer that was killed after its second shard."""
     arguments = {"shard_bytes": 12_000, "workers": 1, "images": "keep", **options}
     run(
         f"""
@@ -1072,7 +1072,7 @@ def test_a_killed_worker_is_an_error_and_a_rerun_continues(
     photos: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = uuid.uuid4().hex
-    (tmp_path / "sitecustomize.py").write_text(  # which every Python process runs first, so the workers too
+    (tmp_path / "sitecustomize.py").write_text(  # every Python process runs it at the start, including the workers
         "import os\nfrom wds_tools.packing import worker\n"
         "make_sample = worker.make_sample\n"
         "def die(task, position, entry):\n"
@@ -1093,10 +1093,10 @@ def test_a_killed_worker_is_an_error_and_a_rerun_continues(
         check=False,
         timeout=300,
     )
-    assert done.stderr.startswith("WorkerError: a packing process died")
+    assert done.stderr.startswith("WorkerError: a worker process died")
     assert "Traceback" not in done.stderr
     assert no_one_left(mark)
-    assert not list((tmp_path / "dst").glob(".shard-*"))  # nothing half-written stays
+    assert not list((tmp_path / "dst").glob(".shard-*"))  # no half-written file is left
     pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1)
     assert contents(tmp_path / "dst") == contents(packed)
 
@@ -1125,7 +1125,7 @@ def test_ctrl_c_stops_within_a_shard_and_keeps_finished_shards(photos: Path, pac
     )
     assert wait_for(lambda: len(list((dst / ".packing").glob("shard-*.json"))) == 2)
     began = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
+    os.killpg(process.pid, signal.SIGINT)  # to all processes, as a terminal does
     error = process.communicate(timeout=300)[1]
     assert time.monotonic() - began < 5
     assert process.returncode in (-signal.SIGINT, 130, 1)
@@ -1190,7 +1190,7 @@ def test_a_full_disk_is_an_error_with_the_number_of_kept_shards_and_a_rerun_cont
     done = mounts.run(FULL_DISK, photos, tmp_path / "disk", tmp_path / "copy")
     assert done.returncode == 0, done.stderr
     message, *left = done.stdout.splitlines()
-    assert "No space left on device; 2 of 7 shards are finished and kept: make room" in message
+    assert "No space left on device; 2 of 7 shards are finished and kept: free some space" in message
     assert message.startswith("shard shard-000002.tar: cannot be written")
     assert not [name for name in left if name.endswith(".tmp")]
     assert contents(tmp_path / "copy") == contents(packed)

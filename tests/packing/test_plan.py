@@ -1,4 +1,4 @@
-"""The plan: exact sizes, boundaries that are never exceeded, and an order that depends on the inputs alone."""
+"""Plan: exact sizes, boundaries that are never exceeded, and an order that depends only on the inputs."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_differences_names_the_options_that_differ() -> None:
     assert changed == "images was 'raw 64' and is 'raw 32', image_bytes was None and is 9"
     assert (
         differences(old, {**old, "digest": "b"})
-        == "paths, sizes, content, classes or the first pictures of the input are others"
+        == "paths, sizes, content, classes or the first images of the input differ"
     )
 
 
@@ -239,7 +239,7 @@ def test_groups_are_shuffled_in_windows_and_no_input_is_lost(groups: int, each: 
     order = shuffled(inputs, seed, window_bytes=window)
     assert sorted(order) == sorted(inputs)
     assert order == shuffled(inputs, seed, window_bytes=window)
-    rows = max(1, window // (100 * each)) * each  # of a window: whole groups
+    rows = max(1, window // (100 * each)) * each  # rows in a window, which has complete groups
     for start in range(0, len(order), rows):
         parts = [entry.group for entry in order[start : start + rows]]
         assert all(parts.count(group) == each for group in parts), "a group lies in one window"
@@ -254,7 +254,7 @@ def test_inputs_without_groups_are_fully_shuffled() -> None:
 def test_a_window_of_groups_mixes_an_input_that_is_sorted_by_class() -> None:
     order = shuffled(grouped(200, 50), 0, window_bytes=100 * 50 * 20)
     distinct = [len({entry.group for entry in order[start : start + 20]}) for start in range(0, len(order), 20)]
-    assert np.mean(distinct) > 11  # of 20 groups in a window, as many as 20 draws hit: 12.8
+    assert np.mean(distinct) > 11  # expected value for 20 draws from the 20 groups of a window: 12.8
 
 
 def test_the_first_samples_have_one_type_if_names_do_not_show_it() -> None:

@@ -1,4 +1,4 @@
-"""Packing to URLs: the same bytes as in a folder, whatever fails; nothing half-visible; bounded room here."""
+"""Packing to URLs: the same bytes as in a folder despite faults, no partly visible dataset, and a small spool."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def picture(colour: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def src(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return 15 small pictures and one that is none: five shards, one that stays empty, a line in skipped.jsonl."""
+    """Return 15 small images and one bad file: five shards, an empty one, and a line in skipped.jsonl."""
     folder = tmp_path_factory.mktemp("src")
     for number in range(15):
         (folder / "abc"[number % 3]).mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def src(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(src: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return what a pack into a folder makes."""
+    """Return the files that packing into a folder writes."""
     folder = tmp_path_factory.mktemp("whole") / "dst"
     wt.pack(src, folder, **OPTIONS)
     found = contents(folder)
@@ -69,7 +69,7 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Path:
-    """Return the folder that is the bucket; `url_of` tells its URL."""
+    """Return the folder that serves as the bucket; `url_of` returns its URL."""
     return tmp_path / "bucket"
 
 
@@ -123,7 +123,7 @@ def test_each_split_is_a_dataset_at_its_own_url(src, bucket, tmp_path):
     assert made["val"].dst == f"bucket://{bucket}/val"
 
 
-# The order of things
+# Order of uploads
 
 
 def test_the_index_precedes_its_shard_the_report_follows_and_the_manifest_is_last(src, bucket):
@@ -148,7 +148,7 @@ def test_without_a_manifest_readers_do_not_accept_the_url_as_a_dataset(src, buck
     assert len(seen) == Bucketful.puts == PUTS
 
 
-# Room on this machine
+# Disk space on this machine
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -157,7 +157,7 @@ def test_packing_waits_for_slow_uploads_and_the_spool_stays_small(photos, bucket
 
     def sample() -> None:
         while not stop.is_set():
-            with suppress(FileNotFoundError):  # files and folders go while they are looked at
+            with suppress(FileNotFoundError):  # files and folders can disappear meanwhile
                 peak[0] = max(peak[0], sum(path.stat().st_size for path in spool.rglob("*shard-*.tar*")))
             time.sleep(0.002)
 
@@ -222,11 +222,11 @@ def test_a_bucket_without_write_access_is_an_error_before_anything_is_packed(src
     assert not spooled(tmp_path)
 
 
-# Runs that are continued
+# Resumed runs
 
 
 def stopped_after(shards: int, src: Path, bucket: Path, **options: Any) -> None:
-    """Leave the bucket as a run that fails when so many shards are there."""
+    """Leave the bucket in the state of a run that failed after this number of shards."""
     name = f"shard-{shards:06d}.parquet"
     Bucketful.fault = staticmethod(lambda _, path: "forbidden" if path.endswith(name) else None)
     with pytest.raises(DestinationError):
@@ -266,7 +266,7 @@ def test_an_object_deleted_during_the_run_is_an_error_and_a_rerun_replaces_it(sr
             (bucket / "train" / "shard-000001.tar").unlink()
 
     Bucketful.fault = staticmethod(lose)
-    with pytest.raises(DestinationError, match=r"1 of 5 shards.*are gone.*shard-000001\.tar.*again"):
+    with pytest.raises(DestinationError, match=r"1 of 5 shards.*are now missing.*shard-000001\.tar.*again"):
         wt.pack(src, url_of(bucket), **OPTIONS)
     assert not (bucket / "train" / "manifest.json").exists()
     Bucketful.reset()
@@ -282,14 +282,14 @@ def test_leftovers_of_another_pack_in_the_spool_are_removed(src, bucket, whole, 
     for path in sorted(bucket.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     stopped_after(2, src, bucket, seed=7)
-    for path in sorted(bucket.rglob("*"), reverse=True):  # somebody empties the bucket, not the spool
+    for path in sorted(bucket.rglob("*"), reverse=True):  # a user empties the bucket, but not the spool
         path.rmdir() if path.is_dir() else path.unlink()
     wt.pack(src, url_of(bucket), **OPTIONS)
     assert contents(bucket / "train") == whole
     assert not spooled(tmp_path)
 
 
-# What is there already
+# Existing objects
 
 
 def test_packing_the_same_source_to_the_url_again_changes_nothing(src, bucket):
@@ -349,7 +349,7 @@ def test_strict_publishes_nothing(src, bucket, tmp_path):
     assert not spooled(tmp_path)
 
 
-# What cannot be
+# Invalid URLs
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_a_rerun_recovers_from_a_kill_of_a_packer_with_workers(src, bucket, whol
     assert not spooled(tmp_path)
 
 
-@pytest.mark.parametrize("slow", ["", ".tar", ".json"])  # whatever it is, a shard, or the report of one
+@pytest.mark.parametrize("slow", ["", ".tar", ".json"])  # any object, a shard, or a report
 def test_an_interrupt_ends_uploads_soon_and_a_rerun_continues(src, bucket, whole, tmp_path, slow):
     script = SCRIPT.format(tests=str(Path(__file__).parents[1]), src=str(src)) + textwrap.dedent(
         f"""

@@ -1,4 +1,4 @@
-"""Packing to S3, through s3fs to a server that speaks its protocol: moto's, a process of its own."""
+"""Packing to S3 with s3fs, to a moto server in a separate process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wds_tools.errors import DestinationError, NotADatasetError
 
 REPOSITORY = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {"shard_bytes": "1MB", "workers": 1, "images": "keep"}
-PART_BYTES = 5 << 20  # the smallest that S3 takes
+PART_BYTES = 5 << 20  # the minimum of S3
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def _wait_for(url: str) -> None:
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a file system of an empty server, which s3:// now is."""
+    """Return the file system of an empty server, to which s3:// URLs lead."""
     import s3fs
 
     settings = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
@@ -75,7 +75,7 @@ def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return pictures of noise that make one shard of 13 MB, which S3 takes in parts."""
+    """Return images of noise for one shard of 13 MB, which is uploaded in parts."""
     folder = tmp_path_factory.mktemp("heavy")
     noise = np.random.default_rng(0)
     for number in range(12):
@@ -184,4 +184,4 @@ def test_a_large_shard_is_uploaded_in_parts_and_a_kill_between_them_leaves_no_ob
     done = run(small_parts + pack)
     assert done.returncode == 0, done.stderr
     assert objects(s3) == contents(tmp_path / "local")
-    assert s3.info("bucket/train/shard-000000.tar")["ETag"].strip('"').endswith("-3")  # it came in three parts
+    assert s3.info("bucket/train/shard-000000.tar")["ETag"].strip('"').endswith("-3")  # uploaded in three parts

@@ -1,4 +1,4 @@
-"""One shard and its index: right for every reader, and both or neither."""
+"""A shard and its index are correct for every reader; if writing fails, neither exists."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_shard_without_samples_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_the_index_is_written_after_the_shard(tmp_path: Path) -> None:
-    # Killed at the second rename: the shard is there, its index is not.
+    # Killed at the second rename: the shard exists, but its index does not.
     script = (
         "import os, pathlib\n"
         "from wds_tools.packing.shard_file import ShardFile\nfrom wds_tools.format.sample import Sample\n"
@@ -216,7 +216,7 @@ def test_nothing_of_a_refused_sample_is_written(tmp_path: Path) -> None:
 def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     with ShardFile(tmp_path / "a.tar") as shard:
         shard.write(SAMPLES[0])
-        with pytest.raises(SampleError, match=r"shard a.tar, key 000: was written before"):
+        with pytest.raises(SampleError, match=r"shard a.tar, key 000: was already written"):
             shard.write(SAMPLES[0])
 
 
@@ -226,7 +226,7 @@ def test_a_sample_without_fields_is_refused(tmp_path: Path) -> None:
 
 
 def large(path: Path, samples: list[Sample]) -> ShardFile:
-    """Write samples, and check all that is said of them; no thread may be left."""
+    """Write samples; check entry, index and files, and that no thread is left."""
     shard = fill(path, samples)
     data = path.read_bytes()
     assert (shard.entry.bytes, shard.entry.xxh3) == (len(data), xxhash.xxh3_128_hexdigest(data))
@@ -285,7 +285,7 @@ def test_a_chunk_is_written_while_the_next_one_is_gathered(tmp_path: Path, monke
     with ShardFile(tmp_path / "a.tar") as shard:
         shard.write(Sample("0", {"bin": bytes(CHUNK_BYTES)}))
         assert begun.wait(300)
-        shard.write(Sample("1", {"bin": b"x"}))  # would wait for ever if the first one held it up
+        shard.write(Sample("1", {"bin": b"x"}))  # would wait forever if it were blocked by the first chunk
         may_end.set()
     assert shard.entry.samples == 2
 

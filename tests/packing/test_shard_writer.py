@@ -1,4 +1,4 @@
-"""A loop that writes samples: the same samples as webdataset's writer, all or nothing."""
+"""ShardWriter writes the same samples as webdataset's writer, and only complete shards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-# --- in place of webdataset's ---
+# --- same calls as webdataset's writer ---
 
 
 def a_users_loop(photos: Path) -> Iterator[dict[str, Any]]:
@@ -175,7 +175,7 @@ def test_an_option_out_of_range_is_refused(tmp_path: Path, option: dict[str, Any
     assert names(tmp_path) == []
 
 
-# --- what is written ---
+# --- written files ---
 
 
 def test_the_result_is_a_dataset_that_verify_and_the_loader_read(photos: Path, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_an_encoder_can_be_a_function_a_mapping_or_none(tmp_path: Path) -> None:
         ({"__key__": "a", "pyd": [1]}, "key a: field 'pyd' cannot hold list"),
         ({"__key__": "a", "cls": 9}, "allowed are 0 to 2"),
         ({"__key__": "a", "cls": "cat"}, "allowed are 0 to 2"),
-        ({"__key__": "k0", "txt": "again"}, "was written before"),
+        ({"__key__": "k0", "txt": "again"}, "was already written"),
     ],
 )
 def test_an_invalid_sample_is_refused_and_writing_continues(
@@ -342,7 +342,7 @@ def test_bytes_that_are_not_an_image_are_refused(tmp_path: Path) -> None:
     assert writer.manifest.samples == 1
 
 
-# --- all or nothing ---
+# --- errors and interrupted runs ---
 
 
 def test_after_an_error_finished_shards_stay_and_there_is_no_manifest(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_after_an_error_finished_shards_stay_and_there_is_no_manifest(tmp_path: 
     with pytest.raises(DestinationError, match=r"2 shards \(a-000000.tar, ...\) of a writer that did not finish"):
         loop()
     assert contents(tmp_path) == before
-    # What the message offers works.
+    # The remedy in the message works.
     assert wt.index_shards(f"{tmp_path}/a-*.tar").samples == 6
 
 
@@ -478,7 +478,7 @@ def test_after_a_kill_fresh_gives_the_bytes_of_a_run_without_one(tmp_path: Path,
     assert left == contents(tmp_path / "whole")
 
 
-# Writes in a fork that is killed just before its n-th change of the disk, for each n until one runs to its end.
+# Writes in a forked process that is killed before its n-th change of the disk, for each n until one run completes.
 KILL_EVERYWHERE = """
 import os, sys
 from wds_tools import ShardWriter

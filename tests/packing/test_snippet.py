@@ -1,4 +1,4 @@
-"""The call of make_loader that a command prints runs on the dataset that it has just made, as it is printed."""
+"""The call of make_loader that a command prints runs, unchanged, on the dataset that the command has written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Batches = dict[str, Any]
 
 @pytest.fixture
 def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]:
-    """Return a function that runs a command, then what it prints, and returns the first batch of each loader."""
+    """Return a function that runs a command and then the code that it prints, and returns each loader's first batch."""
     loaders: list[Loader] = []
 
     def run(*words: str | Path) -> Batches:
@@ -56,7 +56,7 @@ def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> Path:
-    """Write a shard as others would."""
+    """Write a shard as another tool would."""
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for name, data in members.items():
@@ -180,7 +180,7 @@ def test_the_call_for_shards_of_another_tool_runs(
 ) -> None:
     shard = write_shard(tmp_path / "theirs" / "a-0.tar", members)
     batch = make("index", shard)["loader"]
-    if len(fields) == 1:  # one field comes as itself
+    if len(fields) == 1:  # a single field is not in a tuple
         assert len(batch) == count
     else:
         assert batch._fields == fields

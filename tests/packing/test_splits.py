@@ -1,4 +1,4 @@
-"""Splits: every record in one of them, alike in every class, the same again for the same seed."""
+"""Splits: every input is in one of them, every class is divided in the same shares, and the seed decides the draw."""
 
 from __future__ import annotations
 

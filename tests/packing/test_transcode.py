@@ -1,4 +1,4 @@
-"""What becomes of images: crop-ready without changing a pixel, resized, raw; and kept wherever anything is in doubt."""
+"""Images become crop-ready without changing a pixel, or resized, or raw; unusual ones are kept unchanged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shown(data: bytes, info: ImageInfo, box: tuple[int, int, int, int] | None = 
 
 
 def boxes(info: ImageInfo, position: int) -> list[tuple[int, int, int, int]]:
-    """Return what some views cut from a picture."""
+    """Return the crops that some views take from an image."""
     views: list[View] = [RandomResizedCrop(224), RandomResizedCrop(64, scale=(0.01, 0.1)), CenterCrop(30), Resize(99)]
     found = []
     for view in views:
@@ -71,7 +71,7 @@ def boxes(info: ImageInfo, position: int) -> list[tuple[int, int, int, int]]:
 
 
 def assert_crop_ready(data: bytes, position: int = 0) -> bytes:
-    """Transcode, and compare the whole picture and several crops of it with the original, to the bit."""
+    """Transcode an image; the image and several crops must have exactly the pixels of the original."""
     before = probe(data)
     made = transcode(data, CROP_READY)
     assert made.kind == "jpg"
@@ -96,7 +96,7 @@ def test_every_photo_becomes_crop_ready_without_changing_a_pixel() -> None:
         data = path.read_bytes()
         before += len(data)
         after += len(assert_crop_ready(data, position))
-    assert after < 1.03 * before  # the sample's are of 12 kB and optimised already; larger ones lose 0.7 %
+    assert after < 1.03 * before  # these have 12 kB and are optimised; larger files become 0.7 % smaller
 
 
 @pytest.mark.parametrize("sampling", ["1x1", "2x1", "2x2", "1x2", "4x1", "1x4", "4x2", "3x1"])
@@ -173,7 +173,7 @@ def test_keep_returns_the_same_bytes() -> None:
 
 @pytest.fixture
 def transcoder_that_writes(monkeypatch: pytest.MonkeyPatch):
-    """Return a function that lets the compiled module write something else."""
+    """Return a function that replaces the output of the compiled module."""
 
     def write(answer: bytes | None) -> None:
         monkeypatch.setattr(native, "transcode_jpeg", lambda _data, _restart: answer)
@@ -194,7 +194,7 @@ def test_verify_pixels_keeps_the_original_if_a_pixel_differs(transcoder_that_wri
     image.putpixel((70, 40), (255, 255, 255))
     other = encoded(image, restart_marker_blocks=3)
     transcoder_that_writes(other)
-    assert transcode(data, CROP_READY).data == other  # only pixels show it
+    assert transcode(data, CROP_READY).data == other  # only the pixels differ
     assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data is data
     transcoder_that_writes(encoded(noise(), restart_marker_blocks=3))
     assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data == encoded(
@@ -241,7 +241,7 @@ def test_a_jpeg_that_is_small_enough_is_not_encoded_again() -> None:
     data = encoded(noise())
     assert transcode(data, ImageOptions(resize=75)).data == transcode(data, CROP_READY).data
     assert transcode(data, ImageOptions(resize=75, compiled=False)).data is data
-    assert transcode(encoded(noise(), "PNG"), ImageOptions(resize=75)).kind == "jpg"  # one type for all
+    assert transcode(encoded(noise(), "PNG"), ImageOptions(resize=75)).kind == "jpg"  # all images have the same type
 
 
 def test_a_rotated_image_is_resized_after_rotation() -> None:
@@ -354,12 +354,12 @@ def test_options_that_change_the_bytes_change_the_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"images": "best"}, "images='best'; allowed are 'keep', 'crop-ready', 'resize', 'raw'"),
         ({"images": "resize"}, r"images='resize' needs a size: give --resize 256 \(resize=256\)"),
-        ({"images": "keep", "resize": 3}, "resize=3 with images='keep'; a size goes with 'resize' and 'raw' only"),
-        ({"images": "raw", "quality": 90}, "quality=90 with images='raw'; a quality of 1 to 100 goes"),
+        ({"images": "keep", "resize": 3}, "resize=3 with images='keep'; a size requires 'resize' or 'raw'"),
+        ({"images": "raw", "quality": 90}, "quality=90 with images='raw'; allowed are 1 to 100, only with 'resize'"),
         ({"resize": 64, "quality": 101}, "quality=101 with images='resize'"),
         ({"quality": 80, "images": "keep"}, "quality=80"),
         ({"images": "keep", "verify_pixels": True}, "verify_pixels with images='keep'"),
@@ -370,8 +370,8 @@ def test_options_that_change_the_bytes_change_the_text() -> None:
         ({"resize": "²"}, "resize='²'"), ({"resize": 2.5}, "resize=2.5"),
     ],
 )  # fmt: skip
-def test_contradictory_options_are_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_invalid_and_contradictory_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         ImageOptions(**options)  # type: ignore[arg-type]
 
 
@@ -385,10 +385,10 @@ def test_without_the_compiled_module_images_are_kept_with_a_notice(monkeypatch: 
     monkeypatch.setattr(native, "_native", None)
     kept = ImageOptions(verify_pixels=True)
     assert str(kept) == "keep"
-    assert "so JPEGs are kept as they are" in kept.notice
+    assert "so JPEGs are kept unchanged" in kept.notice
     resized = ImageOptions(resize=64)
     assert str(resized) == "resize 64 quality 90 not compiled"
-    assert "so JPEGs that need no resizing are kept as they are" in resized.notice
+    assert "so JPEGs that need no resizing are kept unchanged" in resized.notice
     assert transcode(encoded(noise()), resized).info.restart > 0  # Pillow writes the markers
     for images in ("keep", "raw"):
         assert not ImageOptions(images=images).notice
@@ -401,7 +401,7 @@ def test_without_the_compiled_module_images_are_kept_with_a_notice(monkeypatch: 
 
 @pytest.fixture(scope="module")
 def crop_ready(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the sample photographs packed as `packed` is, but crop-ready."""
+    """Return the sample photos packed like `packed`, but crop-ready."""
     folder = tmp_path_factory.mktemp("crop") / "ready"
     wt.pack(photos, folder, shard_bytes="1MB", workers=1, images="crop-ready")
     return folder
@@ -464,7 +464,7 @@ def test_raw_shards_are_read_by_the_loader_and_by_webdataset(photos: Path, tmp_p
     wt.pack(photos, tmp_path / "dst", images="raw", resize="48x32", shard_bytes="500kB", workers=1)
     manifest = manifest_of(tmp_path / "dst")
     assert all(shard.bytes <= 500_000 for shard in manifest.shards)
-    assert all(shard.bytes > 490_000 for shard in manifest.shards[:-1])  # sizes are known beforehand
+    assert all(shard.bytes > 490_000 for shard in manifest.shards[:-1])  # the sizes are known before packing
     urls = [str(tmp_path / "dst" / shard.name) for shard in manifest.shards]
     theirs = [sample["npy"] for sample in webdataset.WebDataset(urls, shardshuffle=False).decode()]
     with wt.make_loader(

@@ -65,7 +65,8 @@ def append(
     Raises:
         OptionError: An invalid argument; options or labels that do not match the dataset, such as classes without
             names where the dataset has names; or ``dst`` is a URL.
-        SourceError: ``src`` holds nothing to pack; or, with ``strict``, a file cannot be packed.
+        SourceError: ``src`` holds nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
+            packed.
         DestinationError: ``dst`` is not a dataset that `pack` wrote, is in use, or its disk is full.
         WorkerError: A worker process died.
     """

@@ -77,7 +77,7 @@ def pack(
 
     Args:
         src: The source. In a folder, images in ``<class>/**`` are labelled with their class; images directly in the
-            folder get no labels. Paths and URLs of other formats are detected. An object with ``len()`` and ``[]``,
+            folder get no labels. Other formats are given as a local path. An object with ``len()`` and ``[]``,
             such as a torch ``Dataset``, is packed in this process.
         dst: Folder for shards, indexes and manifest, created if missing. Or a URL such as "s3://bucket/train": each
             shard is uploaded when it is finished, and the manifest last.
@@ -118,7 +118,8 @@ def pack(
 
     Raises:
         OptionError: An invalid argument.
-        SourceError: ``src`` holds nothing to pack; or, with ``strict``, a file cannot be packed.
+        SourceError: ``src`` holds nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
+            packed.
         DestinationError: ``dst`` holds something else, is in use by another packer, or its disk is full.
         StoreError: The storage at a URL does not respond, or the package for it is not installed.
         WorkerError: A worker process died.

@@ -144,7 +144,8 @@ class ShardWriter:
 
         Raises:
             SampleError: The sample cannot be stored. Nothing of it was written, and the next one can be written.
-            DecodeError: The image is damaged or of an unknown type; also nothing was written.
+            DecodeError: The image is damaged or of an unsupported type. Nothing was written either.
+            OptionError: A key and field name that together are too long for tar readers. Nothing was written either.
             DestinationError: The disk is full, or a file with the shard's name exists. No more samples can be written.
         """
         if self._closed_reason:
