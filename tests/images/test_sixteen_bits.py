@@ -142,7 +142,7 @@ def test_the_policy_keep_packs_sixteen_bit_images_unchanged_with_a_warning(
     with caplog.at_level(logging.WARNING, "wds_tools"):
         report = wt.pack(folder, tmp_path / "out", workers=1, images="keep")
     assert report.packed == 3
-    assert "2 images have 16 bits a channel" in caplog.text
+    assert "2 images have 16 bits per channel" in caplog.text
     wt.unpack(tmp_path / "out", tmp_path / "back", progress=False)
     kept = {path.read_bytes() for path in (tmp_path / "back").rglob("*.png")}
     assert kept == {path.read_bytes() for path in folder.glob("*.png")}

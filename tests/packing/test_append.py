@@ -1,4 +1,4 @@
-"""Datasets that are added to, and written anew."""
+"""Appending to datasets, and resharding them."""
 
 import itertools
 import json
@@ -21,13 +21,13 @@ KEEP = {"images": "keep", "workers": 1}
 
 @pytest.fixture
 def halves(photos, tmp_path):
-    """Return two folders: every other photograph in each; the second has a class of its own."""
+    """Return two folders, each with every other photo. The second has one more class."""
     for number, name in enumerate(("first", "second")):
         for path in sorted(photos.glob("*/*"))[number::2]:
             folder = tmp_path / name / path.parent.name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / path.name).symlink_to(path)
-    shutil.rmtree(tmp_path / "first" / "dandelion")  # not the last name: numbers must not shift
+    shutil.rmtree(tmp_path / "first" / "dandelion")  # not the last class, so that class numbers could shift
     return tmp_path / "first", tmp_path / "second"
 
 
@@ -48,7 +48,7 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_appended_comes_behind_and_classes_keep_their_numbers(halves, tmp_path):
+def test_appended_samples_come_last_and_known_classes_keep_their_numbers(halves, tmp_path):
     first, second = halves
     before = wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP).manifest
     old = {entry.name: (tmp_path / "dst" / entry.name).read_bytes() for entry in before.shards}
@@ -67,7 +67,7 @@ def test_what_is_appended_comes_behind_and_classes_keep_their_numbers(halves, tm
     assert wt.verify(tmp_path / "dst").damage_count == 0
 
 
-def test_appending_again_does_nothing_and_a_third_part_comes_behind_both(halves, photos, tmp_path):
+def test_appending_again_changes_nothing_and_a_third_part_comes_last(halves, photos, tmp_path):
     first, second = halves
     wt.pack(first, tmp_path / "dst", **KEEP)
     wt.append(second, tmp_path / "dst", **KEEP)
@@ -84,7 +84,7 @@ def test_appending_again_does_nothing_and_a_third_part_comes_behind_both(halves,
     assert len(set(keys)) == len(keys)
 
 
-def test_a_training_run_takes_the_new_samples_in_at_its_next_epoch(halves, tmp_path):
+def test_a_training_run_includes_the_new_samples_from_its_next_epoch_on(halves, tmp_path):
     first, second = halves
     wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP)
 
@@ -105,7 +105,7 @@ def test_a_training_run_takes_the_new_samples_in_at_its_next_epoch(halves, tmp_p
 
 
 @pytest.mark.parametrize("moment", ["plan.json", "shard-000003.json", "shard-000004.json"])
-def test_a_killed_append_leaves_the_dataset_as_it_was_and_the_rerun_ends_the_same(halves, tmp_path, moment):
+def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same_bytes(halves, tmp_path, moment):
     first, second = halves
     wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP)
     shutil.copytree(tmp_path / "dst", tmp_path / "undisturbed")
@@ -123,18 +123,19 @@ def test_a_killed_append_leaves_the_dataset_as_it_was_and_the_rerun_ends_the_sam
     assert contents(tmp_path / "dst") == contents(tmp_path / "undisturbed")
 
 
-def test_what_does_not_go_together_is_refused_with_what_does(halves, photos, packed_copy, tmp_path):
+def test_appending_with_other_options_or_labels_is_refused(halves, photos, packed_copy, tmp_path):
     first, second = halves
-    with pytest.raises(DestinationError, match=r"has no manifest\.json: append to a finished dataset"):
+    message = r"is not a packed dataset \(no manifest\.json\): append to a finished dataset"
+    with pytest.raises(DestinationError, match=message):
         wt.append(second, tmp_path / "nowhere", **KEEP)
     wt.pack(first, tmp_path / "dst", **KEEP)
-    with pytest.raises(OptionError, match="packed with images='keep', this would add 'raw'"):
+    with pytest.raises(OptionError, match="packed with images='keep', but this call would add 'raw'"):
         wt.append(second, tmp_path / "dst", images="raw", workers=1)
     with pytest.raises(OptionError, match="has names for its classes"):
         wt.append(photos / "cat", tmp_path / "dst", **KEEP)
     (packed_copy / "manifest.json").unlink()
     wt.index_shards(f"{packed_copy}/*.tar")
-    with pytest.raises(DestinationError, match="was not made by pack"):
+    with pytest.raises(DestinationError, match="was not written by pack"):
         wt.append(second, packed_copy, **KEEP)
     with pytest.raises(DestinationError, match="holds another dataset"):
         wt.pack(second, tmp_path / "dst", **KEEP)
@@ -143,7 +144,7 @@ def test_what_does_not_go_together_is_refused_with_what_does(halves, photos, pac
 def test_resharding_keeps_the_samples_and_their_order(packed, tmp_path):
     manifest = wt.reshard(packed, tmp_path / "big", workers=1).manifest
     assert len(manifest.shards) == 1
-    assert manifest.shuffled  # it was, and still is
+    assert manifest.shuffled  # the original was shuffled
     assert manifest.classes == wt.Manifest(manifest.shards, {}, manifest.classes).classes
     before, after = stored(packed), stored(tmp_path / "big")
     assert [row[1:] for row in before] == [row[1:] for row in after]
@@ -153,13 +154,13 @@ def test_resharding_keeps_the_samples_and_their_order(packed, tmp_path):
     assert [row[1:] for row in mixed] != [row[1:] for row in before]
 
 
-def test_resharding_may_change_the_images(packed, tmp_path):
+def test_resharding_can_change_the_images(packed, tmp_path):
     wt.reshard(packed, tmp_path / "raw", images="raw", resize="32x24", workers=1)
     with wt.make_loader(tmp_path / "raw", batch_size=50, view=wt.Resize((24, 32)), num_workers=0) as loader:
         assert next(iter(loader)).image.shape == (50, 3, 24, 32)
 
 
-def test_a_pack_may_keep_the_order_of_its_source(photos, tmp_path):
+def test_packing_without_shuffling_keeps_the_order_of_the_source(photos, tmp_path):
     manifest = wt.pack(photos, tmp_path / "dst", shuffle=False, **KEEP).manifest
     assert not manifest.shuffled
     paths = [path for _, path, _ in stored(tmp_path / "dst")]

@@ -1,4 +1,4 @@
-"""The dataset card: the real `datasets` library reads our folders by it, and nobody's README.md is lost."""
+"""Dataset card: the real `datasets` library reads packed folders with it, and no README.md of a user is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import wds_tools as wt
 from wds_tools.format.manifest import Manifest, ShardEntry, from_json
 from wds_tools.packing.card import CARD_NAME, card, commit_card, is_card, split_card
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of `datasets`, which leaves archives open
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # `datasets` leaves archives open
 ENTRY = ShardEntry("shard-000000.tar", 3, 10_240, "0" * 32, "shard-000000.parquet", 100, "1" * 32)
 
 
@@ -37,7 +37,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return the real `datasets.load_dataset`, offline, with a cache of its own."""
+    """Return the real `datasets.load_dataset`, offline, with an empty cache."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     import datasets
@@ -60,7 +60,7 @@ def test_hugging_face_reads_every_image_and_class_of_a_packed_folder(
     assert classes == list(manifest_of(packed).classes)
     seen = Counter()
     for row in splits["train"]:
-        image = row["jpg"] or row["png"]  # a PNG, too, which the first samples lack
+        image = row["jpg"] or row["png"]  # also a PNG, which the first samples lack
         file = photos / row["json"]["path"]
         assert np.array_equal(np.asarray(image.convert("RGB")), np.asarray(Image.open(file).convert("RGB")))
         assert row["json"]["class"] == classes[row["cls"]] == file.parent.name
@@ -79,7 +79,7 @@ def test_hugging_face_reads_splits_by_their_names(load: Callable[..., Any], phot
 
 
 @pytest.mark.frameworks
-def test_hugging_face_reads_stored_pixels_and_what_has_no_labels(
+def test_hugging_face_reads_stored_pixels_and_images_without_labels(
     load: Callable[..., Any], photos: Path, tmp_path: Path
 ) -> None:
     wt.pack(photos, tmp_path / "raw", workers=1, images="raw", resize="16x12")
@@ -93,7 +93,7 @@ def test_hugging_face_reads_stored_pixels_and_what_has_no_labels(
 
 
 @pytest.mark.frameworks
-def test_hugging_face_reads_what_was_indexed_written_merged_appended_and_resharded(
+def test_hugging_face_reads_indexed_written_merged_appended_and_resharded_datasets(
     load: Callable[..., Any], packed_copy: Path, photos: Path, tmp_path: Path
 ) -> None:
     for path in packed_copy.iterdir():
@@ -117,7 +117,7 @@ def test_hugging_face_reads_what_was_indexed_written_merged_appended_and_reshard
 
 
 @pytest.mark.frameworks
-def test_fields_of_unknown_types_are_left_to_hugging_face(load: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_card_names_no_types_if_a_field_has_an_unknown_type(load: Callable[..., Any], tmp_path: Path) -> None:
     with wt.ShardWriter(f"{tmp_path}/dst/a-%d.tar") as writer:
         for number in range(3):
             writer.write({"__key__": f"{number}", "xyz": b"\x00\x01", "txt": "words"})
@@ -125,7 +125,7 @@ def test_fields_of_unknown_types_are_left_to_hugging_face(load: Callable[..., An
     assert load(tmp_path / "dst")["train"][0]["xyz"] == b"\x00\x01"
 
 
-# --- what it says ---
+# --- content ---
 
 
 @pytest.mark.frameworks
@@ -142,7 +142,7 @@ def test_the_code_on_a_card_runs(load: Callable[..., Any], packed: Path) -> None
 
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=5, unique=True), st.text(max_size=6))
-def test_any_names_of_classes_and_fields_are_valid_yaml(classes: list[str], field: str) -> None:
+def test_a_card_is_valid_yaml_with_any_names_of_classes_and_fields(classes: list[str], field: str) -> None:
     front = front_of(card(Manifest((ENTRY,), {"cls": 3, f"{field}.txt": 3}, tuple(classes))))
     features = {feature["name"]: feature["dtype"] for feature in front["dataset_info"]["features"]}
     names = features["cls"]["class_label"]["names"]
@@ -150,14 +150,14 @@ def test_any_names_of_classes_and_fields_are_valid_yaml(classes: list[str], fiel
     assert features[f"{field}.txt"] == "string"
 
 
-def test_a_class_whose_name_is_not_utf8_is_spelled_out() -> None:
+def test_a_class_name_that_is_not_utf8_is_escaped() -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     data = card(Manifest((ENTRY,), {"cls": 3}, (name,)))
     (feature, *_) = front_of(data)["dataset_info"]["features"]
     assert feature["dtype"]["class_label"]["names"] == {"0": "caf\\udce9"}
 
 
-def test_classes_of_the_same_name_are_numbers_for_hugging_face() -> None:
+def test_labels_are_plain_numbers_if_two_classes_have_the_same_name() -> None:
     front = front_of(card(Manifest((ENTRY,), {"cls": 3}, ("cat", "cat"))))
     assert front["dataset_info"]["features"][0] == {"name": "cls", "dtype": "int64"}
 
@@ -177,7 +177,7 @@ def test_the_pattern_names_the_shards(names: list[str], pattern: str) -> None:
     assert front_of(card(Manifest(shards, {"jpg": 3})))["configs"][0]["data_files"] == pattern
 
 
-# --- whose it is ---
+# --- cards and README.md files of users ---
 
 
 def test_the_same_input_gives_the_same_card(photos: Path, tmp_path: Path) -> None:
@@ -205,11 +205,11 @@ def test_a_readme_of_the_users_own_is_never_replaced(
         wt.index_shards(str(dst / "*.tar"))
     assert (dst / CARD_NAME).read_text() == text
     warned = [record for record in caplog.records if "README.md is yours" in record.getMessage()]
-    assert bool(warned) == ("data_files" not in text)  # one that says what the data is needs no advice
+    assert bool(warned) == ("data_files" not in text)  # a README.md that names its data files needs no advice
 
 
 @pytest.mark.parametrize("kind", ["folder", "link to nothing"])
-def test_what_has_the_cards_name_and_is_no_file_stays(photos: Path, tmp_path: Path, kind: str) -> None:
+def test_a_folder_or_link_with_the_name_of_the_card_is_kept(photos: Path, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "dst" / CARD_NAME
     path.parent.mkdir()
     if kind == "folder":
@@ -221,7 +221,7 @@ def test_what_has_the_cards_name_and_is_no_file_stays(photos: Path, tmp_path: Pa
     assert wt.verify(tmp_path / "dst").ok
 
 
-def test_a_card_follows_its_dataset_until_it_is_edited(photos: Path, tmp_path: Path) -> None:
+def test_a_card_is_updated_until_a_user_edits_it(photos: Path, tmp_path: Path) -> None:
     small = tmp_path / "small"
     for name in ("cat", "fig", "rocket"):
         (tmp_path / name).mkdir()
@@ -240,7 +240,7 @@ def test_a_card_follows_its_dataset_until_it_is_edited(photos: Path, tmp_path: P
     assert path.read_text() == edited
 
 
-def test_reseal_brings_a_renamed_class_into_the_card(packed_copy: Path) -> None:
+def test_reseal_updates_a_renamed_class_in_the_card(packed_copy: Path) -> None:
     path = packed_copy / "manifest.json"
     path.write_text(path.read_text().replace('"cat"', '"chat"'))
     wt.reseal(packed_copy)
@@ -248,7 +248,7 @@ def test_reseal_brings_a_renamed_class_into_the_card(packed_copy: Path) -> None:
     assert b'"cat"' not in (packed_copy / CARD_NAME).read_bytes()
 
 
-def test_fresh_removes_the_card_and_nothing_but_ours(photos: Path, tmp_path: Path) -> None:
+def test_fresh_removes_the_card(photos: Path, tmp_path: Path) -> None:
     from wds_tools.errors import SourceError
 
     dst = tmp_path / "dst"
@@ -268,7 +268,7 @@ def test_several_datasets_in_one_folder_have_no_card(packed_copy: Path) -> None:
     assert not (packed_copy / CARD_NAME).exists()
 
 
-def test_a_card_goes_to_a_url_too_and_a_readme_there_stays(photos: Path) -> None:
+def test_a_card_is_written_to_a_url_and_a_readme_there_is_kept(photos: Path) -> None:
     memory = fsspec.filesystem("memory")
     try:
         memory.pipe("/cards/mine/README.md", b"mine")
@@ -286,7 +286,7 @@ def test_a_card_goes_to_a_url_too_and_a_readme_there_stays(photos: Path) -> None
         memory.rm("/cards", recursive=True)
 
 
-def test_a_card_of_splits_is_written_once_and_follows_them(tmp_path: Path) -> None:
+def test_the_card_of_splits_is_rewritten_only_if_it_changes(tmp_path: Path) -> None:
     one = split_card({"train": Manifest((ENTRY,), {"jpg": 3}), "val": Manifest((ENTRY,), {"jpg": 3, "png": 1})})
     assert [feature["name"] for feature in front_of(one)["dataset_info"]["features"]] == [
         "jpg",

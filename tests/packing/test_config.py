@@ -1,4 +1,4 @@
-"""The options of packing are checked when they are made."""
+"""The options of packing are checked when the object is created."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_seed_out_of_range_is_refused(seed: int) -> None:
         PackOptions(seed=seed)
 
 
-def test_a_class_given_twice_is_refused_by_name() -> None:
+def test_the_error_for_a_duplicate_class_names_it() -> None:
     with pytest.raises(OptionError, match=re.escape("class names ['cat'] are given twice")):
         PackOptions(classes=("cat", "dog", "cat"))
 
@@ -31,8 +31,8 @@ def test_a_class_given_twice_is_refused_by_name() -> None:
     ("options", "reason"),
     [
         ({"workers": 0}, "workers=0"),
-        ({"task": (2, 2)}, "task 2 of 2"),
-        ({"task": (0, 2), "fresh": True}, "neither starts over nor finishes"),
+        ({"task": (2, 2)}, "invalid task 2 of 2"),
+        ({"task": (0, 2), "fresh": True}, "cannot be combined with fresh or finish"),
         ({"engine": "dask"}, "engine='dask'; allowed are 'local', 'ray'"),
     ],
 )
@@ -41,7 +41,7 @@ def test_invalid_options_are_refused(options: dict[str, object], reason: str) ->
         PackOptions(**options)  # type: ignore[arg-type]
 
 
-def test_tasks_share_the_shards_among_them() -> None:
+def test_every_shard_is_packed_by_exactly_one_task() -> None:
     tasks = [PackOptions(task=(index, 3)) for index in range(3)]
     assert [[task.packs(number) for number in range(5)] for task in tasks] == [
         [True, False, False, True, False],

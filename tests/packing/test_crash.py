@@ -1,6 +1,6 @@
-"""kill -9 and failing calls at every write, fsync and rename of a pack, each in turn; the rerun ends the same.
+"""kill -9, or a failing call, at every write, fsync and rename during packing. A rerun gives the same bytes.
 
-`writev` is what shards are written by.
+Shards are written by `writev`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COMMAND = [sys.executable, "-m", "wds_tools", "pack", "--shard-bytes=60kB", "--w
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel() -> None:
-    """Skip where the kernel cannot hand calls over."""
+    """Skip the test if the kernel does not support intercepting calls."""
     if reason := faults.missing():
         pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def few(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of four pictures, which make two shards."""
+    """Return a folder of four images, enough for two shards."""
     folder = tmp_path_factory.mktemp("few")
     for name, count in (("cat", 2), ("fig", 2)):
         (folder / name).mkdir()
@@ -45,7 +45,7 @@ def few(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of an undisturbed pack."""
+    """Return the files of a run without faults."""
     folder = tmp_path_factory.mktemp("whole") / "dst"
     wt.pack(few, folder, **OPTIONS)
     found = contents(folder)
@@ -58,13 +58,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def pack_with(fault: str, call: str, number: int, few: Path, dst: Path) -> subprocess.CompletedProcess[str]:
-    """Pack, with a fault at the call of this number."""
+    """Pack with a fault at the n-th call."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
     return faults.run_with_fault([*COMMAND, few, dst], call, number, fault, environment)
 
 
 def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], folder: Path) -> int:
-    """Let each call fail in turn, until a run has so few that it ends whole; return how many there were."""
+    """Let each call fail in turn, until a run completes; return the number of calls."""
     for number in range(1, 200):
         dst = folder / f"{call}-{number}"
         done = pack_with(fault, call, number, few, dst)
@@ -78,7 +78,7 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
             if "manifest.json" not in contents(dst) and (dst / ".packing").exists():
                 assert "run the same command again" in done.stderr
         found = contents(dst)
-        if "manifest.json" in found:  # what has a manifest is whole, whatever happened afterwards
+        if "manifest.json" in found:  # a dataset with a manifest is complete, whatever happened afterwards
             assert {name: data for name, data in found.items() if name in whole} == whole
         wt.pack(few, dst, **OPTIONS)
         assert contents(dst) == whole, f"{fault} at {call} number {number}"
@@ -89,7 +89,7 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
 
 @pytest.fixture(scope="module")
 def long(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of three pictures, each of several chunks, which are written on a thread."""
+    """Return a folder of three images, each of several chunks, which a thread writes."""
     folder = tmp_path_factory.mktemp("long")
     for path in sorted((photos / "cat").glob("*.jpg"))[:3]:
         (folder / path.name).write_bytes(path.read_bytes() + bytes(2 * CHUNK_BYTES))
@@ -97,7 +97,7 @@ def long(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("fault", ["KILL", "ENOSPC", "EIO"])
-def test_a_fault_at_a_write_on_the_thread_is_mended_by_a_rerun(fault, long, tmp_path):
+def test_a_rerun_recovers_from_a_fault_in_the_writing_thread(fault, long, tmp_path):
     wt.pack(long, tmp_path / "whole", **OPTIONS)
     for number in (1, 2):
         dst = tmp_path / str(number)
@@ -110,26 +110,26 @@ def test_a_fault_at_a_write_on_the_thread_is_mended_by_a_rerun(fault, long, tmp_
 
 
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
-def test_a_kill_at_any_write_fsync_or_rename_is_mended_by_a_rerun(call, few, whole, tmp_path):
+def test_a_rerun_recovers_from_a_kill_at_any_write_fsync_or_rename(call, few, whole, tmp_path):
     calls = try_every_call("KILL", call, few, whole, tmp_path)
-    assert calls >= {"write": 6, "writev": 2, "fsync": 14, "rename": 7}[call]  # or the calls have other names by now
+    assert calls >= {"write": 6, "writev": 2, "fsync": 14, "rename": 7}[call]  # or calls have other names here
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("call", ["unlink", "mkdir", "rmdir", "link"])
-def test_a_kill_at_any_other_change_of_the_folder_is_mended_by_a_rerun(call, few, whole, tmp_path):
+def test_a_rerun_recovers_from_a_kill_at_any_other_change_of_the_folder(call, few, whole, tmp_path):
     assert try_every_call("KILL", call, few, whole, tmp_path) >= 1
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename"])
-def test_a_failing_write_fsync_or_rename_is_one_line_and_mended_by_a_rerun(call, error, few, whole, tmp_path):
+def test_a_failing_write_fsync_or_rename_is_a_one_line_error_and_a_rerun_recovers(call, error, few, whole, tmp_path):
     try_every_call(error, call, few, whole, tmp_path)
 
 
 @pytest.mark.parametrize(("call", "number"), [("write", 4), ("writev", 2), ("fsync", 5), ("fsync", 9), ("rename", 3)])
-def test_some_failing_calls_are_one_line_and_mended_by_a_rerun(call, number, few, whole, tmp_path):
+def test_other_failing_calls_are_one_line_errors_and_a_rerun_recovers(call, number, few, whole, tmp_path):
     done = pack_with("ENOSPC", call, number, few, tmp_path / "dst")
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
@@ -152,7 +152,7 @@ for size in sizes:
         said = ""
     except DestinationError as error:
         said = str(error)
-        assert "No space left on device" in said and "finished and kept" in said and "make room" in said, said
+        assert "No space left on device" in said and "finished and kept" in said and "free some space" in said, said
     if (disk / "dst" / "manifest.json").exists():
         assert not said
     mounts.resize(disk, 40_000)
@@ -166,7 +166,7 @@ for size in sizes:
 
 
 @pytest.mark.torture
-def test_disks_of_many_sizes_fill_up_with_a_clear_word_and_a_rerun_goes_on(photos, packed, tmp_path, can_mount):
+def test_a_full_disk_of_any_size_is_a_clear_error_and_a_rerun_continues(photos, packed, tmp_path, can_mount):
     sizes = [4, 8, 16, 40, 100, *range(300, 7300, 333), 7400]
     reference = {path.name: path.stat().st_size for path in packed.iterdir()}
     (tmp_path / "disk").mkdir()

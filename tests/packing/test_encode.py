@@ -1,4 +1,4 @@
-"""Values become the bytes that webdataset's writer would make of them, and what runs code is refused."""
+"""Values are encoded as the same bytes as by webdataset's writer, and formats that run code are refused."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ GREY = COLOUR[..., 0]
         ("tif", COLOUR),
     ],
 )
-def test_the_bytes_are_those_of_webdataset(name: str, value: Any) -> None:
+def test_encoded_bytes_equal_those_of_webdataset(name: str, value: Any) -> None:
     assert encode_field(name, value) == encode_based_on_extension1(value, name, default_handlers)
 
 
-def test_json_means_the_same_as_webdatasets() -> None:
+def test_json_decodes_to_the_same_value_as_json_of_webdataset() -> None:
     value = {"b": [1, 2.5, None], "a": "é"}
     assert json.loads(encode_field("json", value)) == value
     assert json.loads(encode_based_on_extension1(value, "json", default_handlers)) == value
@@ -64,14 +64,14 @@ def test_gz_compresses_as_webdataset_does_and_always_to_the_same_bytes() -> None
         assert encode_field(name, value) == encode_field(name, value)
 
 
-def test_npz_comes_back() -> None:
+def test_npz_is_read_back_unchanged() -> None:
     data = encode_field("npz", {"a": GREY, "b": torch.arange(3)})
     with np.load(io.BytesIO(data), allow_pickle=False) as read:
         assert (read["a"] == GREY).all()
         assert read["b"].tolist() == [0, 1, 2]
 
 
-def test_a_tensor_has_its_channels_first() -> None:
+def test_an_image_tensor_has_its_channels_first() -> None:
     tensor = torch.from_numpy(COLOUR).permute(2, 0, 1)
     assert encode_field("png", tensor) == encode_field("png", COLOUR)
     assert encode_field("png", tensor[0]) == encode_field("png", GREY)
@@ -79,7 +79,7 @@ def test_a_tensor_has_its_channels_first() -> None:
     assert encode_field("png", tensor.float() / 255) == encode_field("png", COLOUR / np.float32(255))
 
 
-def test_a_tensor_is_a_number_an_array_or_a_label() -> None:
+def test_a_tensor_can_be_a_number_an_array_or_a_label() -> None:
     assert encode_field("cls", torch.tensor(3)) == b"3"
     assert encode_field("npy", torch.arange(3)) == encode_field("npy", np.arange(3))
 
@@ -98,7 +98,7 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("pyd", {"a": 1}, "would be a pickle, which runs code"),
         ("pickle", [1], "would be a pickle"),
@@ -114,11 +114,11 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
         ("txt", "\ud800", "surrogates not allowed"),
         ("mp", {"a": 1}, "there is no encoder for .mp"),
         ("xyz", 5, "there is no encoder for .xyz"),
-        ("jpg", ["file", "jpg"], "an image is a PIL image"),
+        ("jpg", ["file", "jpg"], "an image must be a PIL image"),
         (
             "jpg",
             COLOUR.astype(np.int64),
-            "its type is int64; allowed are uint8, float32, float64, and uint16 of one channel",
+            "its type is int64; allowed are uint8, float32, float64, and uint16 with one channel",
         ),
         ("jpg", COLOUR.astype(np.float32), "allowed are 0 to 1, or uint8"),
         ("jpg", np.full((2, 2), np.nan), "from nan to nan"),
@@ -128,14 +128,14 @@ def test_alpha_is_kept_where_the_format_has_it() -> None:
         ("png", torch.zeros((8, 8, 3), dtype=torch.uint8), "shape"),
     ],
 )
-def test_what_a_field_does_not_take_is_refused_with_the_reason(name: str, value: Any, said: str) -> None:
+def test_an_invalid_value_is_refused_with_the_reason(name: str, value: Any, message: str) -> None:
     with pytest.raises(SampleError, match=name) as caught:
         encode_field(name, value)
-    assert said in str(caught.value)
-    assert "give bytes, or a type that it takes" in str(caught.value)
+    assert message in str(caught.value)
+    assert "give bytes, or a value of a supported type" in str(caught.value)
 
 
-def test_bytes_of_any_field_are_kept_even_of_those_that_would_run_code() -> None:
+def test_bytes_of_any_field_are_stored_unchanged_even_of_pickles() -> None:
     assert encode_field("pyd", b"x") == b"x"
     assert encode_field("mp", bytearray(b"y")) == b"y"
     assert encode_field("jpg", memoryview(b"z")) == b"z"

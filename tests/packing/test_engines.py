@@ -1,4 +1,4 @@
-"""Packing by several processes that know nothing of each other: task arrays, and Ray."""
+"""Packing by several independent processes: task arrays, and Ray."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def whole(photos, tmp_path_factory):
-    """Return the files of a pack by one process."""
+    """Return the files that one process packs."""
     folder = tmp_path_factory.mktemp("whole") / "dst"
     wt.pack(photos, folder, **OPTIONS)
     return contents(folder)
@@ -37,7 +37,7 @@ def start_task(photos, dst, index, count):
     )
 
 
-def test_tasks_that_run_at_once_and_a_finish_make_the_bytes_of_one_process(photos, whole, tmp_path):
+def test_concurrent_tasks_and_a_finish_write_the_same_bytes_as_one_process(photos, whole, tmp_path):
     dst = tmp_path / "dst"
     tasks = [start_task(photos, dst, index, 3) for index in range(3)]
     outputs = [task.communicate(timeout=300) for task in tasks]
@@ -49,7 +49,7 @@ def test_tasks_that_run_at_once_and_a_finish_make_the_bytes_of_one_process(photo
     assert contents(dst) == whole
 
 
-def test_finishing_too_early_names_what_is_missing_and_a_plain_pack_makes_it(photos, whole, tmp_path):
+def test_finishing_too_early_names_a_missing_shard_and_pack_without_tasks_writes_it(photos, whole, tmp_path):
     dst = tmp_path / "dst"
     part = wt.pack(photos, dst, task=(1, 4), **OPTIONS)
     assert not part.complete
@@ -62,7 +62,7 @@ def test_finishing_too_early_names_what_is_missing_and_a_plain_pack_makes_it(pho
     assert contents(dst) == whole
 
 
-def test_a_task_that_was_killed_is_run_again(photos, whole, tmp_path):
+def test_a_killed_task_can_be_run_again(photos, whole, tmp_path):
     dst = tmp_path / "dst"
     task = start_task(photos, dst, 0, 2)
     while task.poll() is None and not list(dst.glob(".packing/shard-*.json")):
@@ -75,7 +75,7 @@ def test_a_task_that_was_killed_is_run_again(photos, whole, tmp_path):
     assert contents(dst) == whole
 
 
-def test_a_task_twice_at_once_and_a_packer_beside_tasks_are_refused(photos, tmp_path):
+def test_the_same_task_twice_and_a_packer_beside_tasks_are_refused(photos, tmp_path):
     from wds_tools.packing.destination import FolderDestination
 
     with FolderDestination(tmp_path / "dst", task=(0, 2)), FolderDestination(tmp_path / "dst", task=(1, 2)):
@@ -94,12 +94,12 @@ def test_a_task_twice_at_once_and_a_packer_beside_tasks_are_refused(photos, tmp_
 
 
 @pytest.mark.parametrize("wrong", [{"task": (2, 2)}, {"task": (-1, 2)}, {"task": (0, 2), "finish": True}])
-def test_an_impossible_task_is_refused(photos, tmp_path, wrong):
+def test_an_invalid_task_is_refused(photos, tmp_path, wrong):
     with pytest.raises(OptionError, match="task"):
         wt.pack(photos, tmp_path / "dst", **OPTIONS, **wrong)
 
 
-def test_an_unknown_engine_and_a_missing_ray_are_told(photos, tmp_path, monkeypatch):
+def test_an_unknown_engine_and_a_missing_ray_are_errors(photos, tmp_path, monkeypatch):
     with pytest.raises(OptionError, match="allowed are 'local', 'ray'"):
         wt.pack(photos, tmp_path / "dst", engine="steam", **OPTIONS)
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -108,7 +108,7 @@ def test_an_unknown_engine_and_a_missing_ray_are_told(photos, tmp_path, monkeypa
 
 
 @pytest.mark.frameworks
-def test_ray_makes_the_same_bytes_and_goes_on_where_another_run_ended(photos, whole, tmp_path):
+def test_ray_writes_the_same_bytes_and_continues_an_interrupted_run(photos, whole, tmp_path):
     script = (
         "import sys, wds_tools as wt\n"
         "dst = sys.argv[2]\n"
@@ -116,7 +116,7 @@ def test_ray_makes_the_same_bytes_and_goes_on_where_another_run_ended(photos, wh
         "report = wt.pack(sys.argv[1], dst, shard_bytes='500kB', images='keep', engine='ray')\n"
         "assert 0 < report.kept < len(report.manifest.shards), report.kept\n"
     )
-    done = subprocess.run(  # a process of its own: what Ray starts must end with it
+    done = subprocess.run(  # in a separate process, with which everything that Ray starts must end
         [sys.executable, "-c", script, photos, tmp_path / "dst"],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""From a folder of pictures to a dataset: the same bytes whatever happens, and nothing lost without a word."""
+"""Packing a folder: the bytes are the same whatever happens, and every file that is not packed is reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def pack(src: Path, dst: Path, **options: object) -> PackReport:
-    """Pack the files' own bytes: what else may become of images is in test_transcode.py."""
+    """Pack the bytes of the files unchanged. Other options for images are tested in test_transcode.py."""
     return packer.pack(src, dst, **{"images": "keep", **options})  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def fill(root: Path, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Return a folder of 60 small pictures in three classes, which is a few shards of 12 kB."""
+    """Return a folder of 60 small images in three classes, enough for a few shards of 12 kB."""
     return fill(
         tmp_path / "small",
         {f"{'abc'[number % 3]}/{number:02d}.jpg": picture(colour=number * 99) for number in range(60)},
@@ -101,7 +101,7 @@ def samples(folder: Path) -> list[dict[str, bytes]]:
 # What is packed
 
 
-def test_every_picture_of_the_folder_is_in_the_dataset_byte_for_byte(photos: Path, packed: Path) -> None:
+def test_every_image_of_the_folder_is_in_the_dataset_byte_for_byte(photos: Path, packed: Path) -> None:
     folder = Counter((path.parent.name, path.read_bytes()) for path in photos.rglob("*.*"))
     classes = manifest_of(packed).classes
     read = Counter((classes[int(sample["cls"])], sample.get("jpg") or sample["png"]) for sample in samples(packed))
@@ -118,7 +118,7 @@ def test_webdataset_decodes_every_sample(packed: Path) -> None:
         assert sample["json"]["class"] == manifest_of(packed).classes[sample["cls"]]
 
 
-def test_gnu_tar_unpacks_the_shards_without_a_word(packed: Path, tmp_path: Path) -> None:
+def test_gnu_tar_unpacks_the_shards_without_warnings(packed: Path, tmp_path: Path) -> None:
     for name in shard_names(packed):
         done = subprocess.run(
             ["tar", "-xvf", str(packed / name)], cwd=tmp_path, check=True, capture_output=True, text=True
@@ -129,7 +129,7 @@ def test_gnu_tar_unpacks_the_shards_without_a_word(packed: Path, tmp_path: Path)
 
 
 @pytest.mark.frameworks
-def test_hugging_face_reads_pictures_and_labels(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugging_face_reads_images_and_labels(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     import datasets
 
@@ -140,20 +140,20 @@ def test_hugging_face_reads_pictures_and_labels(packed: Path, monkeypatch: pytes
     assert [row["__key__"] for row in rows] == [f"{number:09d}" for number in range(20)]
 
 
-def test_the_json_field_says_where_a_picture_came_from(photos: Path, packed: Path) -> None:
+def test_the_json_field_has_path_and_class_of_an_image(photos: Path, packed: Path) -> None:
     for sample in samples(packed):
         facts = json.loads(sample["json"])
         assert (photos / facts["path"]).read_bytes() == (sample.get("jpg") or sample["png"])
         assert facts["path"].startswith(facts["class"] + "/")
 
 
-def test_fields_come_in_one_order_in_every_sample(packed: Path) -> None:
+def test_fields_have_the_same_order_in_every_sample(packed: Path) -> None:
     fields = [name.partition(".")[2] for name, _ in members(packed)]
     triples = {tuple(fields[place : place + 3]) for place in range(0, len(fields), 3)}
     assert triples == {("jpg", "cls", "json"), ("png", "cls", "json")}
 
 
-def test_the_type_is_told_by_the_first_bytes_not_by_the_name(tmp_path: Path) -> None:
+def test_the_type_of_an_image_is_detected_by_its_first_bytes_not_by_its_name(tmp_path: Path) -> None:
     src = fill(tmp_path / "src", {"a.jpg": picture("PNG"), "b.png": picture("WEBP"), "c.webp": picture("JPEG")})
     pack(src, tmp_path / "dst", workers=1)
     kinds = {
@@ -179,7 +179,7 @@ def test_keys_count_up_through_all_shards(packed: Path) -> None:
     ]
 
 
-def test_classes_are_mixed(packed: Path) -> None:
+def test_the_first_samples_are_of_several_classes(packed: Path) -> None:
     assert len({sample["cls"] for sample in samples(packed)[:50]}) >= 6
 
 
@@ -195,7 +195,7 @@ def test_the_first_five_samples_have_the_same_fields_in_a_mixed_folder(tmp_path:
     src = fill(
         tmp_path / "src",
         {f"c/{number}.{kinds[number % 3].lower()}": picture(kinds[number % 3]) for number in range(30)}
-        | {f"c/x{number}.jpg": picture("PNG") for number in range(20)},  # not what they seem
+        | {f"c/x{number}.jpg": picture("PNG") for number in range(20)},  # the type is not that of the name
     )
     for seed in range(4):
         pack(src, tmp_path / f"{seed}", workers=1, seed=seed)
@@ -230,7 +230,7 @@ def test_the_manifest_counts_fields_classes_and_image_sizes(photos: Path, packed
     )
 
 
-def test_the_manifest_names_nothing_of_the_machine(small: Path, tmp_path: Path) -> None:
+def test_the_manifest_has_no_paths_or_names_of_this_machine(small: Path, tmp_path: Path) -> None:
     manifest = pack(small, tmp_path / "dst", workers=1, seed=5).manifest
     assert manifest.shuffled
     assert set(manifest.source) == {
@@ -246,7 +246,7 @@ def test_the_manifest_names_nothing_of_the_machine(small: Path, tmp_path: Path) 
     assert str(tmp_path) not in (tmp_path / "dst" / "manifest.json").read_text()
 
 
-def test_no_shard_is_longer_than_asked_and_all_but_the_last_are_nearly_full(small: Path, tmp_path: Path) -> None:
+def test_no_shard_exceeds_shard_bytes_and_all_but_the_last_are_nearly_full(small: Path, tmp_path: Path) -> None:
     pack(small, tmp_path / "dst", shard_bytes=20_000, workers=1)
     sizes = [(tmp_path / "dst" / name).stat().st_size for name in shard_names(tmp_path / "dst")]
     largest = max(path.stat().st_size for path in small.rglob("*.jpg")) + 4 * 512 + 1024
@@ -255,7 +255,7 @@ def test_no_shard_is_longer_than_asked_and_all_but_the_last_are_nearly_full(smal
     assert min(sizes[:-1]) > 20_000 - largest
 
 
-def test_a_sample_that_is_larger_than_a_shard_gets_one_of_its_own(small: Path, tmp_path: Path) -> None:
+def test_a_sample_larger_than_shard_bytes_gets_a_shard_of_its_own(small: Path, tmp_path: Path) -> None:
     fill(small, {"a/large.png": picture("PNG") + bytes(30_000)})
     pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
     large = [entry for entry in manifest_of(tmp_path / "dst").shards if entry.bytes > 12_000]
@@ -274,7 +274,7 @@ def test_a_sample_that_is_larger_than_a_shard_gets_one_of_its_own(small: Path, t
     ),
     st.integers(10_240, 30_000),
 )
-def test_any_names_and_sizes_come_back_and_no_shard_is_too_long(
+def test_files_of_any_name_and_size_are_read_back_and_no_shard_is_too_long(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, int], limit: int
 ) -> None:
     root = tmp_path_factory.mktemp("any")
@@ -285,7 +285,7 @@ def test_any_names_and_sizes_come_back_and_no_shard_is_too_long(
     assert all(entry.bytes <= limit for entry in manifest_of(root / "dst").shards)
 
 
-def test_odd_names_survive(tmp_path: Path) -> None:
+def test_unusual_file_names_are_kept(tmp_path: Path) -> None:
     names = ["a.b.c.jpg", "new\nline.jpg", "sp ace.jpg", "日本/é.jpg", "Case.jpg", "case.jpg", "-rf.jpg", "'\".jpg"]
     names.append(os.fsdecode(b"caf\xe9/\xff.jpg"))
     src = fill(tmp_path / "src", {f"k/{name}": picture(colour=number * 50) for number, name in enumerate(names)})
@@ -296,7 +296,7 @@ def test_odd_names_survive(tmp_path: Path) -> None:
         assert (src / path).read_bytes() == sample["jpg"]
 
 
-def test_a_class_whose_name_is_no_utf8_is_kept_in_the_manifest(tmp_path: Path) -> None:
+def test_a_class_name_that_is_not_utf8_is_kept_in_the_manifest(tmp_path: Path) -> None:
     src = fill(tmp_path / "src", {os.fsdecode(b"caf\xe9/1.jpg"): picture()})
     assert pack(src, tmp_path / "dst", workers=1).manifest.classes == ("caf\udce9",)
     assert manifest_of(tmp_path / "dst").classes == ("caf\udce9",)
@@ -322,7 +322,7 @@ def test_the_number_of_workers_changes_no_byte(photos: Path, packed: Path, tmp_p
         ("crop-ready", 16, 15, 2),
     ],
 )
-def test_the_number_of_processes_follows_from_cores_and_bytes(
+def test_the_default_number_of_workers_depends_on_cores_and_bytes(
     photos: Path, monkeypatch: pytest.MonkeyPatch, images: str, cores: int, megabytes: int, processes: int
 ) -> None:
     monkeypatch.setattr("wds_tools.packing.estimate.available_cores", lambda: cores)
@@ -333,7 +333,7 @@ def test_the_number_of_processes_follows_from_cores_and_bytes(
 
 
 def imports_of_a_pack(photos: Path, dst: Path, workers: int) -> list[str]:
-    """Return the modules that a pack imports, those of its worker processes too."""
+    """Return the modules that packing imports, including those of the worker processes."""
     script = (
         f"import wds_tools; wds_tools.pack({str(photos)!r}, {str(dst)!r}, "
         f"images='keep', shard_bytes='1MB', workers={workers}, progress=False)"
@@ -348,7 +348,7 @@ def imports_of_a_pack(photos: Path, dst: Path, workers: int) -> list[str]:
     return [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
 
 
-def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(photos: Path, tmp_path: Path) -> None:
+def test_workers_are_forked_from_a_server_that_has_imported_their_module(photos: Path, tmp_path: Path) -> None:
     assert imports_of_a_pack(photos, tmp_path / "dst", workers=3).count("wds_tools.packing.worker") == 2
 
 
@@ -356,7 +356,7 @@ def test_pandas_is_not_imported_to_write_an_index(photos: Path, tmp_path: Path) 
     assert "pandas" not in imports_of_a_pack(photos, tmp_path / "dst", workers=1)
 
 
-def test_the_place_and_age_of_the_folder_change_no_byte(small: Path, tmp_path: Path) -> None:
+def test_the_path_and_timestamps_of_the_source_change_no_byte(small: Path, tmp_path: Path) -> None:
     pack(small, tmp_path / "one", workers=1)
     moved = shutil.copytree(small, tmp_path / "elsewhere" / "moved")
     for path in moved.rglob("*"):
@@ -365,7 +365,7 @@ def test_the_place_and_age_of_the_folder_change_no_byte(small: Path, tmp_path: P
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_nothing_but_the_dataset_is_left(small: Path, tmp_path: Path) -> None:
+def test_only_the_files_of_the_dataset_are_left(small: Path, tmp_path: Path) -> None:
     pack(small, tmp_path / "dst", workers=1)
     assert sorted(contents(tmp_path / "dst")) == [
         "README.md",
@@ -380,7 +380,7 @@ def test_nothing_but_the_dataset_is_left(small: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Return a folder of good and bad pictures."""
+    """Return a folder of good and bad images."""
     return fill(
         tmp_path / "mixed",
         {f"k/{number:02d}.jpg": picture(colour=number) for number in range(20)}
@@ -404,14 +404,14 @@ def test_files_that_cannot_be_packed_are_listed_with_the_reason(mixed: Path, tmp
     assert report.packed == 20
 
 
-def test_skipped_jsonl_says_what_the_report_says(mixed: Path, tmp_path: Path) -> None:
+def test_skipped_jsonl_lists_the_same_files_as_the_report(mixed: Path, tmp_path: Path) -> None:
     report = pack(mixed, tmp_path / "dst", workers=1)
     lines = (tmp_path / "dst" / "skipped.jsonl").read_text().splitlines()
     assert [tuple(json.loads(line).values()) for line in lines] == [tuple(skip) for skip in report.skipped]
     assert set(json.loads(lines[0])) == {"path", "reason"}
 
 
-def test_what_is_packed_and_what_is_skipped_is_everything(mixed: Path, tmp_path: Path) -> None:
+def test_every_file_is_either_packed_or_skipped(mixed: Path, tmp_path: Path) -> None:
     report = pack(mixed, tmp_path / "dst", workers=1)
     files = {str(path.relative_to(mixed)) for path in mixed.rglob("*") if path.is_file()}
     packed_paths = [json.loads(sample["json"])["path"] for sample in samples(tmp_path / "dst")]
@@ -446,7 +446,7 @@ def test_a_shard_of_bad_files_only_is_not_written(tmp_path: Path) -> None:
     assert [entry.name for entry in report.manifest.shards] == shard_names(tmp_path / "dst")
 
 
-def test_no_list_of_skipped_files_where_none_was_skipped(mixed: Path, tmp_path: Path) -> None:
+def test_skipped_jsonl_is_not_written_if_no_file_was_skipped(mixed: Path, tmp_path: Path) -> None:
     pack(mixed, tmp_path / "dst", workers=1)
     for name in ("cut.jpg", "empty.jpg", "text.jpg", "readme.txt", "huge.png"):
         (mixed / "k" / name).unlink()
@@ -457,14 +457,14 @@ def test_no_list_of_skipped_files_where_none_was_skipped(mixed: Path, tmp_path: 
 def test_a_file_that_changes_while_packing_is_skipped(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = FolderDestination.claim
+    start = FolderDestination.start
 
     def change(self: FolderDestination, source: dict[str, object], **options: object) -> None:
         (small / "a" / "00.jpg").unlink()
         (small / "b" / "01.jpg").write_bytes(b"shorter")
-        claim(self, source, **options)
+        start(self, source, **options)
 
-    monkeypatch.setattr(FolderDestination, "claim", change)
+    monkeypatch.setattr(FolderDestination, "start", change)
     reasons = dict(pack(small, tmp_path / "dst", workers=1).skipped)
     assert "No such file" in reasons["a/00.jpg"]
     assert "changed while it was packed" in reasons["b/01.jpg"]
@@ -472,21 +472,21 @@ def test_a_file_that_changes_while_packing_is_skipped(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_strict_names_the_files_and_leaves_nothing(mixed: Path, tmp_path: Path, workers: int) -> None:
-    for name in ("empty.jpg", "readme.txt"):  # found without reading; the others only when they are packed
+    for name in ("empty.jpg", "readme.txt"):  # found by listing; the others only by reading
         (mixed / "k" / name).unlink()
     with pytest.raises(SourceError, match=r"3 files cannot be packed: 'k/cut.jpg' JPEG is truncated.*'k/huge.png'"):
         pack(mixed, tmp_path / "dst", strict=True, workers=workers, shard_bytes=12_000)
     assert not (tmp_path / "dst").exists()
 
 
-def test_strict_names_what_the_listing_shows_and_what_only_reading_shows(
+def test_strict_names_bad_files_found_by_listing_and_by_reading(
     mixed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = [r"5 files cannot be packed: 'k/cut.jpg' ", "'k/empty.jpg' is empty", "'k/huge.png' ", "'k/readme.txt' "]
     with pytest.raises(SourceError, match=".*".join(words)):
         pack(mixed, tmp_path / "dst", strict=True, images="keep")
     assert [record.getMessage() for record in caplog.records] == [
-        "2 files cannot be packed: nothing will be packed; the other files are read, to name all of these"
+        "2 files cannot be packed: nothing will be packed; reading the other files to find all such files"
     ]
     assert not (tmp_path / "dst").exists()
 
@@ -506,7 +506,7 @@ def test_strict_names_many_files_in_warnings(tmp_path: Path, caplog: pytest.LogC
     assert [record.getMessage()[:8] for record in caplog.records] == [f"'{number:02}.jpg'" for number in range(12)]
 
 
-def test_strict_keeps_what_others_have_in_the_folder(mixed: Path, tmp_path: Path) -> None:
+def test_strict_keeps_other_files_in_the_folder(mixed: Path, tmp_path: Path) -> None:
     dst = fill(tmp_path / "dst", {"notes.txt": b"mine"})
     with pytest.raises(SourceError):
         pack(mixed, dst, strict=True, workers=1)
@@ -527,7 +527,7 @@ def test_strict_refuses_a_finished_dataset_that_has_skipped_files(mixed: Path, t
     assert contents(tmp_path / "dst") == before
 
 
-def test_a_folder_of_bad_pictures_only_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_folder_with_only_bad_images_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     src = fill(tmp_path / "src", {"a.jpg": b"no picture", "b.jpg": b"neither"})
     with pytest.raises(SourceError, match=r"2 files cannot be packed: 'a.jpg' is not a JPEG"):
         pack(src, tmp_path / "dst", workers=1)
@@ -537,7 +537,7 @@ def test_a_folder_of_bad_pictures_only_is_an_error_and_leaves_nothing(tmp_path: 
 # Options
 
 
-def test_classes_may_be_given_as_names_or_as_a_file(small: Path, tmp_path: Path) -> None:
+def test_classes_can_be_names_or_a_file(small: Path, tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("c\nb\n\na\nd\n")
     one = pack(small, tmp_path / "one", classes=["c", "b", "a", "d"], workers=1).manifest
     two = pack(small, tmp_path / "two", classes=str(tmp_path / "classes.txt"), workers=1).manifest
@@ -554,7 +554,7 @@ def test_classes_may_be_given_as_names_or_as_a_file(small: Path, tmp_path: Path)
     ("options", "message"),
     [
         ({"classes": "no/such/file"}, "no/such/file"),
-        ({"classes": []}, "names no class"),
+        ({"classes": []}, "classes is empty"),
         ({"classes": ["a", "a", "b", "c"]}, "given twice"),
         ({"workers": 0}, "workers=0"),
         ({"shard_bytes": "4 elephants"}, "4 elephants"),
@@ -562,9 +562,7 @@ def test_classes_may_be_given_as_names_or_as_a_file(small: Path, tmp_path: Path)
         ({"seed": -1}, "seed=-1"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused(
-    small: Path, tmp_path: Path, options: dict[str, object], message: str
-) -> None:
+def test_an_invalid_option_is_refused(small: Path, tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         pack(small, tmp_path / "dst", **options)
     assert not (tmp_path / "dst").exists()
@@ -582,7 +580,7 @@ def test_no_process_is_started_for_a_small_folder(small: Path, tmp_path: Path) -
     assert done.stdout == "60\n"
 
 
-def test_the_report_says_what_was_done(small: Path, tmp_path: Path) -> None:
+def test_the_report_has_counts_and_skipped_files(small: Path, tmp_path: Path) -> None:
     report = pack(str(small), str(tmp_path / "dst"), shard_bytes="12kB", workers=1)
     assert isinstance(report, PackReport)
     assert (report.packed, report.skipped, report.kept) == (60, (), 0)
@@ -603,7 +601,7 @@ def test_progress_counts_images_and_speed(
     assert "MB/s" in error
 
 
-def test_progress_of_a_rerun_counts_what_was_there(
+def test_the_progress_of_a_rerun_starts_at_the_finished_samples(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupted(small, tmp_path / "dst")
@@ -611,7 +609,7 @@ def test_progress_of_a_rerun_counts_what_was_there(
     assert "60/60" in capsys.readouterr().err
 
 
-def test_it_is_quiet_where_stderr_is_no_terminal(
+def test_nothing_is_printed_if_stderr_is_not_a_terminal(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack(small, tmp_path / "dst", workers=1)
@@ -622,7 +620,7 @@ def test_it_is_quiet_where_stderr_is_no_terminal(
 # A destination that is not empty
 
 
-def test_packing_again_does_nothing(mixed: Path, tmp_path: Path) -> None:
+def test_packing_again_changes_nothing(mixed: Path, tmp_path: Path) -> None:
     first = pack(mixed, tmp_path / "dst", workers=1)
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "dst").iterdir()}
     again = pack(mixed, tmp_path / "dst", workers=1)
@@ -636,7 +634,7 @@ def test_packing_again_does_nothing(mixed: Path, tmp_path: Path) -> None:
     [
         ({"seed": 1}, "seed was 0 and is 1"),
         ({"shard_bytes": "1MB"}, "shard_bytes was 12000 and is 1000000"),
-        ({"classes": ["c", "b", "a"]}, "classes or the first pictures of the input are others"),
+        ({"classes": ["c", "b", "a"]}, "classes or the first images of the input differ"),
     ],
 )
 def test_another_dataset_in_the_folder_is_refused_and_untouched(
@@ -668,7 +666,7 @@ def test_fresh_replaces_an_earlier_pack_and_nothing_else(small: Path, tmp_path: 
     assert contents(dst) == others | contents(tmp_path / "new")
 
 
-def test_shards_of_others_are_refused_and_untouched(small: Path, tmp_path: Path) -> None:
+def test_shards_of_another_tool_are_an_error_and_stay_unchanged(small: Path, tmp_path: Path) -> None:
     dst = fill(tmp_path / "dst", {"shard-000007.tar": b"theirs"})
     with pytest.raises(DestinationError, match=r"shard-000007\.tar.*--fresh"):
         pack(small, dst, workers=1)
@@ -677,7 +675,7 @@ def test_shards_of_others_are_refused_and_untouched(small: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_manifest_that_is_not_ours_is_never_removed(small: Path, tmp_path: Path, fresh: bool) -> None:
+def test_a_manifest_of_another_tool_is_never_removed(small: Path, tmp_path: Path, fresh: bool) -> None:
     dst = fill(tmp_path / "dst", {"manifest.json": b'{"name": "a web page"}'})
     with pytest.raises(DestinationError, match=r"manifest\.json"):
         pack(small, dst, workers=1, fresh=fresh)
@@ -691,12 +689,12 @@ def test_fresh_does_not_remove_shards_that_were_only_indexed(small: Path, tmp_pa
     (dst / "manifest.json").write_text(manifest)
     reseal(dst)
     before = contents(dst)
-    with pytest.raises(DestinationError, match="pack did not make"):
+    with pytest.raises(DestinationError, match="was not written by pack"):
         pack(small, dst, workers=1, fresh=True)
     assert contents(dst) == before
 
 
-def test_a_finished_dataset_that_lost_a_shard_is_an_error_not_a_success(small: Path, tmp_path: Path) -> None:
+def test_packing_again_is_an_error_if_a_shard_of_the_dataset_is_missing(small: Path, tmp_path: Path) -> None:
     pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
     (tmp_path / "dst" / "shard-000001.tar").unlink()
     with pytest.raises(DestinationError, match=r"shard-000001\.tar.*--fresh"):
@@ -706,36 +704,36 @@ def test_a_finished_dataset_that_lost_a_shard_is_an_error_not_a_success(small: P
 @pytest.mark.parametrize("inside", ["", "out", "a/out"])
 def test_a_destination_inside_the_source_is_refused(small: Path, inside: str) -> None:
     before = contents(small)
-    with pytest.raises(DestinationError, match="lies inside the source"):
+    with pytest.raises(DestinationError, match="is inside the source"):
         pack(small, small / inside, workers=1)
     assert contents(small) == before
 
 
-def test_a_link_into_the_source_is_recognised(small: Path, tmp_path: Path) -> None:
+def test_a_destination_that_links_into_the_source_is_refused(small: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(small)
-    with pytest.raises(DestinationError, match="lies inside the source"):
+    with pytest.raises(DestinationError, match="is inside the source"):
         pack(small, tmp_path / "link" / "out", workers=1)
 
 
-def test_a_file_in_place_of_the_destination_is_an_error(small: Path, tmp_path: Path) -> None:
+def test_a_destination_that_is_a_file_is_an_error(small: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DestinationError, match="cannot write to"):
         pack(small, tmp_path / "file", workers=1)
 
 
 @pytest.mark.timeout(100)
-def test_a_folder_that_cannot_be_made_is_an_error(small: Path) -> None:
+def test_a_destination_that_cannot_be_created_is_an_error(small: Path) -> None:
     with pytest.raises(DestinationError, match="cannot write to /proc/none: No such file"):
         pack(small, "/proc/none", workers=1)
 
 
-def test_a_missing_source_is_an_error_and_makes_no_destination(tmp_path: Path) -> None:
+def test_a_missing_source_is_an_error_and_creates_no_destination(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="none cannot be read"):
         pack(tmp_path / "none", tmp_path / "dst")
     assert not (tmp_path / "dst").exists()
 
 
-def test_a_second_packer_is_refused_at_once(small: Path, tmp_path: Path) -> None:
+def test_a_second_packer_fails_at_once(small: Path, tmp_path: Path) -> None:
     with FolderDestination(tmp_path / "dst"):
         script = (
             f"from wds_tools.packing.packer import pack; pack({str(small)!r}, {str(tmp_path / 'dst')!r}, workers=1)"
@@ -745,9 +743,7 @@ def test_a_second_packer_is_refused_at_once(small: Path, tmp_path: Path) -> None
     assert "another packer is writing" in done.stderr
 
 
-def test_of_packers_that_start_together_one_packs_and_the_others_do_no_harm(
-    photos: Path, packed: Path, tmp_path: Path
-) -> None:
+def test_of_several_packers_started_together_only_one_packs(photos: Path, packed: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     arguments = f"{str(photos)!r}, {str(dst)!r}, shard_bytes='1MB', workers=1, images='keep'"
     script = f"from wds_tools.packing.packer import pack; pack({arguments})"
@@ -776,8 +772,8 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# Packs once for each number from 1 on, in a fork that is killed just before its n-th change to the file system,
-# until one runs to its end.
+# Packs in a forked process that is killed before its n-th change of the file system, for n = 1, 2, ... until one run
+# completes.
 KILL_EVERYWHERE = """
 import os, sys
 from wds_tools.packing.packer import pack
@@ -817,18 +813,18 @@ sys.exit(code)
 
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
-    """Return a folder of pictures for two shards, and a file that is skipped."""
+    """Return a folder of images for two shards, and a file that is skipped."""
     pictures = {f"{'ab'[number % 2]}/{number:02d}.jpg": picture(colour=number * 99) for number in range(5)}
     return fill(tmp_path / "few", {**pictures, "a/bad.jpg": b"no picture"})
 
 
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out fsync, which is about power and not about kills: thousands of them take minutes."""
+    """Skip fsync, which matters for power failures but not for kills; thousands of calls would take minutes."""
     monkeypatch.setattr(os, "fsync", os.fstat)
 
 
-def test_a_kill_before_any_change_to_the_disk_is_mended_by_a_rerun(few: Path, tmp_path: Path, no_sync: None) -> None:
+def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(few: Path, tmp_path: Path, no_sync: None) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     killed.mkdir()
     pack(few, whole, workers=1, shard_bytes=12_000)
@@ -841,14 +837,14 @@ def test_a_kill_before_any_change_to_the_disk_is_mended_by_a_rerun(few: Path, tm
     for number in range(1, kills + 1):
         folder = killed / str(number)
         partial += (folder / ".packing" / "plan.json").exists()
-        if (folder / "manifest.json").exists():  # the last file: what it names must be whole already
+        if (folder / "manifest.json").exists():  # the last file: everything that it lists must be complete
             assert {**contents(folder), **contents(whole)} == contents(folder)
         pack(few, folder, workers=1, shard_bytes=12_000)
         assert contents(folder) == contents(whole), f"after a kill before change {number}"
     assert partial > 15
 
 
-def test_a_kill_while_an_earlier_pack_is_replaced_is_mended_by_a_rerun(
+def test_a_rerun_recovers_from_a_kill_while_an_earlier_dataset_is_replaced(
     few: Path, tmp_path: Path, no_sync: None
 ) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
@@ -877,7 +873,7 @@ if __name__ == "__main__":
 
 
 def start(src: Path, dst: Path, shard_bytes: str, mark: str, images: str = "keep") -> subprocess.Popen[bytes]:
-    """Start packing in a process whose children can be told by ``mark`` in their environment."""
+    """Start packing in a process whose children can be found by ``mark`` in their environment."""
     script = dst.parent / "pack_script.py"
     script.write_text(PACK.format(src=str(src), dst=str(dst), shard_bytes=shard_bytes, images=images))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PACK_MARK": mark}
@@ -913,7 +909,7 @@ def ended_or_finished(process: subprocess.Popen[bytes], dst: Path, shards: int) 
 
 
 @pytest.mark.parametrize("images", ["keep", "crop-ready"])
-def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, tmp_path: Path, images: str) -> None:
+def test_repeated_kills_at_random_times_still_give_the_same_bytes(photos: Path, tmp_path: Path, images: str) -> None:
     pack(photos, tmp_path / "whole", shard_bytes="1MB", workers=1, images=images)
     randomness = random.Random(20261121)
     landed = 0
@@ -922,7 +918,7 @@ def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, tmp
         dst.parent.mkdir()
         for kill in (1, 2):
             process = start(photos, dst, "1MB", mark, images)
-            goal = kill + randomness.randrange(2)  # shards finished by then; some time later it is killed
+            goal = kill + randomness.randrange(2)  # finished shards; the process is killed a short time later
             assert wait_for(partial(ended_or_finished, process, dst, goal))
             time.sleep(0.03 * randomness.random())
             process.kill()
@@ -933,7 +929,7 @@ def test_chains_of_kills_at_random_times_end_in_the_same_bytes(photos: Path, tmp
     assert landed >= 1
 
 
-def test_a_rerun_keeps_the_shards_that_were_finished(small: Path, tmp_path: Path) -> None:
+def test_a_rerun_keeps_finished_shards(small: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     pack(small, tmp_path / "whole", shard_bytes=12_000, workers=1)
     done = run(
@@ -958,7 +954,7 @@ def test_a_rerun_keeps_the_shards_that_were_finished(small: Path, tmp_path: Path
 
 
 def interrupted(src: Path, dst: Path, **options: object) -> None:
-    """Leave ``dst`` as a packer that is killed after its second shard does."""
+    """Leave ``dst`` in the state of a packer that was killed after its second shard."""
     arguments = {"shard_bytes": 12_000, "workers": 1, "images": "keep", **options}
     run(
         f"""
@@ -977,7 +973,7 @@ def interrupted(src: Path, dst: Path, **options: object) -> None:
 
 
 @pytest.mark.parametrize("lost", ["shard-000001.tar", "shard-000000.parquet"])
-def test_a_rerun_packs_a_finished_shard_again_that_is_gone(small: Path, tmp_path: Path, lost: str) -> None:
+def test_a_rerun_packs_a_deleted_shard_again(small: Path, tmp_path: Path, lost: str) -> None:
     interrupted(small, tmp_path / "dst")
     (tmp_path / "dst" / lost).unlink()
     assert pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1).kept == 1
@@ -985,7 +981,7 @@ def test_a_rerun_packs_a_finished_shard_again_that_is_gone(small: Path, tmp_path
     assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
 
 
-def test_a_shard_whose_pictures_have_all_gone_bad_since_does_not_stay(tmp_path: Path) -> None:
+def test_a_shard_is_removed_if_all_of_its_images_have_become_unreadable(tmp_path: Path) -> None:
     src = fill(tmp_path / "src", {f"{number}.png": picture("PNG") + bytes(11_000) for number in range(8)})
     done = run(
         f"""
@@ -1008,7 +1004,7 @@ def test_a_shard_whose_pictures_have_all_gone_bad_since_does_not_stay(tmp_path: 
     assert not (tmp_path / "dst" / "shard-000006.parquet").exists()
 
 
-def test_a_list_of_skipped_files_of_an_earlier_run_does_not_stay(small: Path, tmp_path: Path) -> None:
+def test_the_list_of_skipped_files_of_an_earlier_run_is_removed(small: Path, tmp_path: Path) -> None:
     interrupted(small, tmp_path / "dst")
     fill(tmp_path / "dst", {"skipped.jsonl": b'{"path": "a/gone.txt", "reason": "is no image"}\n'})
     pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
@@ -1043,7 +1039,7 @@ def test_fresh_starts_over_after_an_unfinished_pack(small: Path, tmp_path: Path)
     assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
 
 
-def test_strict_leaves_an_unfinished_pack_as_it_was(small: Path, tmp_path: Path) -> None:
+def test_strict_leaves_an_unfinished_pack_unchanged(small: Path, tmp_path: Path) -> None:
     bad = small / "b" / "31.jpg"
     bad.write_bytes(bytes(bad.stat().st_size))
     interrupted(small, tmp_path / "dst")
@@ -1053,7 +1049,7 @@ def test_strict_leaves_an_unfinished_pack_as_it_was(small: Path, tmp_path: Path)
     assert contents(tmp_path / "dst") == before
 
 
-def test_half_written_files_of_others_are_not_removed(small: Path, tmp_path: Path) -> None:
+def test_temporary_files_of_other_programs_are_not_removed(small: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     interrupted(small, dst)
     ours, theirs = ".shard-000002.tar.0123456789abcdef.tmp", ".model.pt.0123456789abcdef.tmp"
@@ -1063,7 +1059,7 @@ def test_half_written_files_of_others_are_not_removed(small: Path, tmp_path: Pat
     assert (dst / theirs).exists()
 
 
-def test_no_process_outlives_a_packer_that_is_killed(photos: Path, tmp_path: Path) -> None:
+def test_no_worker_outlives_a_killed_packer(photos: Path, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     process = start(photos, tmp_path / "dst", "100kB", mark)
     assert wait_for(lambda: len(list(family(mark))) >= 4)  # with two workers, the fork server and its tracker
@@ -1072,11 +1068,11 @@ def test_no_process_outlives_a_packer_that_is_killed(photos: Path, tmp_path: Pat
     assert no_one_left(mark)
 
 
-def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(
+def test_a_killed_worker_is_an_error_and_a_rerun_continues(
     photos: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = uuid.uuid4().hex
-    (tmp_path / "sitecustomize.py").write_text(  # which every Python process runs first, so the workers too
+    (tmp_path / "sitecustomize.py").write_text(  # every Python process runs it at the start, including the workers
         "import os\nfrom wds_tools.packing import worker\n"
         "make_sample = worker.make_sample\n"
         "def die(task, position, entry):\n"
@@ -1097,15 +1093,15 @@ def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(
         check=False,
         timeout=300,
     )
-    assert done.stderr.startswith("WorkerError: a packing process died")
+    assert done.stderr.startswith("WorkerError: a worker process died")
     assert "Traceback" not in done.stderr
     assert no_one_left(mark)
-    assert not list((tmp_path / "dst").glob(".shard-*"))  # nothing half-written stays
+    assert not list((tmp_path / "dst").glob(".shard-*"))  # no half-written file is left
     pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=1)
     assert contents(tmp_path / "dst") == contents(packed)
 
 
-def test_ctrl_c_stops_within_a_shard_and_keeps_what_is_finished(photos: Path, packed: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_within_a_shard_and_keeps_finished_shards(photos: Path, packed: Path, tmp_path: Path) -> None:
     dst, mark = tmp_path / "dst", uuid.uuid4().hex
     (tmp_path / "sitecustomize.py").write_text(
         "import time\nfrom wds_tools.packing import worker\n"
@@ -1129,7 +1125,7 @@ def test_ctrl_c_stops_within_a_shard_and_keeps_what_is_finished(photos: Path, pa
     )
     assert wait_for(lambda: len(list((dst / ".packing").glob("shard-*.json"))) == 2)
     began = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
+    os.killpg(process.pid, signal.SIGINT)  # to all processes, as a terminal does
     error = process.communicate(timeout=300)[1]
     assert time.monotonic() - began < 5
     assert process.returncode in (-signal.SIGINT, 130, 1)
@@ -1140,7 +1136,7 @@ def test_ctrl_c_stops_within_a_shard_and_keeps_what_is_finished(photos: Path, pa
     assert contents(dst) == contents(packed)
 
 
-def test_a_script_without_a_guard_packs_once_and_its_processes_do_not_run_it(photos: Path, tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_packs_once_and_is_not_run_by_workers(photos: Path, tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     arguments = f"{str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2"
     script.write_text(f"print('run')\nfrom wds_tools.packing.packer import pack\npack({arguments})")
@@ -1187,14 +1183,14 @@ shutil.copytree(f"{disk}/dst", copy)
 """
 
 
-def test_a_full_disk_says_what_is_kept_and_a_rerun_goes_on(
+def test_a_full_disk_is_an_error_with_the_number_of_kept_shards_and_a_rerun_continues(
     photos: Path, packed: Path, tmp_path: Path, can_mount: None
 ) -> None:
     (tmp_path / "disk").mkdir()
     done = mounts.run(FULL_DISK, photos, tmp_path / "disk", tmp_path / "copy")
     assert done.returncode == 0, done.stderr
     message, *left = done.stdout.splitlines()
-    assert "No space left on device; 2 of 7 shards are finished and kept: make room" in message
+    assert "No space left on device; 2 of 7 shards are finished and kept: free some space" in message
     assert message.startswith("shard shard-000002.tar: cannot be written")
     assert not [name for name in left if name.endswith(".tmp")]
     assert contents(tmp_path / "copy") == contents(packed)

@@ -1,4 +1,4 @@
-"""The plan: exact sizes, boundaries that are never exceeded, and an order that depends on the inputs alone."""
+"""Plan: exact sizes, boundaries that are never exceeded, and an order that depends only on the inputs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wds_tools.format.sample import Sample
 from wds_tools.format.tar import END, MAX_OCTAL_SIZE, build_header
 from wds_tools.packing.plan import (
     HEAD,
-    describe,
     differences,
     digest,
     extension_kind,
+    json_field,
     make_plan,
     plan_boundaries,
     sample_bytes,
@@ -63,7 +63,7 @@ def test_a_shard_has_exactly_the_planned_length(tmp_path_factory: pytest.TempPat
     path = tmp_path_factory.mktemp("any") / "shard-000000.tar"
     with ShardFile(path) as shard:
         for position, entry in enumerate(inputs):
-            fields = {"jpg": bytes(entry.size), "cls": b"%d" % entry.label, "json": describe(entry, CLASSES)}
+            fields = {"jpg": bytes(entry.size), "cls": b"%d" % entry.label, "json": json_field(entry, CLASSES)}
             shard.write(Sample(sample_key(position), fields))
     planned = sum(sample_bytes(entry, CLASSES) for entry in inputs) + len(END)
     assert path.stat().st_size == planned
@@ -71,7 +71,7 @@ def test_a_shard_has_exactly_the_planned_length(tmp_path_factory: pytest.TempPat
         assert len(archive.getmembers()) == 3 * len(inputs)
 
 
-def test_a_member_that_needs_a_pax_header_is_planned_with_it() -> None:
+def test_a_pax_header_counts_in_the_planned_size() -> None:
     small, large = Input("a.jpg", MAX_OCTAL_SIZE, None), Input("a.jpg", MAX_OCTAL_SIZE + 1, None)
     header = len(build_header("000000000.jpg", large.size))
     assert header > 512
@@ -89,7 +89,7 @@ def test_no_shard_is_longer_than_the_limit_unless_it_holds_one_sample(sizes: lis
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=60), st.integers(10_240, 10**12))
-def test_every_sample_is_in_just_one_shard(sizes: list[int], limit: int) -> None:
+def test_every_sample_is_in_exactly_one_shard(sizes: list[int], limit: int) -> None:
     boundaries = plan_boundaries(np.array(sizes, np.int64), limit)
     assert boundaries[0] == 0
     assert boundaries[-1] == len(sizes)
@@ -105,7 +105,7 @@ def test_a_shard_ends_only_where_the_next_sample_does_not_fit(sizes: list[int], 
         assert sum(sizes[start : stop + 1]) + len(END) > limit
 
 
-def test_a_shard_may_be_as_long_as_the_limit() -> None:
+def test_a_shard_can_be_exactly_as_long_as_the_limit() -> None:
     assert plan_boundaries(np.array([512] * 4, np.int64), 2 * 512 + len(END)) == [0, 2, 4]
     assert plan_boundaries(np.array([512] * 4, np.int64), 2 * 512 + len(END) - 1) == [0, 1, 2, 3, 4]
 
@@ -116,7 +116,7 @@ def test_the_shuffle_keeps_every_input_once() -> None:
     assert shuffled(inputs, 0) != inputs
 
 
-def test_the_seed_alone_decides_the_order() -> None:
+def test_the_order_depends_only_on_the_seed() -> None:
     inputs = pictures(100)
     assert shuffled(inputs, 7) == shuffled(inputs, 7)
     assert shuffled(inputs, 7) != shuffled(inputs, 8)
@@ -136,7 +136,7 @@ def test_a_sorted_input_is_spread_evenly() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["jpg", "JPEG", "png", "webp"]), min_size=1, max_size=40))
-def test_the_first_samples_are_of_the_most_common_type_as_far_as_there_are(kinds: list[str]) -> None:
+def test_the_first_samples_have_the_most_common_type_if_there_are_enough(kinds: list[str]) -> None:
     inputs = [Input(f"{number}.{kind}", 1, None) for number, kind in enumerate(kinds)]
     unified = list(inputs)
     unify_head(unified, no_probe)
@@ -147,27 +147,27 @@ def test_the_first_samples_are_of_the_most_common_type_as_far_as_there_are(kinds
     assert sorted(unified) == sorted(inputs)
 
 
-def test_samples_keep_their_order_but_for_those_that_are_swapped() -> None:
+def test_inputs_of_the_most_common_type_keep_their_order() -> None:
     inputs = [Input(name, 1, None) for name in ("a.jpg", "b.png", "c.jpg", "d.jpg", "e.jpg", "f.jpg", "g.jpg")]
     unify_head(inputs, no_probe)
     assert [entry.path[0] for entry in inputs] == ["a", "c", "d", "e", "f", "b", "g"]
 
 
-def test_a_picture_of_another_true_type_or_a_bad_one_does_not_come_first() -> None:
+def test_an_image_that_is_bad_or_has_another_type_than_its_name_does_not_come_first() -> None:
     inputs = pictures(10)
     truth = {"000.jpg": "png", "002.jpg": None}
     unify_head(inputs, lambda entry: truth.get(entry.path, "jpg"))
     assert [entry.path for entry in inputs[:HEAD]] == ["001.jpg", "003.jpg", "004.jpg", "005.jpg", "006.jpg"]
 
 
-def test_a_plan_depends_on_what_is_listed_only() -> None:
+def test_a_plan_depends_only_on_the_listing() -> None:
     listing = Listing(pictures(50), [], ())
     plans = [make_plan(listing, kind="folder", seed=3, shard_bytes=20_000, kind_of=no_probe) for _ in range(2)]
     assert plans[0] == plans[1]
     assert plans[0].shards > 1
 
 
-def test_images_that_change_are_planned_with_the_bytes_they_will_have() -> None:
+def test_changed_images_are_planned_with_their_new_size() -> None:
     listing = Listing(pictures(50), [], ())
     options = {"kind": "folder", "seed": 3, "shard_bytes": 20_000, "kind_of": no_probe}
     kept = make_plan(listing, **options)
@@ -179,7 +179,7 @@ def test_images_that_change_are_planned_with_the_bytes_they_will_have() -> None:
     assert (kept.source["images"], kept.source["image_bytes"]) == ("keep", None)
 
 
-def test_the_digest_tells_paths_sizes_labels_order_and_classes_apart() -> None:
+def test_the_digest_depends_on_paths_sizes_labels_order_and_classes() -> None:
     inputs = [Input("a", 1, 0), Input("b", 2, 1)]
     others = [
         digest([Input("c", 1, 0), Input("b", 2, 1)], ("x", "y")),
@@ -191,20 +191,20 @@ def test_the_digest_tells_paths_sizes_labels_order_and_classes_apart() -> None:
     assert len({digest(inputs, ("x", "y")), *others}) == 6
 
 
-def test_the_json_field_holds_path_and_class_also_when_they_are_no_utf8() -> None:
-    field = describe(Input("caf\udce9/\udcff é\n.jpg", 1, 2), CLASSES)
+def test_the_json_field_has_path_and_class_even_if_they_are_not_utf8() -> None:
+    field = json_field(Input("caf\udce9/\udcff é\n.jpg", 1, 2), CLASSES)
     assert field.isascii()
     assert json.loads(field) == {"path": "caf\udce9/\udcff é\n.jpg", "class": "caf\udce9"}
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_the_json_field_is_what_json_itself_writes(path: str, name: str) -> None:
+def test_the_json_field_equals_the_output_of_json_dumps(path: str, name: str) -> None:
     plain = json.dumps({"path": path, "class": name}, separators=(",", ":")).encode()
-    assert describe(Input(path, 1, 0), [name]) == describe(Input(path, 1, 0), [name], {"path": path}) == plain
+    assert json_field(Input(path, 1, 0), [name]) == json_field(Input(path, 1, 0), [name], {"path": path}) == plain
 
 
 def test_a_sample_without_a_label_has_no_class_in_its_json() -> None:
-    assert json.loads(describe(Input("a.jpg", 1, None), ())) == {"path": "a.jpg"}
+    assert json.loads(json_field(Input("a.jpg", 1, None), ())) == {"path": "a.jpg"}
 
 
 def test_keys_are_unique_and_sort_like_their_positions() -> None:
@@ -215,7 +215,7 @@ def test_keys_are_unique_and_sort_like_their_positions() -> None:
     assert shard_name(1_000_000) == "shard-1000000.tar"
 
 
-def test_what_differs_is_named() -> None:
+def test_differences_names_the_options_that_differ() -> None:
     old = {"kind": "folder", "seed": 0, "shard_bytes": 1, "files": 3, "digest": "a"}
     assert differences(old, {**old, "seed": 1}) == "seed was 0 and is 1"
     assert "shard_bytes was 1 and is 2" in differences(old, {**old, "shard_bytes": 2, "files": 4})
@@ -224,7 +224,7 @@ def test_what_differs_is_named() -> None:
     assert changed == "images was 'raw 64' and is 'raw 32', image_bytes was None and is 9"
     assert (
         differences(old, {**old, "digest": "b"})
-        == "paths, sizes, content, classes or the first pictures of the input are others"
+        == "paths, sizes, content, classes or the first images of the input differ"
     )
 
 
@@ -234,37 +234,37 @@ def grouped(groups: int, each: int, size: int = 100) -> list[Input]:
 
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 3000), st.integers(0, 5))
-def test_groups_are_shuffled_in_windows_and_nothing_is_lost(groups: int, each: int, window: int, seed: int) -> None:
+def test_groups_are_shuffled_in_windows_and_no_input_is_lost(groups: int, each: int, window: int, seed: int) -> None:
     inputs = grouped(groups, each)
     order = shuffled(inputs, seed, window_bytes=window)
     assert sorted(order) == sorted(inputs)
     assert order == shuffled(inputs, seed, window_bytes=window)
-    rows = max(1, window // (100 * each)) * each  # of a window: whole groups
+    rows = max(1, window // (100 * each)) * each  # rows in a window, which has complete groups
     for start in range(0, len(order), rows):
         parts = [entry.group for entry in order[start : start + rows]]
         assert all(parts.count(group) == each for group in parts), "a group lies in one window"
 
 
-def test_a_source_whose_records_stand_alone_is_shuffled_as_a_whole() -> None:
+def test_inputs_without_groups_are_fully_shuffled() -> None:
     alone = pictures(1000)
     order = [alone.index(entry) for entry in shuffled(alone, 0, window_bytes=1)]
     assert np.corrcoef(order, range(1000))[0, 1] < 0.1
 
 
-def test_a_window_of_groups_mixes_what_lies_sorted_by_class() -> None:
+def test_a_window_of_groups_mixes_an_input_that_is_sorted_by_class() -> None:
     order = shuffled(grouped(200, 50), 0, window_bytes=100 * 50 * 20)
     distinct = [len({entry.group for entry in order[start : start + 20]}) for start in range(0, len(order), 20)]
-    assert np.mean(distinct) > 11  # of 20 groups in a window, as many as 20 draws hit: 12.8
+    assert np.mean(distinct) > 11  # expected value for 20 draws from the 20 groups of a window: 12.8
 
 
-def test_the_head_is_of_one_type_where_names_do_not_tell_it() -> None:
+def test_the_first_samples_have_one_type_if_names_do_not_show_it() -> None:
     inputs = [Input(f"a.parquet#{row}", 100, None, (row,)) for row in range(40)]
     unify_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.location[0] % 3], by_name=False)
     assert len({entry.location[0] % 3 for entry in inputs[:HEAD]}) == 1
     assert len(set(inputs)) == 40
 
 
-def test_a_shuffle_in_windows_of_groups_is_not_called_a_full_one():
+def test_a_shuffle_in_windows_of_groups_is_not_a_full_shuffle():
     def plan(groups, size):
         inputs = [Input(f"{n}.jpg", size, 0, group=n // 10 if groups else -1) for n in range(100)]
         listing = Listing(inputs, [], ("a",))
@@ -275,7 +275,7 @@ def test_a_shuffle_in_windows_of_groups_is_not_called_a_full_one():
     assert not plan(groups=True, size=10_000_000)
 
 
-def test_an_order_that_is_kept_is_shuffled_only_if_it_was():
+def test_an_unchanged_order_counts_as_shuffled_only_if_the_source_was_shuffled():
     inputs = [Input(f"{n}.jpg", 1_000, 0) for n in range(10)]
     options = {"kind": "webdataset", "seed": 0, "shard_bytes": 10**9, "kind_of": no_probe, "shuffle": False}
     for was in (False, True):

@@ -1,4 +1,4 @@
-"""Packing to URLs: the same bytes as in a folder, whatever fails; nothing half-visible; bounded room here."""
+"""Packing to URLs: the same bytes as in a folder despite faults, no partly visible dataset, and a small spool."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def picture(colour: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def src(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return 15 small pictures and one that is none: five shards, one that stays empty, a line in skipped.jsonl."""
+    """Return 15 small images and one bad file: five shards, an empty one, and a line in skipped.jsonl."""
     folder = tmp_path_factory.mktemp("src")
     for number in range(15):
         (folder / "abc"[number % 3]).mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def src(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(src: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return what a pack into a folder makes."""
+    """Return the files that packing into a folder writes."""
     folder = tmp_path_factory.mktemp("whole") / "dst"
     wt.pack(src, folder, **OPTIONS)
     found = contents(folder)
@@ -69,7 +69,7 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Path:
-    """Return the folder that is the bucket; `url_of` tells its URL."""
+    """Return the folder that serves as the bucket; `url_of` returns its URL."""
     return tmp_path / "bucket"
 
 
@@ -116,14 +116,14 @@ def test_a_file_url_is_a_folder(src, whole, tmp_path):
     assert contents(tmp_path / "dst") == whole
 
 
-def test_splits_are_a_dataset_each(src, bucket, tmp_path):
+def test_each_split_is_a_dataset_at_its_own_url(src, bucket, tmp_path):
     made = wt.pack_splits(src, f"bucket://{bucket}", split={"train": 0.8, "val": 0.2}, **OPTIONS)
     wt.pack_splits(src, tmp_path / "local", split={"train": 0.8, "val": 0.2}, **OPTIONS)
     assert contents(bucket) == contents(tmp_path / "local")
     assert made["val"].dst == f"bucket://{bucket}/val"
 
 
-# The order of things
+# Order of uploads
 
 
 def test_the_index_precedes_its_shard_the_report_follows_and_the_manifest_is_last(src, bucket):
@@ -135,7 +135,7 @@ def test_the_index_precedes_its_shard_the_report_follows_and_the_manifest_is_las
         assert log.index(f"{stem}.parquet") < log.index(name) < log.index(f"{stem}.json")
 
 
-def test_until_the_manifest_is_there_no_reader_takes_it_for_a_dataset(src, bucket):
+def test_without_a_manifest_readers_do_not_accept_the_url_as_a_dataset(src, bucket):
     seen = []
 
     def look(_number: int, _path: str) -> None:
@@ -148,16 +148,16 @@ def test_until_the_manifest_is_there_no_reader_takes_it_for_a_dataset(src, bucke
     assert len(seen) == Bucketful.puts == PUTS
 
 
-# Room on this machine
+# Disk space on this machine
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_shards_wait_for_slow_uploads_and_take_little_room(photos, bucket, tmp_path, workers):
+def test_packing_waits_for_slow_uploads_and_the_spool_stays_small(photos, bucket, tmp_path, workers):
     spool, peak, stop = tmp_path / "spool", [0], threading.Event()
 
     def sample() -> None:
         while not stop.is_set():
-            with suppress(FileNotFoundError):  # files and folders go while they are looked at
+            with suppress(FileNotFoundError):  # files and folders can disappear meanwhile
                 peak[0] = max(peak[0], sum(path.stat().st_size for path in spool.rglob("*shard-*.tar*")))
             time.sleep(0.002)
 
@@ -177,7 +177,7 @@ def test_shards_wait_for_slow_uploads_and_take_little_room(photos, bucket, tmp_p
 
 
 @pytest.mark.parametrize("fault", ["fails", "cuts", "dies in the middle"])
-def test_uploads_that_fail_at_first_are_tried_again(src, bucket, whole, fault):
+def test_failed_uploads_are_retried(src, bucket, whole, fault):
     tries = Counter()
 
     def fails_twice(_number, path):
@@ -191,7 +191,7 @@ def test_uploads_that_fail_at_first_are_tried_again(src, bucket, whole, fault):
 
 @pytest.mark.parametrize("fault", ["fails", "cuts", "dies in the middle", "forbidden"])
 @pytest.mark.parametrize("name", ["shard-000002.tar", "shard-000003.parquet", "shard-000001.json", "manifest.json"])
-def test_uploads_that_always_fail_are_an_error_that_says_what_is_kept(src, bucket, whole, fault, name):
+def test_uploads_that_always_fail_are_an_error_with_the_number_of_kept_shards(src, bucket, whole, fault, name):
     Bucketful.fault = staticmethod(lambda _, path: fault if path.endswith(name) else None)
     with pytest.raises(DestinationError, match=r"shards are finished and kept.*run the same command again") as caught:
         wt.pack(src, url_of(bucket), **OPTIONS)
@@ -206,7 +206,7 @@ def test_uploads_that_always_fail_are_an_error_that_says_what_is_kept(src, bucke
 
 
 @pytest.mark.parametrize("data", [b"", b'{"number": 1, "ent', b"[]", b'{"number": "1"}'])
-def test_a_damaged_report_counts_as_none(src, bucket, whole, data, tmp_path):
+def test_a_damaged_report_is_ignored(src, bucket, whole, data, tmp_path):
     stopped_after(4, src, bucket)
     (bucket / "train" / ".packing" / "shard-000001.json").write_bytes(data)
     wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
@@ -214,7 +214,7 @@ def test_a_damaged_report_counts_as_none(src, bucket, whole, data, tmp_path):
     assert contents(bucket / "train") == whole
 
 
-def test_a_bucket_that_refuses_is_told_before_anything_is_packed(src, bucket, tmp_path):
+def test_a_bucket_without_write_access_is_an_error_before_anything_is_packed(src, bucket, tmp_path):
     Bucketful.fault = staticmethod(lambda *_: "forbidden")
     with pytest.raises(DestinationError, match=r"PermissionError: not yours; 0 of 6 shards"):
         wt.pack(src, url_of(bucket), **OPTIONS)
@@ -222,11 +222,11 @@ def test_a_bucket_that_refuses_is_told_before_anything_is_packed(src, bucket, tm
     assert not spooled(tmp_path)
 
 
-# Runs that are continued
+# Resumed runs
 
 
 def stopped_after(shards: int, src: Path, bucket: Path, **options: Any) -> None:
-    """Leave the bucket as a run that fails when so many shards are there."""
+    """Leave the bucket in the state of a run that failed after this number of shards."""
     name = f"shard-{shards:06d}.parquet"
     Bucketful.fault = staticmethod(lambda _, path: "forbidden" if path.endswith(name) else None)
     with pytest.raises(DestinationError):
@@ -234,7 +234,7 @@ def stopped_after(shards: int, src: Path, bucket: Path, **options: Any) -> None:
     Bucketful.reset()
 
 
-def test_shards_that_are_there_are_neither_packed_nor_uploaded_again(src, bucket, whole):
+def test_uploaded_shards_are_not_packed_or_uploaded_again(src, bucket, whole):
     stopped_after(4, src, bucket)
     report = wt.pack(src, url_of(bucket), **OPTIONS)
     assert report.kept >= 4
@@ -242,7 +242,7 @@ def test_shards_that_are_there_are_neither_packed_nor_uploaded_again(src, bucket
     assert contents(bucket / "train") == whole
 
 
-def test_a_run_is_continued_on_another_machine_which_has_no_spool(src, bucket, whole, tmp_path):
+def test_another_machine_without_the_spool_can_continue_a_run(src, bucket, whole, tmp_path):
     stopped_after(4, src, bucket)
     report = wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
     assert report.kept in (3, 4)  # the fourth was perhaps still on its way
@@ -251,7 +251,7 @@ def test_a_run_is_continued_on_another_machine_which_has_no_spool(src, bucket, w
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"short")])
 @pytest.mark.parametrize("name", ["shard-000001.tar", "shard-000001.parquet"])
-def test_an_object_that_was_lost_or_cut_meanwhile_is_made_again(src, bucket, whole, damage, name, tmp_path):
+def test_a_deleted_or_truncated_object_is_uploaded_again(src, bucket, whole, damage, name, tmp_path):
     stopped_after(4, src, bucket)
     damage(bucket / "train" / name)
     report = wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
@@ -260,13 +260,13 @@ def test_an_object_that_was_lost_or_cut_meanwhile_is_made_again(src, bucket, who
     assert contents(bucket / "train") == whole
 
 
-def test_an_object_that_is_lost_before_the_end_is_an_error_and_a_rerun_mends_it(src, bucket, whole):
+def test_an_object_deleted_during_the_run_is_an_error_and_a_rerun_replaces_it(src, bucket, whole):
     def lose(_number: int, path: str) -> None:
         if path.endswith("shard-000005.json"):
             (bucket / "train" / "shard-000001.tar").unlink()
 
     Bucketful.fault = staticmethod(lose)
-    with pytest.raises(DestinationError, match=r"1 of 5 shards.*are gone.*shard-000001\.tar.*again"):
+    with pytest.raises(DestinationError, match=r"1 of 5 shards.*are now missing.*shard-000001\.tar.*again"):
         wt.pack(src, url_of(bucket), **OPTIONS)
     assert not (bucket / "train" / "manifest.json").exists()
     Bucketful.reset()
@@ -274,7 +274,7 @@ def test_an_object_that_is_lost_before_the_end_is_an_error_and_a_rerun_mends_it(
     assert contents(bucket / "train") == whole
 
 
-def test_a_spool_with_leftovers_of_another_pack_does_no_harm(src, bucket, whole, tmp_path):
+def test_leftovers_of_another_pack_in_the_spool_are_removed(src, bucket, whole, tmp_path):
     stopped_after(2, src, bucket, seed=7)
     assert spooled(tmp_path)
     wt.pack(src, url_of(bucket), **OPTIONS, fresh=True)
@@ -282,24 +282,24 @@ def test_a_spool_with_leftovers_of_another_pack_does_no_harm(src, bucket, whole,
     for path in sorted(bucket.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     stopped_after(2, src, bucket, seed=7)
-    for path in sorted(bucket.rglob("*"), reverse=True):  # somebody empties the bucket, not the spool
+    for path in sorted(bucket.rglob("*"), reverse=True):  # a user empties the bucket, but not the spool
         path.rmdir() if path.is_dir() else path.unlink()
     wt.pack(src, url_of(bucket), **OPTIONS)
     assert contents(bucket / "train") == whole
     assert not spooled(tmp_path)
 
 
-# What is there already
+# Existing objects
 
 
-def test_the_same_source_was_packed_already(src, bucket):
+def test_packing_the_same_source_to_the_url_again_changes_nothing(src, bucket):
     wt.pack(src, url_of(bucket), **OPTIONS)
     Bucketful.reset()
     assert wt.pack(src, url_of(bucket), **OPTIONS).kept == 5
     assert not Bucketful.log
 
 
-def test_a_finished_dataset_that_lost_a_shard_is_an_error_not_a_success(src, bucket):
+def test_packing_again_is_an_error_if_a_shard_of_the_dataset_is_missing(src, bucket):
     wt.pack(src, url_of(bucket), **OPTIONS)
     (bucket / "train" / "shard-000003.tar").unlink()
     with pytest.raises(DestinationError, match=r"shard-000003\.tar.*--fresh"):
@@ -326,7 +326,7 @@ def test_an_unfinished_pack_of_something_else_is_refused(src, bucket, whole):
     assert contents(bucket / "train") == whole
 
 
-def test_shards_of_others_are_not_overwritten(src, bucket):
+def test_shards_of_another_tool_are_not_overwritten(src, bucket):
     (bucket / "train").mkdir(parents=True)
     (bucket / "train" / "shard-000000.tar").write_bytes(b"theirs")
     with pytest.raises(DestinationError, match=r"already has 1 files.*shard-000000\.tar"):
@@ -349,7 +349,7 @@ def test_strict_publishes_nothing(src, bucket, tmp_path):
     assert not spooled(tmp_path)
 
 
-# What cannot be
+# Invalid URLs
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_strict_publishes_nothing(src, bucket, tmp_path):
         ("nonsense://bucket/x", "Protocol not known"),
     ],
 )
-def test_urls_that_cannot_be_are_refused(src, url, why):
+def test_invalid_urls_are_refused(src, url, why):
     with pytest.raises(OptionError, match=why):
         wt.pack(src, url, **OPTIONS)
 
@@ -371,7 +371,7 @@ def test_urls_that_cannot_be_are_refused(src, url, why):
 @pytest.mark.parametrize(
     ("scheme", "words"), [("s3", r"pip install 'wds-tools\[s3\]'"), ("gs", "'gcsfs'"), ("oss", "install it")]
 )
-def test_a_missing_driver_says_what_to_install(src, monkeypatch, scheme, words):
+def test_the_error_of_a_missing_driver_names_the_package_to_install(src, monkeypatch, scheme, words):
     def missing(*_: Any, **__: Any) -> None:
         raise ImportError("Install its driver")
 
@@ -392,7 +392,7 @@ def test_a_folder_needs_no_spool(src, tmp_path):
 
 
 def test_a_spool_inside_the_source_is_refused(src):
-    with pytest.raises(DestinationError, match="lies inside the source"):
+    with pytest.raises(DestinationError, match="is inside the source"):
         wt.pack(src, "memory://x/y", **OPTIONS, spool=src / "a")
 
 
@@ -422,7 +422,7 @@ def run(script: str, src: Path, **environment: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("when", ["kill", "kill afterwards"])
-def test_a_kill_at_any_upload_is_mended_by_a_rerun_here_or_elsewhere(tmp_path, when):
+def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill_at_any_upload(tmp_path, when):
     src, dst = tmp_path / "src", tmp_path / "dst"
     src.mkdir()
     for number in range(5):  # two shards
@@ -455,7 +455,7 @@ def test_a_kill_at_any_upload_is_mended_by_a_rerun_here_or_elsewhere(tmp_path, w
         assert contents(bucket / "train") == whole, f"after a kill at upload {number}"
 
 
-def test_a_kill_of_a_packer_with_workers_is_mended_by_a_rerun(src, bucket, whole, tmp_path):
+def test_a_rerun_recovers_from_a_kill_of_a_packer_with_workers(src, bucket, whole, tmp_path):
     done = run(
         f"""
         if __name__ == "__main__":
@@ -471,8 +471,8 @@ def test_a_kill_of_a_packer_with_workers_is_mended_by_a_rerun(src, bucket, whole
     assert not spooled(tmp_path)
 
 
-@pytest.mark.parametrize("slow", ["", ".tar", ".json"])  # whatever it is, a shard, or the report of one
-def test_an_interrupt_ends_uploads_soon_and_a_rerun_goes_on(src, bucket, whole, tmp_path, slow):
+@pytest.mark.parametrize("slow", ["", ".tar", ".json"])  # any object, a shard, or a report
+def test_an_interrupt_ends_uploads_soon_and_a_rerun_continues(src, bucket, whole, tmp_path, slow):
     script = SCRIPT.format(tests=str(Path(__file__).parents[1]), src=str(src)) + textwrap.dedent(
         f"""
         from wds_tools.cli import main
@@ -521,7 +521,7 @@ def test_a_second_packer_on_this_machine_is_refused(src, bucket):
 # The command
 
 
-def test_the_command_says_where_the_dataset_is(src, bucket, capsys):
+def test_the_command_prints_the_url_of_the_dataset(src, bucket, capsys):
     command = ["pack", str(src), url_of(bucket), "--shard-bytes", "12000", "--images", "keep", "--workers", "1"]
     for words in ("packed 15 images in 5 shards", "is already packed"):
         with pytest.raises(SystemExit) as ended:
@@ -544,7 +544,7 @@ def test_each_url_has_a_spool_of_its_own(tmp_path):
     assert spool_folder("s3://a/b", None).parent.name == "spool"
 
 
-def test_what_continues_a_run_is_at_the_url(src, bucket):
+def test_the_files_to_continue_a_run_are_at_the_url(src, bucket):
     stopped_after(3, src, bucket)
     work = bucket / "train" / ".packing"
     assert json.loads((work / "plan.json").read_text())["seed"] == 0

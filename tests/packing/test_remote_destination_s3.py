@@ -1,4 +1,4 @@
-"""Packing to S3, through s3fs to a server that speaks its protocol: moto's, a process of its own."""
+"""Packing to S3 with s3fs, to a moto server in a separate process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wds_tools.errors import DestinationError, NotADatasetError
 
 REPOSITORY = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {"shard_bytes": "1MB", "workers": 1, "images": "keep"}
-PART_BYTES = 5 << 20  # the smallest that S3 takes
+PART_BYTES = 5 << 20  # the minimum of S3
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def _wait_for(url: str) -> None:
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a file system of an empty server, which s3:// now is."""
+    """Return the file system of an empty server, to which s3:// URLs lead."""
     import s3fs
 
     settings = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
@@ -75,7 +75,7 @@ def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return pictures of noise that make one shard of 13 MB, which S3 takes in parts."""
+    """Return images of noise for one shard of 13 MB, which is uploaded in parts."""
     folder = tmp_path_factory.mktemp("heavy")
     noise = np.random.default_rng(0)
     for number in range(12):
@@ -103,7 +103,7 @@ def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(
     assert wt.pack(photos, "s3://bucket/train", **OPTIONS).kept == len(report.manifest.shards)
 
 
-def test_a_bucket_that_is_not_there_is_an_error_and_none_is_made(photos, s3):
+def test_a_missing_bucket_is_an_error_and_is_not_created(photos, s3):
     with pytest.raises(DestinationError, match=r"specified bucket does not exist.*check that the bucket exists"):
         wt.pack(photos, "s3://none/train", **OPTIONS)
     assert s3.ls("") == ["bucket"]
@@ -134,7 +134,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_kill_in_the_middle_is_mended_by_a_rerun_here_or_on_another_machine(photos, packed, s3, elsewhere, tmp_path):
+def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill(photos, packed, s3, elsewhere, tmp_path):
     done = run(f"""
         publish_one = remote_destination.BucketDestination._publish
         def publish_some(self, report):
@@ -153,7 +153,7 @@ def test_a_kill_in_the_middle_is_mended_by_a_rerun_here_or_on_another_machine(ph
     assert objects(s3) == contents(packed)
 
 
-def test_a_large_shard_goes_in_parts_and_a_kill_between_them_leaves_no_object(heavy, s3, tmp_path):
+def test_a_large_shard_is_uploaded_in_parts_and_a_kill_between_them_leaves_no_object(heavy, s3, tmp_path):
     options = {**OPTIONS, "shard_bytes": "100MB"}
     wt.pack(heavy, tmp_path / "local", **options)
     small_parts = f"""
@@ -184,4 +184,4 @@ def test_a_large_shard_goes_in_parts_and_a_kill_between_them_leaves_no_object(he
     done = run(small_parts + pack)
     assert done.returncode == 0, done.stderr
     assert objects(s3) == contents(tmp_path / "local")
-    assert s3.info("bucket/train/shard-000000.tar")["ETag"].strip('"').endswith("-3")  # it came in three parts
+    assert s3.info("bucket/train/shard-000000.tar")["ETag"].strip('"').endswith("-3")  # uploaded in three parts

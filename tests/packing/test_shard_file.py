@@ -1,4 +1,4 @@
-"""One shard and its index: right for every reader, and both or neither."""
+"""A shard and its index are correct for every reader; if writing fails, neither exists."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_strict_reader_finds_members_in_the_order_written_and_the_end(tmp_pa
     ]
 
 
-def test_the_index_finds_every_field_by_place_and_checksum(tmp_path: Path) -> None:
+def test_the_index_has_offset_and_checksum_of_every_field(tmp_path: Path) -> None:
     write(tmp_path / "a.tar")
     data = (tmp_path / "a.tar").read_bytes()
     index = from_bytes((tmp_path / "a.parquet").read_bytes(), name="a.parquet")
@@ -89,7 +89,7 @@ def test_the_index_finds_every_field_by_place_and_checksum(tmp_path: Path) -> No
             assert int(columns.xxh3[row]) == xxhash.xxh3_64_intdigest(sample.fields[name])
 
 
-def test_label_and_image_go_to_the_index(tmp_path: Path) -> None:
+def test_label_and_image_size_are_in_the_index(tmp_path: Path) -> None:
     index = write(tmp_path / "a.tar").index
     assert index.label.tolist() == [NO_LABEL, 1, 2]
     assert index.width.tolist() == [10, 11, 12]
@@ -97,7 +97,7 @@ def test_label_and_image_go_to_the_index(tmp_path: Path) -> None:
     assert index.mode == ["RGB"] * 3
 
 
-def test_the_entry_states_lengths_and_checksums_of_both_files(tmp_path: Path) -> None:
+def test_the_entry_has_lengths_and_checksums_of_both_files(tmp_path: Path) -> None:
     entry = write(tmp_path / "a.tar").entry
     for name, size, checksum in (
         (entry.name, entry.bytes, entry.xxh3),
@@ -146,8 +146,8 @@ def test_a_shard_without_samples_leaves_no_file(tmp_path: Path) -> None:
     assert shard.entry is None
 
 
-def test_the_index_comes_after_the_shard(tmp_path: Path) -> None:
-    # Killed at the second rename: the shard is there, its index is not.
+def test_the_index_is_written_after_the_shard(tmp_path: Path) -> None:
+    # Killed at the second rename: the shard exists, but its index does not.
     script = (
         "import os, pathlib\n"
         "from wds_tools.packing.shard_file import ShardFile\nfrom wds_tools.format.sample import Sample\n"
@@ -196,7 +196,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         ("a", "j/pg"),
     ],
 )
-def test_a_name_that_would_be_read_back_as_another_is_refused(tmp_path: Path, key: str, field: str) -> None:
+def test_a_name_that_would_be_split_differently_is_refused(tmp_path: Path, key: str, field: str) -> None:
     with ShardFile(tmp_path / "a.tar") as shard:
         shard.write(SAMPLES[0])
         with pytest.raises(SampleError, match=r"a\.tar"):
@@ -204,7 +204,7 @@ def test_a_name_that_would_be_read_back_as_another_is_refused(tmp_path: Path, ke
     assert shard.entry.samples == 1
 
 
-def test_a_refused_sample_writes_no_byte(tmp_path: Path) -> None:
+def test_nothing_of_a_refused_sample_is_written(tmp_path: Path) -> None:
     write(tmp_path / "a.tar", SAMPLES[:1])
     with ShardFile(tmp_path / "b.tar") as shard:
         shard.write(SAMPLES[0], image=ImageInfo("jpg", 10, 20, "RGB", 1))
@@ -213,10 +213,10 @@ def test_a_refused_sample_writes_no_byte(tmp_path: Path) -> None:
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
 
 
-def test_a_key_that_comes_twice_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     with ShardFile(tmp_path / "a.tar") as shard:
         shard.write(SAMPLES[0])
-        with pytest.raises(SampleError, match=r"shard a.tar, key 000: was written before"):
+        with pytest.raises(SampleError, match=r"shard a.tar, key 000: was already written"):
             shard.write(SAMPLES[0])
 
 
@@ -226,7 +226,7 @@ def test_a_sample_without_fields_is_refused(tmp_path: Path) -> None:
 
 
 def large(path: Path, samples: list[Sample]) -> ShardFile:
-    """Write samples, and check all that is said of them; no thread may be left."""
+    """Write samples; check entry, index and files, and that no thread is left."""
     shard = fill(path, samples)
     data = path.read_bytes()
     assert (shard.entry.bytes, shard.entry.xxh3) == (len(data), xxhash.xxh3_128_hexdigest(data))
@@ -261,15 +261,13 @@ def random_samples(count: int, size: int, fields: int = 1) -> list[Sample]:
     [(40, CHUNK_BYTES // 8, 2), (3, 2 * CHUNK_BYTES + 1, 1), (9_000, 3, 1), (2, 1500, 1500)],
     ids=["several in a chunk", "several chunks in one", "more than a call takes", "many fields"],
 )
-def test_shards_of_many_chunks_are_written_as_they_are_said_to_be(
+def test_length_and_checksum_of_shards_of_many_chunks_are_right(
     tmp_path: Path, count: int, size: int, fields: int
 ) -> None:
     large(tmp_path / "a.tar", random_samples(count, size, fields))
 
 
-def test_a_system_that_writes_less_than_it_was_given_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partial_write_of_the_system_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writev = os.writev
     monkeypatch.setattr(os, "writev", lambda file, parts: writev(file, [*parts[:1], parts[1][:7]]))
     large(tmp_path / "a.tar", random_samples(30, CHUNK_BYTES // 8, 2))
@@ -287,7 +285,7 @@ def test_a_chunk_is_written_while_the_next_one_is_gathered(tmp_path: Path, monke
     with ShardFile(tmp_path / "a.tar") as shard:
         shard.write(Sample("0", {"bin": bytes(CHUNK_BYTES)}))
         assert begun.wait(300)
-        shard.write(Sample("1", {"bin": b"x"}))  # would wait for ever if the first one held it up
+        shard.write(Sample("1", {"bin": b"x"}))  # would wait forever if it were blocked by the first chunk
         may_end.set()
     assert shard.entry.samples == 2
 
@@ -316,7 +314,7 @@ words = st.text("abcdefghijklmnopqrstuvwxyz0123456789_", min_size=1, max_size=8)
         text, st.dictionaries(words, st.binary(max_size=1500), min_size=1, max_size=3), min_size=1, max_size=6
     )
 )
-def test_any_sample_comes_back_as_it_was_written(
+def test_any_sample_is_read_back_unchanged(
     tmp_path_factory: pytest.TempPathFactory, samples: dict[str, dict[str, bytes]]
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "a.tar"

@@ -1,4 +1,4 @@
-"""A loop that writes samples: the same samples as webdataset's writer, all or nothing."""
+"""ShardWriter writes the same samples as webdataset's writer, and only complete shards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-# --- in place of webdataset's ---
+# --- same calls as webdataset's writer ---
 
 
 def a_users_loop(photos: Path) -> Iterator[dict[str, Any]]:
@@ -106,7 +106,7 @@ def test_the_same_loop_gives_the_same_samples_as_webdatasets_writer(photos: Path
             assert np.array_equal(ours[field], value) if isinstance(value, np.ndarray) else ours[field] == value
 
 
-def test_every_parameter_of_webdatasets_writer_is_known_and_in_its_place() -> None:
+def test_every_parameter_of_webdatasets_writer_exists_at_the_same_position() -> None:
     ours = list(inspect.signature(ShardWriter).parameters)
     theirs = [name for name in inspect.signature(webdataset.ShardWriter).parameters if name != "kw"]
     assert ours[: len(theirs)] == theirs
@@ -132,37 +132,37 @@ def test_every_parameter_of_webdatasets_writer_is_known_and_in_its_place() -> No
         {"format": "pax"},
     ],
 )
-def test_what_cannot_be_honoured_is_refused_and_not_ignored(tmp_path: Path, option: dict[str, Any]) -> None:
+def test_unsupported_options_are_refused_not_ignored(tmp_path: Path, option: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=next(iter(option))):
         ShardWriter(tmp_path / "a-%d.tar", **option)
     assert names(tmp_path) == []
 
 
-def test_what_says_what_is_so_anyway_is_taken(tmp_path: Path) -> None:
+def test_options_with_their_only_supported_value_are_accepted(tmp_path: Path) -> None:
     write_all(tmp_path, small(1), mtime=0, compress=False, keep_meta=False)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [
-        ("a.tar", "takes no number"),
-        ("a-%d-%d.tar", "takes no number"),
-        ("a-%s", "expected is one number"),
-        ("a-%d.tgz", "expected is one number"),
-        ("a-%d.tar.gz", "expected is one number"),
-        ("%d/a.tar", "expected is one number"),
-        ("s3://bucket/a-%d.tar", "is no local path"),
-        ("pipe:cat > a-%d.tar", "is no local path"),
+        ("a.tar", "has no valid placeholder for a number"),
+        ("a-%d-%d.tar", "has no valid placeholder for a number"),
+        ("a-%s", "expected a file name with one number"),
+        ("a-%d.tgz", "expected a file name with one number"),
+        ("a-%d.tar.gz", "expected a file name with one number"),
+        ("%d/a.tar", "expected a file name with one number"),
+        ("s3://bucket/a-%d.tar", "is not a local path"),
+        ("pipe:cat > a-%d.tar", "is not a local path"),
     ],
 )
-def test_a_pattern_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: Any, pattern: str, said: str) -> None:
+def test_an_invalid_pattern_is_refused(tmp_path: Path, monkeypatch: Any, pattern: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         ShardWriter(pattern)
     assert names(tmp_path) == []
 
 
-def test_a_name_that_no_manifest_holds_is_refused_before_a_sample_is_written(tmp_path: Path) -> None:
+def test_a_name_that_is_invalid_in_a_manifest_is_refused_before_a_sample_is_written(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="rename the file"):
         ShardWriter(f"{tmp_path}/a\n-%d.tar")
     assert names(tmp_path) == []
@@ -175,7 +175,7 @@ def test_an_option_out_of_range_is_refused(tmp_path: Path, option: dict[str, Any
     assert names(tmp_path) == []
 
 
-# --- what is written ---
+# --- written files ---
 
 
 def test_the_result_is_a_dataset_that_verify_and_the_loader_read(photos: Path, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_label_and_image_size_are_in_the_index(photos: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("maxsize", [10_240, 12_800, 50_000])
-def test_no_shard_is_larger_than_maxsize_and_none_could_take_one_more(tmp_path: Path, maxsize: int) -> None:
+def test_no_shard_exceeds_maxsize_or_could_hold_another_sample(tmp_path: Path, maxsize: int) -> None:
     made = write_all(tmp_path, small(100), maxsize=maxsize).manifest
     sample_bytes = 2 * 512 + 1024 + 512
     assert made.samples == 100
@@ -240,14 +240,14 @@ def test_no_shard_is_larger_than_maxsize_and_none_could_take_one_more(tmp_path: 
     assert all(entry.bytes + sample_bytes > maxsize for entry in made.shards[:-1])
 
 
-def test_a_sample_larger_than_maxsize_has_a_shard_to_itself(tmp_path: Path) -> None:
+def test_a_sample_larger_than_maxsize_gets_a_shard_of_its_own(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "a-%d.tar", maxsize="10kB") as writer:
         for key, size in (("a", 10), ("b", 50_000), ("c", 10)):
             writer.write({"__key__": key, "bin": bytes(size)})
     assert [entry.samples for entry in writer.manifest.shards] == [1, 1, 1]
 
 
-def test_maxcount_and_start_shard_are_kept(tmp_path: Path) -> None:
+def test_maxcount_and_start_shard_are_respected(tmp_path: Path) -> None:
     made = write_all(tmp_path, small(7), maxcount=3, start_shard=10).manifest
     assert [(entry.name, entry.samples) for entry in made.shards] == [
         ("a-000010.tar", 3),
@@ -262,7 +262,7 @@ def test_equal_loops_give_equal_bytes(tmp_path: Path) -> None:
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_post_gets_each_shard_when_it_is_there_with_its_index(tmp_path: Path) -> None:
+def test_post_is_called_with_each_shard_after_its_index_is_written(tmp_path: Path) -> None:
     seen = []
 
     def post(path: str) -> None:
@@ -274,7 +274,7 @@ def test_post_gets_each_shard_when_it_is_there_with_its_index(tmp_path: Path) ->
     assert seen == ["a-000000.tar", "a-000001.tar", "a-000002.tar"]
 
 
-def test_verbose_is_a_log_and_prints_nothing(tmp_path: Path, caplog: Any, capsys: Any) -> None:
+def test_verbose_logs_and_prints_nothing(tmp_path: Path, caplog: Any, capsys: Any) -> None:
     with caplog.at_level(logging.INFO, "wds_tools"):
         write_all(tmp_path / "a", small(1))
         write_all(tmp_path / "b", small(1), verbose=0)
@@ -282,7 +282,7 @@ def test_verbose_is_a_log_and_prints_nothing(tmp_path: Path, caplog: Any, capsys
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_encoder_may_be_a_function_a_table_or_none(tmp_path: Path) -> None:
+def test_an_encoder_can_be_a_function_a_mapping_or_none(tmp_path: Path) -> None:
     encoders = {
         "function": lambda sample: {"__key__": sample["__key__"], "bin": bytes(sample["value"])},
         "table": {"value": bytes},
@@ -293,7 +293,7 @@ def test_an_encoder_may_be_a_function_a_table_or_none(tmp_path: Path) -> None:
             writer.write({"__key__": "a", "value": b"\0\0\0" if name == "none" else 3})
         assert open_shards(tmp_path / name).index(0).keys == ["a"]
     with (
-        pytest.raises(SampleError, match="is not encoded; expected are bytes"),
+        pytest.raises(SampleError, match="is not encoded; expected bytes"),
         ShardWriter(tmp_path / "x-%d.tar", encoder=False) as writer,
     ):
         writer.write({"__key__": "a", "cls": 3})
@@ -304,11 +304,11 @@ def test_an_encoder_may_be_a_function_a_table_or_none(tmp_path: Path) -> None:
         writer.write({"__key__": "a", "cls": 3})
 
 
-# --- samples that cannot be ---
+# --- invalid samples ---
 
 
 @pytest.mark.parametrize(
-    ("sample", "said"),
+    ("sample", "message"),
     [
         ({"jpg": b"x"}, "__key__ None"),
         ({"__key__": 3, "txt": "x"}, "__key__ 3"),
@@ -319,22 +319,22 @@ def test_an_encoder_may_be_a_function_a_table_or_none(tmp_path: Path) -> None:
         ({"__key__": "a", "pyd": [1]}, "key a: field 'pyd' cannot hold list"),
         ({"__key__": "a", "cls": 9}, "allowed are 0 to 2"),
         ({"__key__": "a", "cls": "cat"}, "allowed are 0 to 2"),
-        ({"__key__": "k0", "txt": "again"}, "was written before"),
+        ({"__key__": "k0", "txt": "again"}, "was already written"),
     ],
 )
-def test_a_sample_that_cannot_be_is_refused_and_writing_goes_on(
-    tmp_path: Path, sample: dict[str, Any], said: str
+def test_an_invalid_sample_is_refused_and_writing_continues(
+    tmp_path: Path, sample: dict[str, Any], message: str
 ) -> None:
     with ShardWriter(tmp_path / "a-%d.tar", classes=["x", "y", "z"]) as writer:
         writer.write({"__key__": "k0", "txt": "x", "cls": 0})
-        with pytest.raises(SampleError, match=said):
+        with pytest.raises(SampleError, match=message):
             writer.write(sample)
         writer.write({"__key__": "k1", "txt": "x", "cls": 1})
     assert open_shards(tmp_path).index(0).keys == ["k0", "k1"]
     assert wt.verify(tmp_path).ok
 
 
-def test_bytes_that_are_no_image_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_not_an_image_are_refused(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "a-%d.tar") as writer:
         writer.write({"__key__": "a", "txt": "x"})
         with pytest.raises(DecodeError, match="field 'jpg' is not a JPEG, PNG or WebP"):
@@ -342,7 +342,7 @@ def test_bytes_that_are_no_image_are_refused(tmp_path: Path) -> None:
     assert writer.manifest.samples == 1
 
 
-# --- all or nothing ---
+# --- errors and interrupted runs ---
 
 
 def test_after_an_error_finished_shards_stay_and_there_is_no_manifest(tmp_path: Path) -> None:
@@ -357,10 +357,10 @@ def test_after_an_error_finished_shards_stay_and_there_is_no_manifest(tmp_path: 
     shards = [f"a-00000{number}.{kind}" for number in range(2) for kind in ("parquet", "tar")]
     assert names(tmp_path) == [".manifest.json.writing", *shards]
     before = contents(tmp_path)
-    with pytest.raises(DestinationError, match=r"2 shards \(a-000000.tar, ...\) of a writer that did not end"):
+    with pytest.raises(DestinationError, match=r"2 shards \(a-000000.tar, ...\) of a writer that did not finish"):
         loop()
     assert contents(tmp_path) == before
-    # What the message offers works.
+    # The remedy in the message works.
     assert wt.index_shards(f"{tmp_path}/a-*.tar").samples == 6
 
 
@@ -380,12 +380,12 @@ def test_an_error_before_the_first_shard_leaves_nothing(tmp_path: Path) -> None:
     write_all(tmp_path, small(1))
 
 
-def test_a_dataset_is_replaced_only_if_asked(tmp_path: Path) -> None:
+def test_a_dataset_is_replaced_only_with_fresh(tmp_path: Path) -> None:
     write_all(tmp_path, small(8), maxcount=3)
     before = contents(tmp_path)
-    with pytest.raises(DestinationError, match=r"is there already, with 8 samples: .* fresh=True"):
+    with pytest.raises(DestinationError, match=r"already exists, with 8 samples: .* fresh=True"):
         ShardWriter(tmp_path / "a-%06d.tar")
-    with pytest.raises(DestinationError, match="is there already"):
+    with pytest.raises(DestinationError, match="already exists"):
         ShardWriter(tmp_path / "other-%06d.tar")
     assert contents(tmp_path) == before
     (tmp_path / "notes.txt").write_text("mine")
@@ -393,28 +393,28 @@ def test_a_dataset_is_replaced_only_if_asked(tmp_path: Path) -> None:
     assert names(tmp_path) == ["README.md", "a-000000.parquet", "a-000000.tar", "manifest.json", "notes.txt"]
 
 
-def test_fresh_does_not_remove_what_others_made(packed_copy: Path, tmp_path: Path) -> None:
+def test_fresh_does_not_remove_files_of_other_tools(packed_copy: Path, tmp_path: Path) -> None:
     before = contents(packed_copy)
-    with pytest.raises(DestinationError, match="was not made by ShardWriter"):
+    with pytest.raises(DestinationError, match="was not written by ShardWriter"):
         ShardWriter(packed_copy / "shard-%06d.tar", fresh=True)
     assert contents(packed_copy) == before
     (tmp_path / "a-000000.tar").write_bytes(b"somebody's")
-    with pytest.raises(DestinationError, match="is there and is of no unfinished writer"):
+    with pytest.raises(DestinationError, match="exists and does not belong to an unfinished writer"):
         ShardWriter(tmp_path / "a-%06d.tar", fresh=True)
     assert (tmp_path / "a-000000.tar").read_bytes() == b"somebody's"
 
 
-def test_a_file_in_the_way_is_found_when_its_shard_is_begun(tmp_path: Path) -> None:
+def test_an_existing_file_is_an_error_when_its_shard_is_started(tmp_path: Path) -> None:
     (tmp_path / "a-000001.tar").write_bytes(b"somebody's")
-    with pytest.raises(DestinationError, match=r"a-000001\.tar is there"):
+    with pytest.raises(DestinationError, match=r"a-000001\.tar exists"):
         write_all(tmp_path, small(5), maxcount=2)
     assert (tmp_path / "a-000001.tar").read_bytes() == b"somebody's"
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_writers_of_one_folder_need_a_manifest_each(tmp_path: Path) -> None:
+def test_two_writers_in_one_folder_need_different_manifests(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "train-%d.tar", manifest="train.json") as train:
-        with pytest.raises(DestinationError, match="another writer is making"):
+        with pytest.raises(DestinationError, match="another writer is writing"):
             ShardWriter(tmp_path / "val-%d.tar", manifest="train.json")
         with ShardWriter(tmp_path / "val-%d.tar", manifest="val.json") as val:
             for number, sample in enumerate(small(10)):
@@ -430,24 +430,24 @@ def test_close_without_a_sample_is_an_error_and_leaves_nothing(tmp_path: Path) -
     assert names(tmp_path) == []
 
 
-def test_close_may_be_called_again_and_ends_the_writing(tmp_path: Path) -> None:
+def test_close_can_be_called_again_and_no_sample_can_be_written_after_it(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "a-%d.tar")
     writer.write(next(small(1)))
     writer.close()
     writer.close()
-    with pytest.raises(DestinationError, match="takes no more samples: it was closed"):
+    with pytest.raises(DestinationError, match="accepts no more samples: it was closed"):
         writer.write(next(small(1)))
     assert manifest_of(tmp_path).samples == 1
 
 
-def test_a_writer_that_failed_is_not_completed_by_close(tmp_path: Path) -> None:
+def test_close_after_a_failed_write_writes_no_manifest(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "a-%d.tar", maxcount=1, post=lambda _: 1 / 0)
     writer.write(next(small(1)))
     with pytest.raises(ZeroDivisionError):
         writer.write(next(small(1, start=1)))
-    with pytest.raises(DestinationError, match="takes no more samples: it failed before"):
+    with pytest.raises(DestinationError, match="accepts no more samples: an earlier write failed"):
         writer.write(next(small(1, start=2)))
-    with pytest.raises(DestinationError, match="was not completed: it failed before"):
+    with pytest.raises(DestinationError, match="was not completed: an earlier write failed"):
         writer.close()
     assert not (tmp_path / "manifest.json").exists()
     assert (tmp_path / "a-0.tar").exists()
@@ -469,7 +469,7 @@ def test_after_a_kill_fresh_gives_the_bytes_of_a_run_without_one(tmp_path: Path,
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "manifest.json").exists()
     if moment > 3:
-        with pytest.raises(DestinationError, match="did not end"):
+        with pytest.raises(DestinationError, match="did not finish"):
             ShardWriter(tmp_path / "a-%06d.tar")
     done = run(LOOP.replace("KILL", ""), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -478,7 +478,7 @@ def test_after_a_kill_fresh_gives_the_bytes_of_a_run_without_one(tmp_path: Path,
     assert left == contents(tmp_path / "whole")
 
 
-# Writes in a fork that is killed just before its n-th change of the disk, for each n until one runs to its end.
+# Writes in a forked process that is killed before its n-th change of the disk, for each n until one run completes.
 KILL_EVERYWHERE = """
 import os, sys
 from wds_tools import ShardWriter
@@ -513,7 +513,7 @@ print(number)
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_kill_at_any_change_of_the_disk_is_mended(
+def test_fresh_recovers_from_a_kill_at_any_change_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
 ) -> None:
     monkeypatch.setattr(os, "fsync", os.fstat)
@@ -532,7 +532,7 @@ def test_a_kill_at_any_change_of_the_disk_is_mended(
         assert contents(folder) == contents(tmp_path / "whole"), number
 
 
-def test_a_full_disk_says_what_is_kept(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_with_the_number_of_kept_shards(tmp_path: Path) -> None:
     script = (
         "import resource\nfrom wds_tools import ShardWriter\n"
         "with ShardWriter('a-%d.tar', maxcount=2) as writer:\n"
@@ -561,7 +561,7 @@ def test_memory_does_not_grow_with_the_samples(tmp_path: Path) -> None:
     assert int(done.stdout) < 30_000, "kB, of 180,000 that were written"
 
 
-def test_the_source_in_the_manifest_says_who_wrote_it(tmp_path: Path) -> None:
+def test_the_source_in_the_manifest_is_shard_writer(tmp_path: Path) -> None:
     write_all(tmp_path, small(1))
     assert json.loads((tmp_path / "manifest.json").read_text())["source"] == {
         "kind": "ShardWriter",

@@ -1,4 +1,4 @@
-"""The call of make_loader that a command prints runs on the dataset that it has just made, as it is printed."""
+"""The call of make_loader that a command prints runs, unchanged, on the dataset that the command has written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Batches = dict[str, Any]
 
 @pytest.fixture
 def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]:
-    """Return a function that runs a command, then what it prints, and returns the first batch of each loader."""
+    """Return a function that runs a command and then the code that it prints, and returns each loader's first batch."""
     loaders: list[Loader] = []
 
     def run(*words: str | Path) -> Batches:
@@ -56,7 +56,7 @@ def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> Path:
-    """Write a shard as others would."""
+    """Write a shard as another tool would."""
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for name, data in members.items():
@@ -72,24 +72,26 @@ def picture(side: int = 40) -> bytes:
     return out.getvalue()
 
 
-def test_of_six_pictures(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+def test_the_call_for_six_images_runs(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
     images, labels = make("pack", six_photos, tmp_path / "out")["loader"]
     assert (images.shape, labels.shape) == ((4, 3, 224, 224), (4,))
 
 
-def test_of_one_picture(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+def test_the_call_for_one_image_runs(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
     for path in [*six_photos.glob("cat/*"), *list(six_photos.glob("fig/*"))[1:]]:
         path.unlink()
     images, labels = make("pack", six_photos, tmp_path / "out")["loader"]
     assert (images.shape, labels.tolist()) == ((1, 3, 224, 224), [0])
 
 
-def test_of_pictures_without_labels(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+def test_the_call_for_images_without_labels_runs(
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path
+) -> None:
     images = make("pack", six_photos / "cat", tmp_path / "out")["loader"]
     assert images.shape == (2, 3, 224, 224)
 
 
-def test_of_pictures_with_captions(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+def test_the_call_for_images_with_captions_runs(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
     rows = [f"{path.relative_to(tmp_path)},a picture of {path.parent.name}" for path in sorted(six_photos.glob("*/*"))]
     (tmp_path / "table.csv").write_text("\n".join(["path,caption", *rows]) + "\n")
     batch = make("pack", tmp_path / "table.csv", tmp_path / "out")["loader"]
@@ -97,12 +99,12 @@ def test_of_pictures_with_captions(make: Callable[..., Batches], six_photos: Pat
     assert all(text.startswith("a picture of ") for text in batch.txt)
 
 
-def test_of_small_pictures(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+def test_the_call_for_small_images_runs(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
     images, _ = make("pack", six_photos, tmp_path / "out", "--resize", "40x40")["loader"]
     assert images.shape == (4, 3, 40, 40)
 
 
-def test_of_pictures_with_sixteen_bits(make: Callable[..., Batches], tmp_path: Path) -> None:
+def test_the_call_for_images_with_sixteen_bits_runs(make: Callable[..., Batches], tmp_path: Path) -> None:
     for name in ("cat", "fig"):
         (tmp_path / "deep" / name).mkdir(parents=True)
         Image.new("I;16", (40, 30), 40_000).save(tmp_path / "deep" / name / "a.png")
@@ -111,7 +113,7 @@ def test_of_pictures_with_sixteen_bits(make: Callable[..., Batches], tmp_path: P
     assert [picture.numpy().max() for picture in batch.png] == [40_000, 40_000]
 
 
-def test_of_splits_that_get_pictures_of_one_size(
+def test_the_calls_for_splits_use_one_image_size(
     make: Callable[..., Batches], six_photos: Path, tmp_path: Path
 ) -> None:
     batches = make("pack", six_photos, tmp_path / "out", "--split", "train=0.5,val=0.5")
@@ -120,7 +122,9 @@ def test_of_splits_that_get_pictures_of_one_size(
     assert batches["val_loader"]._fields == ("image", "label", "valid")
 
 
-def test_of_splits_in_folders_with_any_name(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
+def test_the_calls_for_splits_run_whatever_the_names(
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path
+) -> None:
     batches = make("pack", six_photos, tmp_path / "out", "--split", "1=0.5,a-b=0.5")
     assert list(batches) == ["loader", "a_b_loader"]
 
@@ -128,12 +132,14 @@ def test_of_splits_in_folders_with_any_name(make: Callable[..., Batches], six_ph
 @pytest.mark.parametrize(
     "name", ["my shards", "it's", 'say "so"', "back\\slash", "ünïcode", "[x]", "{0..9}", "a.tar", "b.json"]
 )
-def test_of_a_folder_with_any_name(make: Callable[..., Batches], six_photos: Path, tmp_path: Path, name: str) -> None:
+def test_the_call_for_a_folder_runs_whatever_its_name(
+    make: Callable[..., Batches], six_photos: Path, tmp_path: Path, name: str
+) -> None:
     images, _ = make("pack", six_photos, tmp_path / name)["loader"]
     assert images.shape == (4, 3, 224, 224)
 
 
-def test_of_a_relative_folder(
+def test_the_call_for_a_relative_path_runs(
     make: Callable[..., Batches], six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,12 +148,14 @@ def test_of_a_relative_folder(
     assert len(make("index", shard.name)["loader"].label) == 1
 
 
-def test_of_a_url(make: Callable[..., Batches], six_photos: Path, request: pytest.FixtureRequest) -> None:
+def test_the_call_for_a_url_runs(
+    make: Callable[..., Batches], six_photos: Path, request: pytest.FixtureRequest
+) -> None:
     images, _ = make("pack", six_photos, f"memory://{request.node.name}/folder")["loader"]
     assert images.shape == (4, 3, 224, 224)
 
 
-def test_of_a_dataset_that_has_grown_or_was_written_anew(
+def test_the_call_for_an_appended_or_resharded_dataset_runs(
     make: Callable[..., Batches], six_photos: Path, tmp_path: Path
 ) -> None:
     make("pack", six_photos, tmp_path / "out")
@@ -167,19 +175,19 @@ def test_of_a_dataset_that_has_grown_or_was_written_anew(
         ({"a.txt": b"x", "b.json": b"{}", "c.cls": b"dog"}, ("key",), 2),
     ],
 )
-def test_of_shards_of_others(
+def test_the_call_for_shards_of_another_tool_runs(
     make: Callable[..., Batches], tmp_path: Path, members: dict[str, bytes], fields: tuple[str, ...], count: int
 ) -> None:
     shard = write_shard(tmp_path / "theirs" / "a-0.tar", members)
     batch = make("index", shard)["loader"]
-    if len(fields) == 1:  # one field comes as itself
+    if len(fields) == 1:  # a single field is not in a tuple
         assert len(batch) == count
     else:
         assert batch._fields == fields
         assert all(len(value) == count for value in batch)
 
 
-def test_of_several_manifests_in_a_folder(make: Callable[..., Batches], tmp_path: Path) -> None:
+def test_the_calls_for_several_manifests_in_a_folder_run(make: Callable[..., Batches], tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     for number, part in itertools.product(range(2), ("train", "val")):
         members = {f"{part}{number}.jpg": picture(), f"{part}{number}.cls": b"1"}
@@ -192,6 +200,6 @@ def test_of_several_manifests_in_a_folder(make: Callable[..., Batches], tmp_path
 @pytest.mark.parametrize(
     ("largest", "side"), [((500, 400), 224), ((150, 300), 224), ((96, 100), 96), ((28, 28), 28), (None, 224)]
 )
-def test_pictures_are_not_made_larger_than_any_is(largest: tuple[int, int] | None, side: int) -> None:
+def test_the_usual_side_is_smaller_for_small_images(largest: tuple[int, int] | None, side: int) -> None:
     sizes = ImageStats(1, largest[0], 1, largest[1]) if largest else None
     assert usual_side([Manifest((), {}, images=sizes)]) == side

@@ -1,4 +1,4 @@
-"""Splits: every record in one of them, alike in every class, the same again for the same seed."""
+"""Splits: every input is in one of them, every class is divided in the same shares, and the seed decides the draw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sources_conformance import contents, photos_of, stored
 import wds_tools as wt
 from wds_tools.cli import main
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.packing.splits import divide, parse_shares
+from wds_tools.packing.splits import draw_splits, parse_shares
 from wds_tools.sources.base import Input, Listing, Skip
 
 
@@ -26,42 +26,42 @@ def listing_of(labels: list[int | None]) -> Listing:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4) | st.none(), min_size=40, max_size=300), st.integers(0, 9))
-def test_every_record_is_in_one_split_and_shares_hold(labels: list[int | None], seed: int) -> None:
+def test_every_input_is_in_one_split_and_classes_are_divided_by_the_shares(labels: list[int | None], seed: int) -> None:
     listing = listing_of(labels)
-    parts = divide(listing, {"train": Fraction(8, 10), "val": Fraction(2, 10)}, seed)
+    parts = draw_splits(listing, {"train": Fraction(8, 10), "val": Fraction(2, 10)}, seed)
     together = [entry for part in parts.values() for entry in part.inputs]
     assert sorted(together, key=lambda entry: entry.path) == listing.inputs
     assert abs(len(parts["val"].inputs) - 0.2 * len(labels)) <= 2
     whole, val = Counter(labels), Counter(entry.label for entry in parts["val"].inputs)
     assert all(abs(val[label] - 0.2 * whole[label]) <= 2 for label in whole)
-    assert parts == divide(listing, {"train": Fraction(8, 10), "val": Fraction(2, 10)}, seed)
+    assert parts == draw_splits(listing, {"train": Fraction(8, 10), "val": Fraction(2, 10)}, seed)
 
 
-def test_another_seed_draws_others() -> None:
+def test_another_seed_draws_another_split() -> None:
     listing = listing_of([row % 3 for row in range(300)])
     shares = {"train": Fraction(1, 2), "val": Fraction(1, 2)}
-    one, two = (set(divide(listing, shares, seed)["val"].inputs) for seed in (0, 1))
+    one, two = (set(draw_splits(listing, shares, seed)["val"].inputs) for seed in (0, 1))
     assert 40 < len(one & two) < 110
 
 
-def test_skipped_records_are_told_once() -> None:
-    parts = divide(listing_of([0] * 10), {"a": Fraction(1, 2), "b": Fraction(1, 2)}, 0)
+def test_skipped_inputs_are_reported_once() -> None:
+    parts = draw_splits(listing_of([0] * 10), {"a": Fraction(1, 2), "b": Fraction(1, 2)}, 0)
     assert [len(part.skipped) for part in parts.values()] == [1, 0]
 
 
 @pytest.mark.parametrize("split", ["train=0.9,val=0.2", "train", "train=1,val=0", "train=x", "../x=1", "", {"a": 0.5}])
-def test_shares_that_cannot_be_are_refused(split: str) -> None:
+def test_invalid_shares_are_refused(split: str) -> None:
     with pytest.raises(OptionError, match="shares that add up to 1"):
         parse_shares(split)
 
 
-def test_shares_may_be_numbers_that_floats_do_not_hold() -> None:
+def test_shares_are_added_up_exactly() -> None:
     assert sum(parse_shares({"train": 0.7, "val": 0.2, "test": 0.1}).values()) == 1
 
 
 def test_a_split_that_would_be_empty_is_an_error() -> None:
     with pytest.raises(SourceError, match="split 'val' gets none of 2 records"):
-        divide(listing_of([0, 0]), {"train": Fraction(999, 1000), "val": Fraction(1, 1000)}, 0)
+        draw_splits(listing_of([0, 0]), {"train": Fraction(999, 1000), "val": Fraction(1, 1000)}, 0)
 
 
 def test_each_split_is_a_dataset_of_its_own(photos: Path, tmp_path: Path) -> None:
@@ -101,21 +101,19 @@ def test_folders_of_splits_share_their_class_numbers(tmp_path: Path) -> None:
     }
 
 
-def test_folders_of_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
+def test_folders_of_splits_are_not_read_as_classes(tmp_path: Path) -> None:
     src = split_tree(tmp_path / "src")
     with pytest.raises(SourceError, match=r"one folder per split \(train, val\).*--split folders"):
         wt.pack(src, tmp_path / "dst")
     assert wt.pack(src, tmp_path / "dst", kind="folder", workers=1).manifest.classes == ("train", "val")
 
 
-def test_no_folders_of_splits_is_an_error_that_says_what_to_do(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="holds no folders named train, val, test or alike: give shares"):
+def test_missing_folders_of_splits_are_an_error_with_a_remedy(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="has no folders with names such as train, val or test: give shares"):
         wt.pack_splits(photos, tmp_path / "dst", split="folders")
 
 
-def test_the_command_line_says_what_became_of_each(
-    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_reports_each_split(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--split", "train=0.9,val=0.1", "--workers", "1", "--images", "keep"]
     with pytest.raises(SystemExit) as end:
         main(["pack", str(photos), str(tmp_path / "dst"), *words])
@@ -126,7 +124,7 @@ def test_the_command_line_says_what_became_of_each(
     assert out.count("next:") == 1
 
 
-def test_the_command_line_takes_kind_and_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_accepts_kind_and_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photo = photos_of(1)[0]
     (tmp_path / "a.jpg").write_bytes(photo.data)
     (tmp_path / "t.dat").write_text("id,what,sort\n1,a.jpg,cat\n")

@@ -1,4 +1,4 @@
-"""What becomes of images: crop-ready without changing a pixel, resized, raw; and kept wherever anything is in doubt."""
+"""Images become crop-ready without changing a pixel, or resized, or raw; unusual ones are kept unchanged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shown(data: bytes, info: ImageInfo, box: tuple[int, int, int, int] | None = 
 
 
 def boxes(info: ImageInfo, position: int) -> list[tuple[int, int, int, int]]:
-    """Return what some views cut from a picture."""
+    """Return the crops that some views take from an image."""
     views: list[View] = [RandomResizedCrop(224), RandomResizedCrop(64, scale=(0.01, 0.1)), CenterCrop(30), Resize(99)]
     found = []
     for view in views:
@@ -71,7 +71,7 @@ def boxes(info: ImageInfo, position: int) -> list[tuple[int, int, int, int]]:
 
 
 def assert_crop_ready(data: bytes, position: int = 0) -> bytes:
-    """Transcode, and compare the whole picture and several crops of it with the original, to the bit."""
+    """Transcode an image; the image and several crops must have exactly the pixels of the original."""
     before = probe(data)
     made = transcode(data, CROP_READY)
     assert made.kind == "jpg"
@@ -90,22 +90,22 @@ def assert_crop_ready(data: bytes, position: int = 0) -> bytes:
     return made.data
 
 
-def test_every_photograph_becomes_crop_ready_without_changing_a_pixel() -> None:
+def test_every_photo_becomes_crop_ready_without_changing_a_pixel() -> None:
     before = after = 0
     for position, path in enumerate(SAMPLES):
         data = path.read_bytes()
         before += len(data)
         after += len(assert_crop_ready(data, position))
-    assert after < 1.03 * before  # the sample's are of 12 kB and optimised already; larger ones lose 0.7 %
+    assert after < 1.03 * before  # these have 12 kB and are optimised; larger files become 0.7 % smaller
 
 
 @pytest.mark.parametrize("sampling", ["1x1", "2x1", "2x2", "1x2", "4x1", "1x4", "4x2", "3x1"])
 @pytest.mark.parametrize("coding", [[], ["-progressive"], ["-optimize", "-restart", "3B"]])
-def test_odd_jpegs_become_crop_ready_without_changing_a_pixel(sampling: str, coding: list[str]) -> None:
+def test_unusual_jpegs_become_crop_ready_without_changing_a_pixel(sampling: str, coding: list[str]) -> None:
     assert_crop_ready(cjpeg("-quality", "90", "-sample", sampling, *coding))
 
 
-def test_arithmetic_coding_and_four_components_are_kept() -> None:
+def test_jpegs_with_arithmetic_coding_or_four_components_are_kept() -> None:
     for data in (cjpeg("-arithmetic"), encoded(noise(mode="CMYK"))):
         assert transcode(data, CROP_READY).data is data
 
@@ -126,13 +126,13 @@ def test_a_jpeg_in_one_scan_per_component_becomes_one_interleaved_scan(tmp_path:
     assert_crop_ready(data)
 
 
-def test_a_progressive_jpeg_that_leaves_coefficients_out_is_kept_because_decoders_smooth_it(tmp_path: Path) -> None:
+def test_an_incomplete_progressive_jpeg_is_kept_because_decoders_smooth_it(tmp_path: Path) -> None:
     (tmp_path / "scans").write_text("0,1,2: 0-0, 0, 0;\n0: 1-2, 0, 2;\n")
     data = run("jpegtran", "-scans", str(tmp_path / "scans"), data=encoded(noise()))
     assert transcode(data, CROP_READY).data is data
 
 
-def test_damage_leaves_the_file_as_it_is() -> None:
+def test_a_damaged_jpeg_is_kept_unchanged() -> None:
     data = bytearray(encoded(noise(300, 300)))
     start = data.index(b"\xff\xda") + 14
     del data[start + 500 : start + 900]
@@ -158,12 +158,12 @@ def test_the_same_image_gives_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
-def test_other_types_are_kept(kind: str) -> None:
+def test_images_of_other_types_are_kept_unchanged(kind: str) -> None:
     data = encoded(noise(), kind)
     assert transcode(data, CROP_READY).data is data
 
 
-def test_keep_keeps_the_very_bytes() -> None:
+def test_keep_returns_the_same_bytes() -> None:
     for kind in ("JPEG", "PNG", "WEBP"):
         data = encoded(noise(), kind)
         made = transcode(data, KEEP)
@@ -173,7 +173,7 @@ def test_keep_keeps_the_very_bytes() -> None:
 
 @pytest.fixture
 def transcoder_that_writes(monkeypatch: pytest.MonkeyPatch):
-    """Return a function that lets the compiled module write something else."""
+    """Return a function that replaces the output of the compiled module."""
 
     def write(answer: bytes | None) -> None:
         monkeypatch.setattr(native, "transcode_jpeg", lambda _data, _restart: answer)
@@ -181,20 +181,20 @@ def transcoder_that_writes(monkeypatch: pytest.MonkeyPatch):
     return write
 
 
-def test_an_image_is_kept_when_something_else_comes_of_it(transcoder_that_writes) -> None:
+def test_the_original_is_kept_if_the_transcoder_returns_nothing_usable(transcoder_that_writes) -> None:
     data = encoded(noise())
     for answer in (None, b"", b"text", encoded(noise(130, 75)), encoded(noise(mode="L")), data):
         transcoder_that_writes(answer)
         assert transcode(data, CROP_READY).data is data, answer
 
 
-def test_verify_pixels_keeps_the_original_where_a_pixel_differs(transcoder_that_writes) -> None:
+def test_verify_pixels_keeps_the_original_if_a_pixel_differs(transcoder_that_writes) -> None:
     image = noise()
     data = encoded(image)
     image.putpixel((70, 40), (255, 255, 255))
     other = encoded(image, restart_marker_blocks=3)
     transcoder_that_writes(other)
-    assert transcode(data, CROP_READY).data == other  # only pixels show it
+    assert transcode(data, CROP_READY).data == other  # only the pixels differ
     assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data is data
     transcoder_that_writes(encoded(noise(), restart_marker_blocks=3))
     assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data == encoded(
@@ -203,7 +203,7 @@ def test_verify_pixels_keeps_the_original_where_a_pixel_differs(transcoder_that_
 
 
 @pytest.mark.parametrize("data", [b"", b"text", encoded(noise())[:-2], encoded(noise()).replace(b"\x08", b"\x0c", 1)])
-def test_what_is_no_whole_image_is_refused_by_every_policy(data: bytes) -> None:
+def test_bytes_that_are_not_a_complete_image_are_refused_by_every_policy(data: bytes) -> None:
     if len(data) > 1000 and data[-2:] == b"\xff\xd9":
         data = encoded(noise())
         place = baseline_frame(data).height_at - 1  # type: ignore[union-attr]
@@ -232,7 +232,7 @@ def test_resize_makes_a_crop_ready_jpeg_of_that_size(kind: str, size: object, ex
     assert abs(difference).mean() < 4
 
 
-def test_quality_is_that_of_the_resized_jpeg() -> None:
+def test_a_lower_quality_gives_a_smaller_jpeg() -> None:
     sizes = [len(transcode(encoded(noise()), ImageOptions(resize=64, quality=q)).data) for q in (50, 80, 95)]
     assert sizes == sorted(set(sizes))
 
@@ -241,10 +241,10 @@ def test_a_jpeg_that_is_small_enough_is_not_encoded_again() -> None:
     data = encoded(noise())
     assert transcode(data, ImageOptions(resize=75)).data == transcode(data, CROP_READY).data
     assert transcode(data, ImageOptions(resize=75, compiled=False)).data is data
-    assert transcode(encoded(noise(), "PNG"), ImageOptions(resize=75)).kind == "jpg"  # one type for all
+    assert transcode(encoded(noise(), "PNG"), ImageOptions(resize=75)).kind == "jpg"  # all images have the same type
 
 
-def test_a_turned_image_is_resized_as_it_is_shown() -> None:
+def test_a_rotated_image_is_resized_after_rotation() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     data = encoded(noise(), exif=exif)
@@ -262,7 +262,7 @@ def test_raw_stores_the_pixels() -> None:
         assert (np.load(io.BytesIO(made.data)) == view_npy(made.data)).all()
 
 
-def test_raw_of_one_size_takes_the_bytes_that_are_planned() -> None:
+def test_raw_images_of_one_size_have_the_planned_length() -> None:
     policy = ImageOptions(images="raw", resize=(40, 60))
     data = transcode(encoded(noise()), policy).data
     assert len(data) == policy.fixed_bytes == 128 + 40 * 60 * 3
@@ -272,7 +272,7 @@ def test_raw_of_one_size_takes_the_bytes_that_are_planned() -> None:
 
 
 @pytest.mark.parametrize("grey", [False, True])
-def test_pixels_are_packed_without_loss_or_as_the_policy_says(grey: bool) -> None:
+def test_pixel_arrays_are_packed_as_png_or_by_the_policy(grey: bool) -> None:
     pixels = np.asarray(noise(mode="L" if grey else "RGB"))
     for policy in (KEEP, CROP_READY):
         made = transcode(pixels, policy)
@@ -288,7 +288,7 @@ def test_pixels_are_packed_without_loss_or_as_the_policy_says(grey: bool) -> Non
 
 
 @pytest.mark.parametrize("shape", [(16, 20), (16, 20, 1), (16, 20, 3), (16, 20, 4)])
-def test_pixels_of_any_layout_that_sources_give_are_packed_by_every_policy(shape):
+def test_pixel_arrays_of_every_accepted_shape_are_packed_by_every_policy(shape):
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     colours = np.repeat(pixels.reshape(16, 20, -1)[:, :, :1], 3, 2) if shape[2:] in ((), (1,)) else pixels[:, :, :3]
     stored = np.asarray(Image.open(io.BytesIO(transcode(pixels, KEEP).data)))
@@ -300,7 +300,7 @@ def test_pixels_of_any_layout_that_sources_give_are_packed_by_every_policy(shape
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 4, 2), (4, 4, 5), (0, 4), (4, 4, 3, 1)])
-def test_an_array_that_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
+def test_an_array_that_is_not_an_image_is_refused(shape: tuple[int, ...]) -> None:
     for policy in (KEEP, RAW):
         with pytest.raises(DecodeError, match=r"is an array of shape \(.*allowed are uint8"):
             transcode(np.zeros(shape, np.uint8), policy)
@@ -309,7 +309,7 @@ def test_an_array_that_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
 
 
 @given(st.integers(1, 65_535), st.sampled_from([8, 16, 24, 32]))
-def test_a_piece_divides_the_row_and_is_as_near_to_64_pixels_as_that_allows(width: int, mcu: int) -> None:
+def test_a_piece_divides_the_row_and_is_as_close_to_64_pixels_as_possible(width: int, mcu: int) -> None:
     row = -(-width // mcu)
     pieces = piece_mcus(width, mcu)
     assert row % pieces == 0
@@ -322,7 +322,7 @@ def test_a_piece_divides_the_row_and_is_as_near_to_64_pixels_as_that_allows(widt
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600))
-def test_the_shorter_side_is_made_as_the_view_makes_it_and_never_longer(width: int, height: int, side: int) -> None:
+def test_the_shorter_side_is_resized_as_by_the_view_and_never_enlarged(width: int, height: int, side: int) -> None:
     made = ImageOptions(resize=side).size_of(height, width)
     if min(width, height) <= side:
         assert made == (height, width)
@@ -331,7 +331,7 @@ def test_the_shorter_side_is_made_as_the_view_makes_it_and_never_longer(width: i
         assert made == tuple(regions.size[0].tolist())
 
 
-def test_missing_options_follow_from_those_that_are_given() -> None:
+def test_missing_options_are_chosen_from_the_given_ones() -> None:
     def chosen(images: str | None = None, resize: object = None, quality: int | None = None) -> str:
         return str(ImageOptions(images=images, resize=resize, quality=quality))  # type: ignore[arg-type]
 
@@ -343,7 +343,7 @@ def test_missing_options_follow_from_those_that_are_given() -> None:
     assert chosen(None, 256, 80) == "resize 256 quality 80"
 
 
-def test_options_that_write_other_bytes_have_other_names() -> None:
+def test_options_that_change_the_bytes_change_the_text() -> None:
     sizes = (64, (64, 64), (64, 32))
     raw = [ImageOptions(images="raw", resize=size) for size in (None, *sizes)]
     resized = [
@@ -354,12 +354,12 @@ def test_options_that_write_other_bytes_have_other_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"images": "best"}, "images='best'; allowed are 'keep', 'crop-ready', 'resize', 'raw'"),
         ({"images": "resize"}, r"images='resize' needs a size: give --resize 256 \(resize=256\)"),
-        ({"images": "keep", "resize": 3}, "resize=3 with images='keep'; a size goes with 'resize' and 'raw' only"),
-        ({"images": "raw", "quality": 90}, "quality=90 with images='raw'; a quality of 1 to 100 goes"),
+        ({"images": "keep", "resize": 3}, "resize=3 with images='keep'; a size requires 'resize' or 'raw'"),
+        ({"images": "raw", "quality": 90}, "quality=90 with images='raw'; allowed are 1 to 100, only with 'resize'"),
         ({"resize": 64, "quality": 101}, "quality=101 with images='resize'"),
         ({"quality": 80, "images": "keep"}, "quality=80"),
         ({"images": "keep", "verify_pixels": True}, "verify_pixels with images='keep'"),
@@ -370,8 +370,8 @@ def test_options_that_write_other_bytes_have_other_names() -> None:
         ({"resize": "²"}, "resize='²'"), ({"resize": 2.5}, "resize=2.5"),
     ],
 )  # fmt: skip
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_invalid_and_contradictory_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         ImageOptions(**options)  # type: ignore[arg-type]
 
 
@@ -381,14 +381,14 @@ def test_a_size_is_read_as_width_by_height() -> None:
     assert parse_size(7) == parse_size("7") == 7
 
 
-def test_without_the_compiled_module_images_are_kept_and_the_notice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_compiled_module_images_are_kept_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_native", None)
     kept = ImageOptions(verify_pixels=True)
     assert str(kept) == "keep"
-    assert "so JPEGs are kept as they are" in kept.notice
+    assert "so JPEGs are kept unchanged" in kept.notice
     resized = ImageOptions(resize=64)
     assert str(resized) == "resize 64 quality 90 not compiled"
-    assert "so JPEGs that need no resizing are kept as they are" in resized.notice
+    assert "so JPEGs that need no resizing are kept unchanged" in resized.notice
     assert transcode(encoded(noise()), resized).info.restart > 0  # Pillow writes the markers
     for images in ("keep", "raw"):
         assert not ImageOptions(images=images).notice
@@ -401,7 +401,7 @@ def test_without_the_compiled_module_images_are_kept_and_the_notice_says_so(monk
 
 @pytest.fixture(scope="module")
 def crop_ready(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the sample photographs packed as `packed` is, but crop-ready."""
+    """Return the sample photos packed like `packed`, but crop-ready."""
     folder = tmp_path_factory.mktemp("crop") / "ready"
     wt.pack(photos, folder, shard_bytes="1MB", workers=1, images="crop-ready")
     return folder
@@ -417,7 +417,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("view", [wt.RandomResizedCrop(64, flip=True), wt.CenterCrop(64, resize=80), wt.Resize(50)])
-def test_the_loader_gives_the_same_pixels_of_crop_ready_shards(packed: Path, crop_ready: Path, view: View) -> None:
+def test_the_loader_returns_the_same_pixels_from_crop_ready_shards(packed: Path, crop_ready: Path, view: View) -> None:
     batches = []
     for dataset in (packed, crop_ready):
         with wt.make_loader(dataset, batch_size=64, view=view, shuffle=False, num_workers=0) as loader:
@@ -428,7 +428,7 @@ def test_the_loader_gives_the_same_pixels_of_crop_ready_shards(packed: Path, cro
         assert torch.equal(one[1], other[1])
 
 
-def test_the_index_says_what_is_crop_ready_and_indexing_again_finds_it_out(crop_ready: Path, tmp_path: Path) -> None:
+def test_the_index_marks_crop_ready_images_and_so_does_indexing_again(crop_ready: Path, tmp_path: Path) -> None:
     stats = wt.describe(crop_ready)
     assert stats.crop_ready == stats.fields["jpg"].samples > 300
     for path in crop_ready.glob("*.tar"):
@@ -448,7 +448,7 @@ def test_workers_and_threads_change_no_byte_of_crop_ready_shards(
     assert files_of(tmp_path / "dst") == files_of(crop_ready)
 
 
-def test_another_policy_is_another_dataset(photos: Path, tmp_path: Path) -> None:
+def test_packing_with_another_policy_into_a_dataset_is_refused(photos: Path, tmp_path: Path) -> None:
     src, dst = photos / "cat", tmp_path / "dst"
     wt.pack(src, dst, images="raw", resize=32, workers=1)
     assert wt.pack(src, dst, images="raw", resize=32, workers=1).kept == 1
@@ -464,7 +464,7 @@ def test_raw_shards_are_read_by_the_loader_and_by_webdataset(photos: Path, tmp_p
     wt.pack(photos, tmp_path / "dst", images="raw", resize="48x32", shard_bytes="500kB", workers=1)
     manifest = manifest_of(tmp_path / "dst")
     assert all(shard.bytes <= 500_000 for shard in manifest.shards)
-    assert all(shard.bytes > 490_000 for shard in manifest.shards[:-1])  # sizes are known beforehand
+    assert all(shard.bytes > 490_000 for shard in manifest.shards[:-1])  # the sizes are known before packing
     urls = [str(tmp_path / "dst" / shard.name) for shard in manifest.shards]
     theirs = [sample["npy"] for sample in webdataset.WebDataset(urls, shardshuffle=False).decode()]
     with wt.make_loader(
@@ -478,7 +478,7 @@ def test_raw_shards_are_read_by_the_loader_and_by_webdataset(photos: Path, tmp_p
     assert (images.numpy() == np.stack(theirs[:50]).transpose(0, 3, 1, 2)[:, :, 6:26, 9:39]).all()
 
 
-def test_resized_shards_are_about_as_long_as_asked(photos: Path, tmp_path: Path) -> None:
+def test_the_length_of_resized_shards_is_close_to_shard_bytes(photos: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     wt.pack(photos, dst, resize=64, quality=80, shard_bytes="200kB", workers=1)
     sizes = [shard.bytes for shard in manifest_of(dst).shards]
@@ -490,7 +490,7 @@ def test_resized_shards_are_about_as_long_as_asked(photos: Path, tmp_path: Path)
     assert files_of(again) == files_of(dst)
 
 
-def test_an_npy_field_that_is_no_image_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_npy_field_that_is_not_an_image_has_no_image_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         writer.write({"__key__": "vector", "npy": np.arange(4.0), "cls": 1})
         writer.write({"__key__": "picture", "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})

@@ -1,4 +1,4 @@
-"""Add to a dataset, or write it anew in other shards."""
+"""`append` adds samples to a dataset; `reshard` writes a dataset again, in other shards."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from wds_tools.packing.destination import APPENDED, FolderDestination, read_mani
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
-from wds_tools.packing.remote_destination import place_of
-from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped
+from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
 
@@ -37,37 +37,42 @@ def append(
     quality: int | None = None,
     progress: bool | None = None,
 ) -> PackReport:
-    """Pack more images behind those of a dataset, as shards of their own.
+    """Add samples to a dataset, in new shards after its own.
 
-    The dataset is whole at any time: it has the new shards when its manifest is replaced, at the end. An interrupted
-    run is continued by the same call, and a call that has been carried out does nothing again. A loader's state from
-    before is still good: the new samples come with its next epoch.
+    The dataset can be read at any time: the new shards become part of it at the end, when the manifest is replaced.
+    To continue an interrupted run, repeat the same call. Repeating a finished call changes nothing. A saved state of
+    a loader stays valid: the new samples are included from its next epoch on.
 
     Args:
-        src: What to add, as for `pack`. Classes are known by name; new ones get the next numbers.
-        dst: A dataset that `pack` made.
-        kind: As for `pack`.
-        columns: As for `pack`.
-        shard_bytes: As for `pack`; by default that of the dataset.
-        seed: Of the order of the new samples.
-        workers: As for `pack`.
-        strict: As for `pack`.
-        images: As for `pack`; it must be what the dataset was packed with.
-        resize: As for `pack`.
-        quality: As for `pack`.
-        progress: As for `pack`.
+        src: The source of the new samples, as for `pack`. Classes are matched by name; new classes get the next
+            numbers.
+        dst: Local folder of a dataset that `pack` wrote.
+        kind: Format of ``src``, as for `pack`; detected by default.
+        columns: Names of columns or arrays, as for `pack`.
+        shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; that of the dataset by default.
+        seed: Seed of the one-time shuffle of the new samples.
+        workers: Number of worker processes, as for `pack`.
+        strict: Raise an error if any file cannot be packed, as for `pack`.
+        images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
+            with.
+        resize: New size of the images, as for `pack`.
+        quality: JPEG quality of resized images, as for `pack`.
+        progress: Whether to show a progress bar, as for `pack`.
 
     Returns:
-        The dataset now; ``packed`` counts the new samples.
+        A report on the whole dataset; ``packed`` counts only the new samples.
 
     Raises:
-        OptionError: An argument that cannot be, or does not go with the dataset.
-        SourceError: Nothing to pack, or labels without names where the dataset has names.
-        DestinationError: ``dst`` is no dataset of `pack`, or is in use.
+        OptionError: An invalid argument; options or labels that do not match the dataset, such as classes without
+            names where the dataset has names; or ``dst`` is a URL.
+        SourceError: ``src`` holds nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
+            packed.
+        DestinationError: ``dst`` is not a dataset that `pack` wrote, is in use, or its disk is full.
+        WorkerError: A worker process died.
     """
     started = time.monotonic()
-    dst = _local(dst)
-    onto, parts = _dataset(dst)
+    dst = _local_folder(dst)
+    onto, parts = _read_dataset(dst)
     options = PackOptions(
         kind=kind,
         columns=columns,
@@ -80,53 +85,58 @@ def append(
     )
     if str(options.images) != parts[-1]["images"]:
         raise OptionError(
-            f"{dst} was packed with images={parts[-1]['images']!r}, this would add {str(options.images)!r}: "
+            f"{dst} was packed with images={parts[-1]['images']!r}, but this call would add {str(options.images)!r}: "
             "append with the same --images and --resize, or reshard the dataset first"
         )
-    source, listing = _listing(src, dst, options, onto)
-    refuse_skipped([(source, listing)], options)
+    source, listing = _list_new_inputs(src, dst, options, onto)
+    check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
-    if plan.source in parts:  # it was appended already
+    if plan.source in parts:  # an earlier call has appended it
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
-    plan = _behind(plan, onto, parts)
-    with FolderDestination(dst) as destination, Bar(len(plan.inputs), progress) as bar:
+    plan = _continue_numbering(plan, onto, parts)
+    with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped, onto=onto)
     packed = manifest.samples - onto.samples
     return PackReport(manifest, dst, packed, skipped, len(job.kept), time.monotonic() - started)
 
 
-def _local(dst: str | Path) -> Path:
-    place = place_of(dst)
-    if isinstance(place, str):
-        raise OptionError(f"{place} is a URL, and only local datasets can be added to: append to a copy, and copy that")
-    return place
+def _local_folder(dst: str | Path) -> Path:
+    location = parse_destination(dst)
+    if isinstance(location, str):
+        raise OptionError(
+            f"{location} is a URL, and samples can be appended only to local datasets: append to a local copy, "
+            "then upload it"
+        )
+    return location
 
 
-def _dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
-    """Return a dataset's manifest, and the sources that it was packed from."""
+def _read_dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
+    """Return a dataset's manifest, and the description of each source that it was packed from."""
     onto = read_manifest(dst)
     if onto is None:
-        raise DestinationError(f"{dst} has no {MANIFEST_NAME}: append to a finished dataset, or make one with pack")
+        raise DestinationError(
+            f"{dst} is not a packed dataset (no {MANIFEST_NAME}): append to a finished dataset, or create one with pack"
+        )
     source = onto.source or {}
     parts = source["parts"] if source.get("kind") == APPENDED else [source]
     if any("files" not in part for part in parts):
         raise DestinationError(
-            f"{dst} was not made by pack: write more shards beside its own and index all of them, "
+            f"{dst} was not written by pack: add shards to the folder and index all of them, "
             "or reshard it first, then append"
         )
     return onto, parts
 
 
-def _listing(src: Any, dst: Path, options: PackOptions, onto: Manifest) -> tuple[Source, Listing]:
-    """List what is to be added; classes keep their numbers, and new ones come behind."""
+def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) -> tuple[Source, Listing]:
+    """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
     new = [name for name in listing.classes if name not in onto.classes]
     if bool(listing.classes) != bool(onto.classes):
         raise OptionError(
             f"{dst} has {'names' if onto.classes else 'no names'} for its classes, and {src} has "
-            f"{'names' if listing.classes else 'none'}: add what is labelled in the same way"
+            f"{'names' if listing.classes else 'none'}: append samples that are labelled in the same way"
         )
     if listing.classes == onto.classes:
         return source, listing
@@ -135,8 +145,8 @@ def _listing(src: Any, dst: Path, options: PackOptions, onto: Manifest) -> tuple
     return source, list_inputs(source, options.progress)
 
 
-def _behind(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:
-    """Number shards and samples on from those of the dataset."""
+def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:
+    """Number shards and samples so that they continue those of the dataset."""
     numbers = [int(entry.name.removeprefix("shard-").removesuffix(".tar")) for entry in onto.shards]
     return replace(plan, first_shard=max(numbers) + 1, first_position=sum(part["files"] for part in parts))
 
@@ -155,28 +165,32 @@ def reshard(
     quality: int | None = None,
     progress: bool | None = None,
 ) -> PackReport:
-    """Write a dataset anew: in shards of another size, in another order, with other images.
+    """Write a dataset again: in shards of another size, in another order, or with changed images.
+
+    The original stays as it is. To continue an interrupted run, repeat the same call.
 
     Args:
-        dataset: Local folder of a dataset, or tar shards of others.
-        dst: Where to.
-        shard_bytes: Largest shard.
-        shuffle: Put the samples in random order; else they keep theirs.
-        seed: Of that order.
-        workers: As for `pack`.
-        fresh: As for `pack`.
-        images: As for `pack`; None chooses as `pack` does.
-        resize: As for `pack`.
-        quality: As for `pack`.
-        progress: As for `pack`.
+        dataset: Local folder of a dataset, or tar shards that another tool wrote.
+        dst: Folder or URL of the new dataset, as for `pack`.
+        shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
+        shuffle: Store the samples in random order. By default they keep their order.
+        seed: Seed of this shuffle.
+        workers: Number of worker processes, as for `pack`.
+        fresh: Remove what an earlier pack left in ``dst``, and start over.
+        images: As for `pack`, but by default ``keep``: images are copied unchanged. None chooses as `pack` does.
+        resize: New size of the images, as for `pack`.
+        quality: JPEG quality of resized images, as for `pack`.
+        progress: Whether to show a progress bar, as for `pack`.
 
     Returns:
-        As `pack`.
+        The report of `pack`.
 
     Raises:
-        OptionError: An argument that cannot be.
-        SourceError: No shards there, or damaged ones.
-        DestinationError: ``dst`` holds something else, is in use, or is full.
+        OptionError: An invalid argument.
+        SourceError: ``dataset`` has no shards, or damaged ones.
+        DestinationError: ``dst`` holds something else, is in use, or its disk is full.
+        StoreError: The storage at a URL does not respond, or the package for it is not installed.
+        WorkerError: A worker process died.
     """
     return pack(
         dataset,

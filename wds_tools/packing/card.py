@@ -1,8 +1,8 @@
-"""The dataset card: a ``README.md`` that tells people what a folder is, and Hugging Face what of it is data.
+"""The dataset card: a ``README.md`` that explains the folder to people, and names its data files for Hugging Face.
 
-Without it ``datasets.load_dataset`` takes the Parquet indexes for the data. The front matter is YAML as the card of a
-dataset on the Hugging Face Hub has it (https://huggingface.co/docs/hub/datasets-manual-configuration). A card ends with
-a checksum: one that was edited, or that others wrote, is never replaced.
+Without a card, ``datasets.load_dataset`` would load the Parquet indexes as the data. The front matter is YAML, as in
+the card of a dataset on the Hugging Face Hub (https://huggingface.co/docs/hub/datasets-manual-configuration). A card
+ends with its checksum. A README.md that a user wrote or edited has no valid checksum, and is never replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES = {
     **dict.fromkeys(("txt", "text", "transcript"), "string"),
     **dict.fromkeys(("json", "jsn"), "json"),
 }
-"""Last extension of a field to the type that Hugging Face reads it as."""
+"""The Hugging Face type of a field, by its last extension."""
 
 _SEAL = "<!-- wds-tools replaces this file when the dataset changes, unless you edit it: "
 _SEALED = re.compile(rf"(.*{re.escape(_SEAL)})([0-9a-f]{{32}}) -->\n".encode(), re.DOTALL)
@@ -43,7 +43,7 @@ _LOAD = _code("import datasets  # 4.8 or newer", "", 'splits = datasets.load_dat
 
 
 def card(manifest: Manifest) -> bytes:
-    """Return the card of a dataset: the same bytes for the same manifest."""
+    """Return the card of a dataset. The same manifest gives the same bytes."""
     pattern = _pattern(manifest)
     front = ["configs:", "- config_name: default", f"  data_files: {_yaml(pattern)}", *_features([manifest])]
     counts = [
@@ -81,7 +81,7 @@ def card(manifest: Manifest) -> bytes:
 
 
 def split_card(manifests: Mapping[str, Manifest]) -> bytes:
-    """Return the card of a folder of splits, each a dataset of its own in a folder of its name."""
+    """Return the card of a folder that has a dataset for each split, in a folder of its name."""
     front = ["configs:", "- config_name: default", "  data_files:"]
     for name, manifest in manifests.items():
         front += [f"  - split: {name.replace('-', '_')}", f"    path: {_yaml(f'{name}/{_pattern(manifest)}')}"]
@@ -100,24 +100,26 @@ def split_card(manifests: Mapping[str, Manifest]) -> bytes:
 
 
 def is_card(data: bytes) -> bool:
-    """Tell whether a file is a card that we wrote and nobody has edited."""
+    """Return whether a file is a card of wds_tools that was not edited."""
     match = _SEALED.fullmatch(data)
     return match is not None and xxhash.xxh3_128_hexdigest(match[1]).encode() == match[2]
 
 
 def may_replace(old: bytes | None, *, where: str) -> bool:
-    """Tell whether a card may be written: there is none, or an unedited one of ours. Else a warning says what to do.
+    """Return whether a card may be written: there is no README.md yet, or it is an unedited card.
+
+    Otherwise, if the README.md does not name the data files, a warning shows the lines that it needs.
 
     Args:
-        old: What is there; None if nothing is.
-        where: The folder.
+        old: The README.md, or None if there is none.
+        where: Folder or URL, for the warning.
     """
     if old is None or is_card(old):
         return True
     if b"data_files" not in old:
         _log.warning(
-            "%s/%s is yours and was left as it is. Without a card, datasets.load_dataset() takes the indexes for the "
-            "data: begin it with the lines %s",
+            "%s/%s was written or edited by a user, and is kept. Without a card, datasets.load_dataset() loads the "
+            "indexes as the data: begin the file with the lines %s",
             where,
             CARD_NAME,
             ["---", "configs:", "- config_name: default", "  data_files: '*.tar'", "---"],
@@ -126,10 +128,10 @@ def may_replace(old: bytes | None, *, where: str) -> bool:
 
 
 def commit_card(folder: Path, data: bytes) -> None:
-    """Write a card into a local folder, unless its README.md is the user's own.
+    """Write a card into a local folder, unless a user wrote or edited the README.md there.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The card cannot be written.
     """
     path = folder / CARD_NAME
     try:
@@ -141,7 +143,7 @@ def commit_card(folder: Path, data: bytes) -> None:
 
 
 def remove_card(folder: Path) -> None:
-    """Remove the card of a dataset that is removed; a README.md of the user's own stays."""
+    """Remove the card of a dataset. A README.md that a user wrote or edited stays."""
     path = folder / CARD_NAME
     if path.is_file() and is_card(path.read_bytes()):
         path.unlink()
@@ -153,23 +155,24 @@ def _sealed(front: Iterable[str], lines: Iterable[str]) -> bytes:
 
 
 def _features(manifests: Iterable[Manifest]) -> list[str]:
-    """Return the types of all fields; nothing if one is not known, and then they are guessed from the first samples.
+    """Return the lines with the types of all fields, or none if the type of a field is not known.
 
-    With types, an image field that the first samples lack is not lost, and class numbers have names.
+    With types, Hugging Face shows class names, and finds image fields that the first samples lack. Without them, it
+    infers the types from the first samples.
     """
     manifests = list(manifests)
     lines = ["dataset_info:", "  features:"]
     for name in dict.fromkeys(name for manifest in manifests for name in manifest.fields):
-        its_type = _type(name, manifests)
-        if its_type is None:
+        type_lines = _type_lines(name, manifests)
+        if type_lines is None:
             return []
-        lines += [f"  - name: {_yaml(name)}", *(f"    {line}" for line in its_type)]
-    for name in ("__key__", "__url__"):  # which webdataset adds
+        lines += [f"  - name: {_yaml(name)}", *(f"    {line}" for line in type_lines)]
+    for name in ("__key__", "__url__"):  # datasets adds these to WebDataset samples
         lines += [f"  - name: {name}", "    dtype: string"]
     return lines
 
 
-def _type(name: str, manifests: list[Manifest]) -> list[str] | None:
+def _type_lines(name: str, manifests: list[Manifest]) -> list[str] | None:
     classes = manifests[0].classes
     if name == "cls" and classes and len(set(classes)) == len(classes):
         names = (f"      '{number}': {_yaml(word)}" for number, word in enumerate(classes))
@@ -189,15 +192,15 @@ def _pattern(manifest: Manifest) -> str:
 
 
 def _yaml(text: str) -> str:
-    """Return a text as YAML writes it in double quotes; what UTF-8 or YAML cannot hold is escaped."""
+    """Return a text as a double-quoted YAML string. Characters that UTF-8 or YAML cannot hold are escaped."""
     letters = {'"': '\\"', "\\": "\\\\"}
-    return f'"{"".join(letters.get(letter) or _letter(letter) for letter in text)}"'
+    return f'"{"".join(letters.get(letter) or _escape(letter) for letter in text)}"'
 
 
-def _letter(letter: str) -> str:
+def _escape(letter: str) -> str:
     code = ord(letter)
     if letter.isprintable():
         return letter
     if 0xD800 <= code < 0xE000:
-        return f"\\\\udc{code & 0xFF:02x}"  # a byte that is not UTF-8: YAML has no escape for half a pair
+        return f"\\\\udc{code & 0xFF:02x}"  # a byte that is not UTF-8: YAML has no escape for a lone surrogate
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,4 +1,4 @@
-"""The options of packing: parsed, checked, and handed on as one object."""
+"""The options of packing: checked, and passed on as one object."""
 
 from __future__ import annotations
 
@@ -46,26 +46,28 @@ class PackOptions:
             raise OptionError(f"seed={self.seed} is out of range; allowed are 0 to 2**63 - 1")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
-            raise OptionError(f"class names {twice} are given twice; each class needs a name of its own")
+            raise OptionError(f"class names {twice} are given twice; each class needs a unique name")
         index, count = self.task or (0, 1)
         if not 0 <= index < count:
-            raise OptionError(f"task {index} of {count}: allowed are indexes from 0 to count - 1")
+            raise OptionError(f"invalid task {index} of {count}; allowed are indexes from 0 to count - 1")
         if self.task and (self.fresh or self.finish):
-            raise OptionError("a task of several neither starts over nor finishes: do that once, without a task")
+            raise OptionError(
+                "task cannot be combined with fresh or finish: start over, or finish, in one call without task"
+            )
         if self.engine not in get_args(Engine):
             raise OptionError(f"engine={self.engine!r}; allowed are {', '.join(map(repr, get_args(Engine)))}")
 
     def packs(self, number: int) -> bool:
-        """Return whether this task packs a shard."""
+        """Return whether this task packs the shard ``number``."""
         index, count = self.task or (0, 1)
         return not self.finish and number % count == index
 
 
 def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return class names as given, or from a file with one per line.
+    """Return class names as given, or read them from a file with one name per line.
 
     Raises:
-        OptionError: There is no name, or the file cannot be read.
+        OptionError: There are no names, or the file cannot be read.
     """
     if classes is None:
         return None
@@ -78,5 +80,5 @@ def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] |
             ) from error
         classes = [line for line in lines if line]
     if not classes:
-        raise OptionError("classes names no class; give at least one, or leave it out to take the class folders")
+        raise OptionError("classes is empty; give at least one name, or omit it to use the names of the class folders")
     return tuple(classes)

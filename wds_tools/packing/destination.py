@@ -1,4 +1,4 @@
-"""Where a dataset is packed to: a local folder here, a URL in `remote_destination`. The manifest is written last."""
+"""Destinations of a dataset: a local folder here, a URL in `remote_destination`. The manifest is written last."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import card, commit_card, remove_card
 from wds_tools.packing.plan import differences
-from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_is_there, is_ours
+from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, sync_folder
 
-APPENDED = "appended"  # kind of the source of a dataset that was packed in several goes
+APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 
 
 def manifest_of(
     reports: Sequence[ShardReport], *, classes: tuple[str, ...], shuffled: bool, source: dict[str, Any]
 ) -> Manifest:
-    """Return the manifest of shards that were finished."""
+    """Return the manifest of finished shards."""
     fields: Counter[str] = Counter()
     for report in reports:
         fields.update(report.fields)
@@ -40,12 +40,12 @@ def manifest_of(
 
 
 class Destination(Protocol):
-    """Where a dataset is packed to; locked by one packer, or by tasks that share it, within a ``with`` block.
+    """Where a dataset is written. A ``with`` block locks it for one packer, or for the tasks that share it.
 
     Attributes:
         name: The folder or URL, for messages.
-        folder: Where workers write shards, their indexes and their reports.
-        is_bounded: Only as many shards may be in ``folder`` as workers pack at a time.
+        folder: Local folder in which workers write shards, indexes and reports.
+        is_bounded: Whether ``folder`` can hold only as many shards as workers pack at the same time.
     """
 
     name: str
@@ -64,32 +64,32 @@ class Destination(Protocol):
     def skipped(self) -> tuple[Skip, ...]:
         """Return the list of skipped files of a finished dataset."""
 
-    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
-        """Return the shards that are missing or have another length, or whose indexes are or have."""
+    def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+        """Return the shards that are missing or have another length; the same holds for their indexes."""
 
-    def tidy(self) -> None:
+    def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
 
-    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
-        """Begin to pack ``source``, or continue. See `claim_destination`."""
+    def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
+        """Start or resume packing ``source``. See `start_or_resume`."""
 
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that an earlier run has finished, by number."""
 
-    def accept(self, report: ShardReport) -> None:
-        """Take a shard that is finished in ``folder``."""
+    def add_shard(self, report: ShardReport) -> None:
+        """Add a shard that is finished in ``folder``."""
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
-        """Complete the dataset: list of skipped files, card, manifest; then the work area is removed."""
+        """Complete the dataset: write list of skipped files, card and manifest; remove the work area."""
 
-    def undo(self, made: Iterable[ShardReport]) -> None:
-        """Restore what this run found: remove the shards that it ``made``."""
+    def roll_back(self, packed: Iterable[ShardReport]) -> None:
+        """Remove the shards that this run has ``packed``."""
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Return what is being packed; None if nothing is."""
+        """Return the source that is being packed, or None."""
 
     def write_plan(self, data: bytes) -> None:
-        """Record what is being packed."""
+        """Record the source that is being packed."""
 
     def names(self) -> Iterable[str]:
         """Return the names of the files at the destination."""
@@ -98,39 +98,41 @@ class Destination(Protocol):
         """Remove an earlier dataset, its manifest first."""
 
 
-def claim_destination(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
-    """Begin to pack ``source`` into a destination, or continue.
+def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
+    """Start packing ``source`` into a destination, or resume an interrupted run.
 
     Args:
         destination: A folder or URL.
-        source: Of the plan.
-        fresh: Remove what an earlier pack left, whatever it was.
+        source: ``Plan.source``: the input and the options that change the bytes.
+        fresh: Remove whatever an earlier pack left.
         onto: The dataset at the destination, if ``source`` is appended to it.
 
     Returns:
-        Whether this run wrote the plan.
+        Whether this run wrote the plan, so that no earlier run is resumed.
 
     Raises:
         DestinationError: The destination holds something else.
     """
     old = destination.manifest()
     if fresh:
-        _refuse_foreign(destination.name, old)
+        _refuse_other_dataset(destination.name, old)
         destination.remove_earlier()
     elif onto is None:
         _refuse_dataset(destination.name, old, source)
     elif old is None or old.fingerprint != onto.fingerprint:
-        raise DestinationError(f"{destination.name} was changed by another packer: run the same command again")
-    goal = source if onto is None else {"onto": onto.fingerprint, **source}
+        raise DestinationError(
+            f"{destination.name} was changed by another packer meanwhile: run the same command again"
+        )
+    expected = source if onto is None else {"onto": onto.fingerprint, **source}
     is_new = destination.read_plan() is None
     if is_new:
-        _refuse_strangers(destination, onto)
-        destination.write_plan(json.dumps(goal).encode())
+        _refuse_unknown_files(destination, onto)
+        destination.write_plan(json.dumps(expected).encode())
     plan = destination.read_plan()
-    if plan != goal:
+    if plan != expected:
         raise DestinationError(
             f"{destination.name} holds an unfinished pack of something else ({differences(plan or {}, source)}): "
-            "finish that one, choose another folder, or pack with --fresh (fresh=True) to start over"
+            "finish that pack, choose another folder, or pack with --fresh (fresh=True) to start over"
         )
     return is_new
 
@@ -139,8 +141,8 @@ class FolderDestination:
     """A local folder as a `Destination`.
 
     Args:
-        folder: Of the dataset; created if it does not exist.
-        task: (index, count) of a task of several.
+        folder: Folder of the dataset; created if missing.
+        task: (index, count) if this is one of several tasks.
     """
 
     is_bounded = False
@@ -149,17 +151,17 @@ class FolderDestination:
         self.folder = folder
         self.name = str(folder)
         self.task = task
-        self._held = WorkFolder(folder, self.name, task=task)
+        self._work_folder = WorkFolder(folder, self.name, task=task)
         self._plan_is_new = False
 
     def __enter__(self) -> FolderDestination:
-        self._held.__enter__()
+        self._work_folder.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._held.__exit__(kind, error, trace)
+        self._work_folder.__exit__(kind, error, trace)
 
     def manifest(self) -> Manifest | None:
         """Return the manifest in the folder."""
@@ -169,28 +171,28 @@ class FolderDestination:
         """Return the list of skipped files of a finished dataset."""
         return read_skipped(self.folder)
 
-    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+    def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
         """Return the shards that are missing or have another length."""
-        return [entry for entry in entries if not entry_is_there(self.folder, entry)]
+        return [entry for entry in entries if not entry_exists(self.folder, entry)]
 
-    def tidy(self) -> None:
+    def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
-        if self._held.work.exists():
-            with self._held:
-                self._held.remove_work()
+        if self._work_folder.work.exists():
+            with self._work_folder:
+                self._work_folder.remove_work()
 
-    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
-        """Begin to pack ``source``, or continue. See `claim_destination`."""
-        self._plan_is_new = claim_destination(self, source, fresh=fresh, onto=onto)
+    def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
+        """Start or resume packing ``source``. See `start_or_resume`."""
+        self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
         if self.task is None:
-            self._held.remove_temporary()
+            self._work_folder.remove_temporary_files()
 
     def finished_shards(self) -> dict[int, ShardReport]:
-        """Return the reports of shards that an earlier run has finished and that are still in the folder."""
-        return self._held.finished_shards()
+        """Return the reports of shards that an earlier run has finished and that still exist, by number."""
+        return self._work_folder.finished_shards()
 
-    def accept(self, report: ShardReport) -> None:
-        """Do nothing: the shard is in the folder."""
+    def add_shard(self, report: ShardReport) -> None:
+        """Do nothing: the shard is already in the folder."""
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset."""
@@ -201,44 +203,44 @@ class FolderDestination:
             (self.folder / SKIPPED_NAME).unlink(missing_ok=True)
         commit_card(self.folder, card(manifest))
         commit_bytes(self.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
-        self._held.remove_work()
+        self._work_folder.remove_work()
 
-    def undo(self, made: Iterable[ShardReport]) -> None:
-        """Remove the shards that this run ``made``."""
-        self._held.remove_shards(made)
+    def roll_back(self, packed: Iterable[ShardReport]) -> None:
+        """Remove the shards that this run has ``packed``."""
+        self._work_folder.remove_shards(packed)
         if self._plan_is_new and self.task is None:
-            self._held.remove_work()
+            self._work_folder.remove_work()
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Return what is being packed."""
-        return self._held.read_plan()
+        """Return the source that is being packed, or None."""
+        return self._work_folder.read_plan()
 
     def write_plan(self, data: bytes) -> None:
-        """Record what is being packed."""
-        self._held.write_plan(data)
+        """Record the source that is being packed."""
+        self._work_folder.write_plan(data)
 
     def names(self) -> Iterable[str]:
         """Return the names of the files in the folder."""
         return [path.name for path in self.folder.iterdir()]
 
     def remove_earlier(self) -> None:
-        """Remove an earlier dataset. The manifest goes first, so that half of it never looks complete."""
+        """Remove an earlier dataset, its manifest first, so that a partly removed dataset never looks complete."""
         (self.folder / MANIFEST_NAME).unlink(missing_ok=True)
         sync_folder(self.folder)
         remove_card(self.folder)
         for path in list(self.folder.iterdir()):
-            if is_ours(path.name):
+            if is_pack_file(path.name):
                 path.unlink()
-        for path in list(self._held.work.iterdir()):
+        for path in list(self._work_folder.work.iterdir()):
             if path.name != "lock":
                 path.unlink()
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return a folder's manifest, or None if there is none.
+    """Return the manifest of a folder, or None if there is none.
 
     Raises:
-        DestinationError: There is a file of that name which is no manifest of ours, or a damaged one.
+        DestinationError: The file cannot be read, is not a manifest, or is damaged.
     """
     try:
         data = (folder / MANIFEST_NAME).read_bytes()
@@ -250,16 +252,20 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def parse_manifest(data: bytes, *, where: str) -> Manifest:
-    """Return the manifest that was found at a place.
+    """Parse a manifest.
+
+    Args:
+        data: Its bytes.
+        where: Folder or URL of the manifest, for messages.
 
     Raises:
-        DestinationError: No manifest of ours, or a damaged one.
+        DestinationError: The data are not a manifest, or are damaged.
     """
     try:
         return manifests.from_json(data)
     except ManifestError as error:
         raise DestinationError(
-            f"{where} holds a {MANIFEST_NAME} that pack did not write or that is damaged ({error}): "
+            f"{where} holds a {MANIFEST_NAME} that is damaged or was not written by pack ({error}): "
             "choose another folder, or remove the file"
         ) from error
 
@@ -273,18 +279,18 @@ def read_skipped(folder: Path) -> tuple[Skip, ...]:
 
 
 def parse_skipped(data: bytes) -> tuple[Skip, ...]:
-    """Return what `skipped_lines` wrote."""
+    """Parse the list of skipped files that `skipped_lines` returned."""
     return tuple(Skip(**json.loads(line)) for line in data.splitlines())
 
 
 def skipped_lines(skipped: Iterable[Skip]) -> bytes:
-    """Return the content of the list of skipped files."""
+    """Return the list of skipped files as lines of JSON."""
     return "".join(json.dumps(skip._asdict()) + "\n" for skip in skipped).encode()
 
 
 def _refuse_dataset(name: str, old: Manifest | None, source: dict[str, Any]) -> None:
     if old is not None and old.source == source:
-        raise DestinationError(f"another packer has just completed {name}: there is nothing left to do")
+        raise DestinationError(f"another packer has just completed {name}: nothing is left to do")
     if old is not None:
         raise DestinationError(
             f"{name} holds another dataset ({differences(old.source or {}, source)}): "
@@ -292,20 +298,20 @@ def _refuse_dataset(name: str, old: Manifest | None, source: dict[str, Any]) -> 
         )
 
 
-def _refuse_strangers(destination: Destination, onto: Manifest | None) -> None:
+def _refuse_unknown_files(destination: Destination, onto: Manifest | None) -> None:
     known = {MANIFEST_NAME, SKIPPED_NAME} if onto else set()
     known |= {name for entry in (onto.shards if onto else ()) for name in (entry.name, entry.index)}
-    strangers = sorted({name for name in destination.names() if is_ours(name)} - known)
-    if strangers and destination.read_plan() is None:  # or another task has begun in the meantime
+    unknown = sorted({name for name in destination.names() if is_pack_file(name)} - known)
+    if unknown and destination.read_plan() is None:  # a plan: another task has started in the meantime
         raise DestinationError(
-            f"{destination.name} already has {len(strangers)} files of names that pack would write, such as "
-            f"{strangers[0]}: choose another folder, or pack with --fresh (fresh=True) to remove them"
+            f"{destination.name} already has {len(unknown)} files with names that pack would write, such as "
+            f"{unknown[0]}: choose another folder, or pack with --fresh (fresh=True) to remove them"
         )
 
 
-def _refuse_foreign(name: str, old: Manifest | None) -> None:
-    """A manifest over shards of others was made by ``wds-tools index``: those shards are not ours to remove."""
+def _refuse_other_dataset(name: str, old: Manifest | None) -> None:
+    """Refuse to remove shards of another tool that ``wds-tools index`` made a dataset of."""
     if old is not None and (old.source is None or old.source.get("kind") == "shards"):
         raise DestinationError(
-            f"{name} holds a dataset that pack did not make, so --fresh does not remove it: choose another folder"
+            f"{name} holds a dataset that was not written by pack, so --fresh does not remove it: choose another folder"
         )

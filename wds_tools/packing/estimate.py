@@ -1,4 +1,4 @@
-"""What is asked of a source before anything is planned: the types of its first pictures, and what they will take."""
+"""Facts about a source that the plan needs: the types of its first images, and their size after packing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Input, Listing, Record, Source
 
-_MOST_WORKERS = 8  # unless asked for: beyond, packing waits for the disk
-_BYTES_PER_WORKER = 500_000_000  # what one process packs in the 0.4 s that others take to start
-_BYTES_PER_TRANSCODER = 10_000_000  # the same, where images change
-_MOST_HEAD_READS = 64
-_ESTIMATE_STREAM = 3  # keeps this use of the seed apart from others
+_MAX_WORKERS = 8  # by default: with more, packing waits for the disk
+_BYTES_PER_WORKER = 500_000_000  # packed by one process in the 0.4 s that others take to start
+_BYTES_PER_TRANSCODER = 10_000_000  # the same, if images are converted
+_MAX_HEAD_READS = 64
+_ESTIMATE_STREAM = 3  # gives this use of the seed its own random numbers
 _ESTIMATE_READS = 32
 
 
 def head_kind(source: Source, images: ImageOptions) -> Callable[[Input], str | None]:
-    """Return a function that tells what fields an input's sample will have; after many reads it trusts the name."""
+    """Return a function that reads an input and returns its fields. After many reads it uses the name instead."""
     reads = itertools.count()
 
     def kind_of(entry: Input) -> str | None:
-        if next(reads) >= _MOST_HEAD_READS:
+        if next(reads) >= _MAX_HEAD_READS:
             return extension_kind(entry.path)
         try:
             return _fields_of(source.read(entry), images)
@@ -48,21 +48,21 @@ def _fields_of(record: Record, images: ImageOptions) -> str:
 
 
 def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions, *, seed: int) -> int | None:
-    """Return what an image is planned to take: exactly, or the mean of a few; None where that is its input's size."""
+    """Return the size of a packed image in bytes, exact or the mean of a few; None if it is that of its input."""
     if images.fixed_bytes is not None:
         return images.fixed_bytes
     if images.images in ("keep", "crop-ready"):
         return None
-    some = np.random.default_rng([seed, _ESTIMATE_STREAM]).permutation(len(inputs))[:_ESTIMATE_READS]
+    sampled = np.random.default_rng([seed, _ESTIMATE_STREAM]).permutation(len(inputs))[:_ESTIMATE_READS]
     sizes = []
-    for number in some.tolist():
+    for number in sampled.tolist():
         with suppress(SourceError, DecodeError):
             sizes.append(len(transcode(source.read(inputs[number]).image, images).data))
     return sum(sizes) // len(sizes) if sizes else None
 
 
 def plan_listing(source: Source, listing: Listing, options: PackOptions) -> Plan:
-    """Plan what a listing names, all of its source or a part."""
+    """Plan the inputs of a listing, which may be only a part of the source."""
     return make_plan(
         listing,
         kind=source.kind,
@@ -76,12 +76,12 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions) -> Plan
 
 
 def process_count(plan: Plan, source: Source, options: PackOptions) -> int:
-    """Return the number of processes: as given, or as many as make packing faster."""
+    """Return the number of processes: ``workers`` if given, otherwise as many as make packing faster."""
     if source.in_process:
         return 1
     if options.workers is not None:
         return options.workers
     size, cores = sum(entry.size for entry in plan.inputs), available_cores()
     if options.images.images == "keep":  # each reads on one core and writes on another
-        return min(_MOST_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
+        return min(_MAX_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
     return min(cores, 1 + size // _BYTES_PER_TRANSCODER)

@@ -1,4 +1,4 @@
-"""Pack images into shards: parallel, resumable, and the same bytes every time; the manifest is last."""
+"""`pack`: images become shards, in parallel. Runs are resumable and deterministic; the manifest is written last."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wds_tools.packing.config import Engine, PackOptions, class_names
 from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.plan import Plan
-from wds_tools.packing.remote_destination import open_destination, place_of
-from wds_tools.packing.run import Bar, PackJob, list_inputs, refuse_skipped, strict_error
+from wds_tools.packing.remote_destination import open_destination, parse_destination
+from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, strict_error
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
@@ -25,16 +25,16 @@ from wds_tools.terminal import shows_progress
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What became of a folder.
+    """The result of a packing run.
 
     Attributes:
-        manifest: Of the dataset; of what is there so far, for a task of several.
-        dst: Its folder, or its URL as text.
-        packed: Number of samples in it.
+        manifest: Manifest of the dataset. With ``task``, it covers the shards that this task has finished so far.
+        dst: Folder of the dataset as a `Path`, or its URL as text.
+        packed: Number of samples in the dataset. For `append`, the number of new samples.
         skipped: (path, reason) of each file that was not packed, sorted by path.
         kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
-        seconds: Time that it took.
-        complete: The dataset is; False for a task of several.
+        seconds: Duration of the run in seconds.
+        complete: Whether the dataset is complete. It is False for one of several tasks.
     """
 
     manifest: Manifest
@@ -69,51 +69,60 @@ def pack(
     engine: Engine = "local",
     progress: bool | None = None,
 ) -> PackReport:
-    """Pack images into WebDataset shards: a folder of them, a table, HDF5, Parquet, and more (docs/options.md).
+    """Pack a source of images into WebDataset shards.
 
-    A run that was interrupted is continued by the same call. The bytes written depend on the files and on
-    ``shard_bytes``, ``seed``, ``classes`` and what becomes of images only (and there, on the versions of wds_tools and
-    Pillow).
+    The source can be a folder of images, a table, HDF5, Parquet and more (see docs/options.md). To continue an
+    interrupted run, repeat the same call. The bytes written depend only on the input and on ``shard_bytes``,
+    ``seed``, ``shuffle``, ``classes`` and the image options. Where images are changed, the versions of wds_tools and
+    Pillow matter too.
 
     Args:
-        src: Folder with images in ``<class>/**``, or with images alone, which then get no labels; or another source;
-            or an object with ``len()`` and ``[]``, such as a torch ``Dataset``, which is packed in this process.
-        dst: Folder for shards, indexes and manifest, made if it is not there; or a URL such as "s3://bucket/train", to
-            which each shard is uploaded when it is finished, and the manifest last.
-        kind: What ``src`` is, such as "hdf5"; None looks at what is there.
-        columns: Names of the columns or arrays to take as ``image`` and ``label``, where theirs are not known.
-        shard_bytes: Largest shard, headers and padding counted, in bytes or as "4MB"; exceeded only by a sample
-            that is larger alone. Where images change, their sizes are estimated, so it holds about.
-        seed: Of the random order that the samples are put in.
-        workers: Processes; None takes as many as pay, up to the cores there are, or if images are kept, which takes
-            two cores each, to half of them and 8. 1 packs in this process.
-        classes: Class names by number, or a text file with one per line; None takes the sorted class folders.
-        strict: A file that cannot be packed is an error, instead of a line in ``skipped.jsonl``. Nothing is packed
-            then; the error names the files, the first ten of many, and warnings before it name all.
+        src: The source. In a folder, images in ``<class>/**`` are labelled with their class; images directly in the
+            folder get no labels. Other formats are given as a local path. An object with ``len()`` and ``[]``,
+            such as a torch ``Dataset``, is packed in this process.
+        dst: Folder for shards, indexes and manifest, created if missing. Or a URL such as "s3://bucket/train": each
+            shard is uploaded when it is finished, and the manifest last.
+        kind: Format of ``src``, such as "hdf5"; detected by default.
+        columns: Names of the columns or arrays to use as ``image`` and ``label``. Common names are recognised.
+        shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
+            10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
+            estimated, so the limit is approximate.
+        seed: Seed of the one-time shuffle, 0 to 2**63 - 1.
+        workers: Number of worker processes; 1 packs in this process. By default it is chosen from the size of the
+            input: at most one per core, or with ``images="keep"`` at most one per two cores and 8 in total.
+        classes: Class names by number, or the path of a text file with one name per line. By default the names of
+            the class folders, sorted.
+        strict: Raise an error if any file cannot be packed, and pack nothing. The error names the first ten such
+            files; if there are more, warnings before it name all of them. By default, such files are skipped and
+            listed in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
-        images: ``keep`` the files' bytes; ``crop-ready``: JPEGs get restart markers, losslessly, so that a crop is
-            decoded without the rest; ``resize``: JPEGs of at most that size; ``raw``: decoded, as ``npy``. None takes
-            ``resize`` if a size is given, else ``crop-ready``, or ``keep`` where the compiled module is missing.
-        resize: Pixels of the shorter side, or "WIDTHxHEIGHT", or (height, width).
-        quality: Of resized JPEGs, 90 if not given.
-        verify_pixels: Prove each crop-ready JPEG by decoding it and its original; one that differs is kept as it is.
-        spool: Local folder in which shards wait until they are uploaded, at most two more than workers; None takes one
-            in the user's cache directory. For URLs only.
-        shuffle: Put the samples in random order, once; else they stay in that of the source.
-        task: (index, count): pack every count-th shard only, as one of several that share ``dst``, such as those of a
-            Slurm array. A last call with ``finish`` completes the dataset.
-        finish: Pack nothing: complete what the tasks have packed.
-        engine: ``local`` processes, or ``ray``: tasks of Ray core, with ``dst`` shared by all its machines.
-        progress: Show a bar on stderr; None does if it is a terminal.
+        images: What happens to images. ``keep`` stores the bytes of the files. ``crop-ready`` adds restart markers to
+            JPEGs without changing a pixel, so that a crop can be decoded without the rest of the image. ``resize``
+            stores JPEGs of the size ``resize``. ``raw`` stores decoded pixels as ``npy``. The default is ``resize``
+            if a size is given, otherwise ``crop-ready``, or ``keep`` if the compiled module is missing.
+        resize: New size of the images, for "resize" and "raw": pixels of the shorter side, "WIDTHxHEIGHT", or
+            (height, width). Given only the shorter side, images are never enlarged.
+        quality: JPEG quality of resized images, 1 to 100; 90 by default.
+        verify_pixels: Decode each crop-ready JPEG and its original. If a pixel differs, the original is kept.
+        spool: Local folder for shards that wait for upload, at most two more than workers. By default a folder in
+            the user's cache directory. Only for URLs.
+        shuffle: Store the samples in random order. If False, they keep the order of the source.
+        task: (index, count) with a zero-based index: pack only every count-th shard, as one of several tasks that
+            share ``dst``, such as those of a Slurm array. A last call with ``finish`` completes the dataset.
+        finish: Pack nothing; complete the dataset from the shards that the tasks have packed.
+        engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core. With Ray, all machines must
+            share the folder ``dst``.
+        progress: Whether to show a progress bar on stderr; by default, only if stderr is a terminal.
 
     Returns:
-        What was packed and what was not.
+        A report: the manifest, and which files were skipped and why.
 
     Raises:
-        OptionError: An argument that cannot be.
-        SourceError: Nothing to pack in ``src``, or a file that cannot be packed and ``strict``.
-        DestinationError: ``dst`` holds something else, is in use by another packer, or is full.
-        StoreError: The storage at a URL does not answer, or a package for it is not installed.
+        OptionError: An invalid argument.
+        SourceError: ``src`` holds nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
+            packed.
+        DestinationError: ``dst`` holds something else, is in use by another packer, or its disk is full.
+        StoreError: The storage at a URL does not respond, or the package for it is not installed.
         WorkerError: A worker process died.
     """
     started = time.monotonic()
@@ -134,39 +143,44 @@ def pack(
         engine=engine,
         progress=progress,
     )
-    place = place_of(dst)
-    if engine == "ray" and isinstance(place, str):
-        raise OptionError(f"engine='ray' packs into a folder that its machines share, and {place} is none")
-    source = open_input(src, place, options)
-    report = pack_listing(source, list_inputs(source, options.progress), place, options)
+    location = parse_destination(dst)
+    if engine == "ray" and isinstance(location, str):
+        raise OptionError(f"engine='ray' needs a folder that all its machines share; {location} is a URL")
+    source = open_input(src, location, options)
+    report = pack_listing(source, list_inputs(source, options.progress), location, options)
     return replace(report, seconds=time.monotonic() - started)
 
 
 def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
-    """Return the source at ``src``, in which ``dst`` must not lie, and which so many workers can read."""
+    """Open ``src``.
+
+    Raises:
+        OptionError: More than one worker for a source that can be read only in this process.
+        DestinationError: ``dst`` or the spool folder is inside ``src``.
+    """
     for folder in (dst, options.spool):
         if isinstance(folder, Path):
             _refuse_inside(src, folder)
     source = open_source(src, kind=options.kind, classes=options.classes, columns=options.columns)
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
-            f"workers={options.workers}, but an object is packed in the process that made it: leave workers out"
+            f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
         )
     return source
 
 
 def pack_listing(source: Source, listing: Listing, dst: Path | str, options: PackOptions) -> PackReport:
-    """Pack what a listing names, all of its source or a part."""
+    """Pack the inputs of a listing, which may be only a part of the source."""
     started = time.monotonic()
-    refuse_skipped([(source, listing)], options)
+    check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     destination = open_destination(
         dst, spool=options.spool, progress=shows_progress(options.progress), task=options.task
     )
-    if not options.fresh and (done := _finished(destination, plan, strict=options.strict)) is not None:
+    if not options.fresh and (old := _complete_dataset(destination, plan, strict=options.strict)) is not None:
         skipped = destination.skipped()
-        return PackReport(done, dst, done.samples, skipped, len(done.shards), time.monotonic() - started)
-    with destination, Bar(len(plan.inputs), options.progress) as bar:
+        return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started)
+    with destination, ProgressBar(len(plan.inputs), options.progress) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped)
     return PackReport(
@@ -180,18 +194,18 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
     )
 
 
-def _finished(destination: Destination, plan: Plan, *, strict: bool) -> Manifest | None:
-    """Return the manifest if the destination holds just what the plan would make."""
+def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> Manifest | None:
+    """Return the manifest if the destination already holds the complete dataset of this plan."""
     manifest = destination.manifest()
     if manifest is None or manifest.source != plan.source:
         return None
-    if lost := destination.lost(manifest.shards):
+    if missing := destination.missing_shards(manifest.shards):
         raise DestinationError(
-            f"{destination.name} is a dataset of these files, but {len(lost)} of its {len(manifest.shards)} "
-            "shards or their indexes are gone or have another length: pack with --fresh (fresh=True) to make it again",
-            shard=lost[0].name,
+            f"{destination.name} is a dataset of these files, but {len(missing)} of its {len(manifest.shards)} "
+            "shards or their indexes are missing or have another length: pack with --fresh (fresh=True) to replace it",
+            shard=missing[0].name,
         )
-    destination.tidy()
+    destination.remove_leftover_work()
     if strict and (skipped := destination.skipped()):
         raise strict_error(skipped)
     return manifest
@@ -203,5 +217,5 @@ def _refuse_inside(src: Any, dst: Path) -> None:
     outer, inner = Path(src).resolve(), dst.resolve()
     if Path(src).is_dir() and (inner == outer or outer in inner.parents):
         raise DestinationError(
-            f"the destination {dst} lies inside the source {src}, so shards would become input: choose a folder outside"
+            f"the destination {dst} is inside the source {src}, so shards would become input: choose a folder outside"
         )

@@ -1,6 +1,7 @@
-"""What goes where, decided from names and sizes before the pictures are read. Pure arithmetic: no files, no clock.
+"""The order of samples and the boundaries of shards, computed from names and sizes before images are read.
 
-So the output cannot depend on the number of workers, on their timing, or on where an earlier run was killed.
+This is pure arithmetic without files or clock. So the output cannot depend on the number of workers, on their timing,
+or on where an earlier run was killed.
 """
 
 from __future__ import annotations
@@ -19,19 +20,12 @@ from wds_tools.format.tar import END
 from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, field_bytes
 
 HEAD = 5
-"""Hugging Face takes a dataset's fields from the first five samples of its first shard, which must agree."""
+"""Hugging Face infers the fields of a dataset from the first five samples of its first shard, which must agree."""
 
-_PROBED = 32  # where names do not tell the type of a picture, so many are read for it
-_ORDER_STREAM = 1  # keeps this use of the seed apart from others
-_TOLD = (
-    "kind",
-    "seed",
-    "shard_bytes",
-    "files",
-    "images",
-    "image_bytes",
-    "shuffle",
-)  # of a source, apart from its digest
+_PROBED = 32  # inputs that are read to find the most common type, if names do not show it
+_ORDER_STREAM = 1  # gives this use of the seed its own random numbers
+# Values of a source that `differences` names; the digest covers the rest.
+_COMPARED = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes", "shuffle")
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -45,30 +39,30 @@ def shard_name(number: int) -> str:
 
 
 def sample_key(position: int) -> str:
-    """Return the key of the sample at ``position`` of the packed order: unique, and free of dots."""
+    """Return the key of the sample at ``position`` in the packed order: unique and without dots."""
     return f"{position:09d}"
 
 
-def describe(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | None = None) -> bytes:
-    """Return the ``json`` field: where the picture came from, and what else its source says of it.
+def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | None = None) -> bytes:
+    """Return the ``json`` field: path and class of an input, and further facts from its source.
 
-    >>> describe(Input("cat/1.jpg", 10, 0), ["cat"])
+    >>> json_field(Input("cat/1.jpg", 10, 0), ["cat"])
     b'{"path":"cat/1.jpg","class":"cat"}'
-    >>> describe(Input("a.h5#3", 10, 7), [], {"width": 640})
+    >>> json_field(Input("a.h5#3", 10, 7), [], {"width": 640})
     b'{"path":"a.h5#3","width":640}'
     """
-    said = {"path": entry.path}
+    values = {"path": entry.path}
     if entry.label is not None and entry.label < len(classes):
-        said["class"] = classes[entry.label]
+        values["class"] = classes[entry.label]
     if facts:
-        return _compact(said | dict(facts)).encode()
-    # Text by text: json builds an encoder for every dictionary, which takes longer than all the rest.
-    return ("{" + ",".join([f'"{name}":{_compact(text)}' for name, text in said.items()]) + "}").encode()
+        return _compact(values | dict(facts)).encode()
+    # Value by value: for a dictionary, json builds an encoder, which takes longer than everything else here.
+    return ("{" + ",".join([f'"{name}":{_compact(text)}' for name, text in values.items()]) + "}").encode()
 
 
 def sample_bytes(entry: Input, classes: Sequence[str]) -> int:
-    """Return the bytes that a sample takes in a shard if its image has the input's size, whatever its type."""
-    total = field_bytes(entry.size) + field_bytes(len(describe(entry, classes))) + entry.extra
+    """Return the size of a sample in a shard in bytes, if its image is as large as the input."""
+    total = field_bytes(entry.size) + field_bytes(len(json_field(entry, classes))) + entry.extra
     return total if entry.label is None else total + field_bytes(len(str(entry.label)))
 
 
@@ -77,14 +71,14 @@ def _compact(value: Any) -> str:
 
 
 def plan_boundaries(sizes: NDArray[np.int64], limit: int) -> list[int]:
-    """Cut samples into shards: as many as fit, at least one.
+    """Divide samples into shards: each holds as many as fit, but at least one.
 
     Args:
         sizes: int64 [n], bytes of each sample in packed order.
-        limit: Most bytes of a shard, closing blocks included.
+        limit: Maximum size of a shard in bytes, including the blocks that end a tar file.
 
     Returns:
-        Ascending positions, from 0 to n: shard i holds the samples ``[i], [i + 1]``.
+        Ascending positions from 0 to n: shard i holds the samples from ``[i]`` up to, not including, ``[i + 1]``.
     """
     ends = np.cumsum(sizes)
     boundaries = [0]
@@ -99,14 +93,14 @@ def plan_boundaries(sizes: NDArray[np.int64], limit: int) -> list[int]:
 def shuffled(inputs: Sequence[Input], seed: int, *, window_bytes: int = WINDOW_BYTES) -> list[Input]:
     """Return the inputs in random order.
 
-    Inputs that are read in groups keep near the others of their group: groups are put in random order and cut into
-    windows, and each window is shuffled. A shard then needs the groups of a window or two, where a full shuffle would
-    need every group for every shard, which is quadratic.
+    Inputs that are read in groups, such as row groups, stay close to the other inputs of their group: the groups are
+    put in random order and divided into windows, and each window is shuffled. A shard then needs the groups of one or
+    two windows. With a full shuffle every shard would need every group, and reading would take quadratic time.
 
     Args:
-        inputs: In the order of the source.
-        seed: Of the order.
-        window_bytes: Most bytes of the groups of a window; one group at least.
+        inputs: Inputs in the order of the source.
+        seed: Seed of the shuffle.
+        window_bytes: Maximum size of a window in bytes; it has at least one group.
     """
     random = np.random.default_rng([seed, _ORDER_STREAM])
     if not any(entry.group >= 0 for entry in inputs):
@@ -118,12 +112,12 @@ def shuffled(inputs: Sequence[Input], seed: int, *, window_bytes: int = WINDOW_B
 
 
 def is_full_shuffle(inputs: Sequence[Input], *, window_bytes: int = WINDOW_BYTES) -> bool:
-    """Tell whether `shuffled` mixes all inputs, and not only those of a window."""
+    """Return whether `shuffled` mixes all inputs, instead of only the inputs of each window."""
     return not any(entry.group >= 0 for entry in inputs) or sum(entry.size for entry in inputs) <= window_bytes
 
 
 def _windows(inputs: Sequence[Input], random: np.random.Generator, window_bytes: int) -> Iterator[list[int]]:
-    """Yield runs of inputs, as their numbers: whole groups in random order."""
+    """Yield windows as lists of indexes of inputs: complete groups in random order."""
     groups: dict[int, list[int]] = {}
     for number, entry in enumerate(inputs):
         groups.setdefault(entry.group, []).append(number)
@@ -141,7 +135,7 @@ def _windows(inputs: Sequence[Input], random: np.random.Generator, window_bytes:
 
 
 def extension_kind(path: str) -> str:
-    """Return the image type that a name promises.
+    """Return the image type that the extension of a name stands for.
 
     >>> extension_kind("a/B.JPEG"), extension_kind("a.png")
     ('jpg', 'png')
@@ -150,18 +144,18 @@ def extension_kind(path: str) -> str:
     return "jpg" if kind == "jpeg" else kind
 
 
-def _is_told(entry: Input) -> bool:
-    """Tell whether a name promises the type of a picture that has no further fields."""
+def _name_gives_type(entry: Input) -> bool:
+    """Return whether the name of an input shows its image type, and it has no further fields."""
     return entry.extra == 0 and extension_kind(entry.path) in ("jpg", "png", "webp")
 
 
 def unify_head(inputs: list[Input], kind_of: Callable[[Input], str | None], *, by_name: bool = True) -> None:
-    """Swap samples of the most common type into the first `HEAD` places, each with the next one behind it.
+    """Swap inputs of the most common type into the first `HEAD` positions, each with the next such input.
 
     Args:
-        inputs: In packed order; changed in place.
-        kind_of: Returns the true type of a picture (and its further fields), or None if it cannot be packed.
-        by_name: The names promise the types; else the first `_PROBED` inputs are looked at.
+        inputs: Inputs in packed order; changed in place.
+        kind_of: Returns the true type of an image and its further fields as text, or None if it cannot be packed.
+        by_name: Whether names show the types. Otherwise only the first `_PROBED` inputs are considered, and read.
     """
     if by_name:
         counts = Counter(extension_kind(entry.path) for entry in inputs)
@@ -173,15 +167,15 @@ def unify_head(inputs: list[Input], kind_of: Callable[[Input], str | None], *, b
     wanted = min(counts, key=lambda kind: (-counts[kind], kind))
     last = len(inputs) if by_name else min(_PROBED, len(inputs))
     candidate = 0
-    for place in range(min(HEAD, last)):
-        candidate = max(candidate, place)
+    for position in range(min(HEAD, last)):
+        candidate = max(candidate, position)
         while candidate < last and not (
             (not by_name or extension_kind(inputs[candidate].path) == wanted) and kind_of(inputs[candidate]) == wanted
         ):
             candidate += 1
         if candidate == last:
             return
-        inputs[place], inputs[candidate] = inputs[candidate], inputs[place]
+        inputs[position], inputs[candidate] = inputs[candidate], inputs[position]
         candidate += 1
 
 
@@ -190,13 +184,14 @@ class Plan:
     """A dataset before it is packed.
 
     Attributes:
-        inputs: In packed order.
-        boundaries: Positions in ``inputs`` where shards begin, and the end.
+        inputs: Inputs in packed order.
+        boundaries: Positions in ``inputs`` where shards start, and the end.
         classes: Class names by number.
-        source: What the manifest says of the input; equal plans have equal sources.
-        first_shard: Number of the first shard: those of a dataset that is appended to come before.
-        first_position: Of the first sample, likewise; keys count on from there.
-        shuffled: The inputs are in random order, all of them.
+        source: The input and all options that change the bytes, as recorded in the manifest. Equal plans have equal
+            sources.
+        first_shard: Number of the first shard; not 0 if a dataset is appended to.
+        first_position: Position of the first sample, from which its key follows; not 0 if a dataset is appended to.
+        shuffled: Whether all inputs are in random order.
     """
 
     inputs: list[Input]
@@ -214,13 +209,13 @@ class Plan:
 
     @property
     def numbers(self) -> range:
-        """Numbers of the shards."""
+        """The numbers of the shards."""
         return range(self.first_shard, self.first_shard + self.shards)
 
     def range_of(self, number: int) -> tuple[int, int]:
-        """Return where the inputs of a shard start and stop."""
-        place = number - self.first_shard
-        return self.boundaries[place], self.boundaries[place + 1]
+        """Return the positions in ``inputs`` where shard ``number`` starts and ends."""
+        index = number - self.first_shard
+        return self.boundaries[index], self.boundaries[index + 1]
 
 
 def make_plan(
@@ -234,21 +229,21 @@ def make_plan(
     image_bytes: int | None = None,
     shuffle: bool = True,
 ) -> Plan:
-    """Decide on the order of the samples and the boundaries of the shards.
+    """Compute the order of the samples and the boundaries of the shards.
 
     Args:
         listing: All inputs.
         kind: Kind of source, for the manifest.
-        seed: Of the order.
-        shard_bytes: Most bytes of a shard.
+        seed: Seed of the shuffle.
+        shard_bytes: Maximum size of a shard in bytes.
         kind_of: As for `unify_head`.
-        images: What becomes of images, for the manifest.
-        image_bytes: What each takes then; None takes the size of its input.
-        shuffle: Put them in random order; else they stay in the order of the listing.
+        images: What happens to images, as text for the manifest.
+        image_bytes: Size of each image after packing, in bytes; None uses the size of its input.
+        shuffle: Put the inputs in random order. Otherwise they keep the order of the listing.
     """
     inputs = shuffled(listing.inputs, seed) if shuffle else list(listing.inputs)
     if shuffle:
-        unify_head(inputs, kind_of, by_name=all(_is_told(entry) for entry in inputs))
+        unify_head(inputs, kind_of, by_name=all(_name_gives_type(entry) for entry in inputs))
     mixed = is_full_shuffle(listing.inputs) if shuffle else listing.shuffled
     planned = inputs if image_bytes is None else [entry._replace(size=image_bytes) for entry in inputs]
     sizes = np.array([sample_bytes(entry, listing.classes) for entry in planned], np.int64)
@@ -266,25 +261,27 @@ def make_plan(
 
 
 def digest(inputs: Sequence[Input], classes: Sequence[str], stamp: str = "") -> str:
-    """Return the identity of a list of inputs in packed order: paths, sizes, labels, names of classes, and stamp."""
+    """Return a checksum of inputs in packed order: their paths, sizes and labels, the class names, and the stamp."""
     hasher = xxhash.xxh3_128()
     hasher.update(_compact(list(classes)).encode())
     hasher.update(stamp.encode())
     for entry in inputs:
-        hasher.update(b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _number(entry)))
+        hasher.update(
+            b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _label_number(entry))
+        )
     return hasher.hexdigest()
 
 
-def _number(entry: Input) -> int:
+def _label_number(entry: Input) -> int:
     return -1 if entry.label is None else entry.label
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """Name what tells two sources apart, for an error message.
+    """Return the differences between two sources as text for an error message.
 
     >>> differences({"seed": 0, "digest": "a"}, {"seed": 1, "digest": "b"})
     'seed was 0 and is 1'
     """
-    words = [word for word in _TOLD if old.get(word) != new.get(word)]
+    words = [word for word in _COMPARED if old.get(word) != new.get(word)]
     named = [f"{word} was {old.get(word)!r} and is {new.get(word)!r}" for word in words]
-    return ", ".join(named) or "paths, sizes, content, classes or the first pictures of the input are others"
+    return ", ".join(named) or "paths, sizes, content, classes or the first images of the input differ"

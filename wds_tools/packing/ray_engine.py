@@ -1,6 +1,6 @@
-"""The shards of a pack as tasks of Ray core: the same pure function, on as many machines as Ray has.
+"""Pack each shard as a task of Ray Core, on all machines of a Ray cluster.
 
-The destination must be a folder that all of them share.
+The destination must be a folder that all machines share.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from wds_tools.errors import OptionError, WorkerError
 from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, pack_shard
 
-_RETRIES = 3  # of a task whose process or machine was lost; it writes the same bytes again
+_RETRIES = 3  # retries of a task whose process or machine was lost; it writes the same bytes again
 _POLL_SECONDS = 0.5
 
 
 def run_on_ray(
     tasks: Iterator[ShardTask], *, advance: Callable[[int, int], None]
 ) -> Generator[ShardReport, None, None]:
-    """Pack shards as Ray tasks; yields their reports as they come. Close it to cancel the others.
+    """Pack shards as Ray tasks, and yield their reports in the order of completion. Close the generator to cancel.
 
     Args:
-        tasks: What to do.
-        advance: Told of the samples and bytes of each finished shard.
+        tasks: One task per shard.
+        advance: Called with the samples and bytes of each finished shard.
 
     Raises:
         OptionError: Ray is not installed.
         DestinationError: A shard cannot be written.
-        WorkerError: A process was lost again and again.
+        WorkerError: The process or machine of a task was lost on every retry.
     """
     try:
         ray = importlib.import_module("ray")
@@ -51,7 +51,7 @@ def run_on_ray(
 
 
 def _start(ray: Any) -> None:
-    """Join the cluster that RAY_ADDRESS names, or start one on this machine alone."""
+    """Connect to the cluster at RAY_ADDRESS, or start one on this machine only."""
     if "RAY_ADDRESS" in os.environ:
         ray.init(log_to_driver=False)
         return
@@ -63,11 +63,12 @@ def _start(ray: Any) -> None:
 def _collect(
     ray: Any, tasks: Iterator[ShardTask], running: dict[Any, ShardTask], advance: Callable[[int, int], None]
 ) -> Iterator[ShardReport]:
-    work = ray.remote(max_retries=_RETRIES)(pack_shard)
-    most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # tasks hold thousands of paths: not all at once
+    remote_pack = ray.remote(max_retries=_RETRIES)(pack_shard)
+    # A task holds thousands of paths, so not all are created at once.
+    max_pending = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     while True:
-        for task in islice(tasks, most - len(running)):
-            running[work.remote(task)] = task
+        for task in islice(tasks, max_pending - len(running)):
+            running[remote_pack.remote(task)] = task
         if not running:
             return
         finished, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
@@ -86,5 +87,5 @@ def _result(ray: Any, reference: Any) -> ShardReport:
     except ray.exceptions.RayError as error:
         raise WorkerError(
             f"a Ray task was lost ({' '.join(str(error).split())[:200]}): finished shards are kept, "
-            "run the same command again to go on"
+            "run the same command again to continue"
         ) from error

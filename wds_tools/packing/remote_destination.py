@@ -1,9 +1,9 @@
-"""A destination at a URL: shards are packed into a local spool, and each is uploaded as soon as it is finished.
+"""A destination at a URL: shards are packed into a local spool folder, and each is uploaded when it is finished.
 
-The spool is a folder as any other destination, locked while it is packed into, and holds few shards at a time: when
-uploads fall behind, packing waits. What makes a rerun continue is at the URL itself, so it may run on another machine:
-``.packing/`` there holds ``plan.json`` and a report per shard, written when the shard and its index have arrived. The
-manifest is the last object but for the removal of ``.packing/``.
+The spool is locked during the run. It holds few shards at a time: if uploads are slower than packing, packing waits.
+Everything that is needed to resume is at the URL, so a rerun can be on another machine: ``.packing/`` there holds
+``plan.json`` and one report per shard, uploaded after the shard and its index. The manifest is uploaded last; then
+``.packing/`` is removed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from wds_tools.packing.card import CARD_NAME, card, is_card, may_replace
 from wds_tools.packing.destination import (
     Destination,
     FolderDestination,
-    claim_destination,
     parse_manifest,
     parse_skipped,
     skipped_lines,
+    start_or_resume,
 )
 from wds_tools.packing.plan import shard_name
 from wds_tools.packing.work_folder import (
@@ -41,7 +41,7 @@ from wds_tools.packing.work_folder import (
     WORK_NAME,
     ShardReport,
     WorkFolder,
-    is_ours,
+    is_pack_file,
     parse_plan,
     remove_shard,
     report_path,
@@ -50,70 +50,74 @@ from wds_tools.sources.base import Skip
 from wds_tools.storage import is_url
 from wds_tools.storage.upload import Bucket, StopUploadError
 
-UPLOADS = 2  # shards at a time: one is joined at the store while the next is sent; s3fs sends four parts of each
+UPLOADS = 2  # shards at a time: the store joins the parts of one while the next is sent; s3fs sends four parts at once
 _LOCAL = re.compile("(file|local)://")
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
-def place_of(dst: str | Path) -> str | Path:
-    """Return a destination as a URL or as a local folder.
+def parse_destination(dst: str | Path) -> str | Path:
+    """Return a destination as a URL (`str`) or as a local folder (`Path`).
 
-    >>> place_of("s3://bucket/train/"), str(place_of("file:///data/train")), str(place_of("train"))
-    ('s3://bucket/train', '/data/train', 'train')
+    >>> parse_destination("s3://bucket/train/"), str(parse_destination("file:///data/train"))
+    ('s3://bucket/train', '/data/train')
+    >>> str(parse_destination("train"))
+    'train'
 
     Raises:
-        OptionError: A URL with one slash, such as one that has been through `Path`.
+        OptionError: A URL with a single slash, such as one that was converted to a `Path`.
     """
     text = str(dst)
     if _BROKEN_URL.match(text):
-        raise OptionError(
-            f"{text} looks like a URL that lost a slash, as Path takes one away: give it as a string, whole"
-        )
+        raise OptionError(f"{text} looks like a URL that lost a slash, as in a Path: give the URL as a string")
     if is_url(text) and not _LOCAL.match(text):
         return text.rstrip("/")
     return Path(_LOCAL.sub("", text))
 
 
 def open_destination(
-    place: str | Path, *, spool: str | Path | None, progress: bool, task: tuple[int, int] | None = None
+    location: str | Path, *, spool: str | Path | None, progress: bool, task: tuple[int, int] | None = None
 ) -> Destination:
-    """Return a destination, not held yet.
+    """Return a destination, not locked yet.
 
     Args:
-        place: From `place_of`.
-        spool: Folder for spools of URLs; None takes one in the user's cache.
-        progress: Show a bar of what is uploaded.
-        task: As `Destination` has it; for folders only.
+        location: From `parse_destination`.
+        spool: Folder for the spools of URLs; None uses a folder in the user's cache directory.
+        progress: Show a progress bar of the uploads.
+        task: (index, count) if this is one of several tasks. Only for folders.
 
     Raises:
-        OptionError: A URL that cannot be, or a spool for a folder, which needs none.
-        StoreError: A package is not installed.
+        OptionError: An invalid URL, a task with a URL, or a spool with a folder.
+        StoreError: The package for the URL is not installed.
     """
-    if isinstance(place, str):
+    if isinstance(location, str):
         if task is not None:
-            raise OptionError(f"tasks share a folder, and {place} is none: pack into a folder, or with one process")
-        return BucketDestination(place, spool_folder(place, spool), progress=progress)
+            raise OptionError(
+                f"tasks need a folder that they share; {location} is a URL: pack into a folder, or without task"
+            )
+        return BucketDestination(location, spool_folder(location, spool), progress=progress)
     if spool is not None:
-        raise OptionError(f"spool={str(spool)!r} is for destinations such as s3://bucket/train; {place} needs none")
-    return FolderDestination(place, task=task)
+        raise OptionError(
+            f"spool={str(spool)!r} is for URLs such as s3://bucket/train; the folder {location} needs none: omit spool"
+        )
+    return FolderDestination(location, task=task)
 
 
 def spool_folder(url: str, spool: str | Path | None) -> Path:
-    """Return the folder in which shards for a URL wait: its own, so that spools of several URLs do not meet."""
+    """Return the spool folder of a URL. Each URL has its own."""
     root = CacheOptions.of().folder / "spool" if spool is None else Path(spool).expanduser()
     return root / xxhash.xxh3_128_hexdigest(url.encode())
 
 
 class BucketDestination:
-    """A URL as a `Destination`, held by one packer of this machine.
+    """A URL as a `Destination`. The lock excludes other packers on this machine only.
 
-    Two packers on two machines do each other no harm: a plan at the URL refuses another one, and of the same plan both
-    write the same bytes.
+    Packers on several machines cannot damage the dataset: a packer with another plan finds the plan at the URL and
+    raises an error, and packers with the same plan write the same bytes.
 
     Args:
-        url: Of the dataset.
+        url: URL of the dataset.
         spool: Local folder for shards that are not uploaded yet; removed when it is empty.
-        progress: Show a bar of what is uploaded.
+        progress: Show a progress bar of the uploads.
     """
 
     is_bounded = True
@@ -123,7 +127,7 @@ class BucketDestination:
         self.folder = spool
         self._spool = WorkFolder(spool, url, keep_empty=False)
         self._bucket = Bucket(url)
-        self._uploads = _Uploads(self._publish)
+        self._uploads = _Uploads(self._upload_shard)
         self._progress = progress
         self._plan_is_new = False
 
@@ -152,12 +156,12 @@ class BucketDestination:
         """Return the list of skipped files at the URL."""
         return parse_skipped(self._bucket.read(SKIPPED_NAME) or b"")
 
-    def lost(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
+    def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
         """Return the shards that are missing at the URL or have another length."""
         sizes = self._bucket.sizes()
         return [entry for entry in entries if not _is_there(entry, sizes)]
 
-    def tidy(self) -> None:
+    def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
         if self._bucket.sizes(WORK_NAME):
             self._bucket.remove_folder(WORK_NAME)
@@ -166,45 +170,46 @@ class BucketDestination:
                 self._clear_spool()
                 self._spool.remove_work()
 
-    def claim(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
-        """Begin to pack ``source`` to the URL, or continue; what others left in the spool is removed."""
-        self._plan_is_new = claim_destination(self, source, fresh=fresh, onto=onto)
-        self._spool.remove_temporary()
+    def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
+        """Start or resume packing ``source``. Leftovers of other runs in the spool are removed."""
+        self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
+        self._spool.remove_temporary_files()
         if self._spool.read_plan() != source:
             self._clear_spool()
             self._spool.write_plan(json.dumps(source).encode())
 
     def finished_shards(self) -> dict[int, ShardReport]:
-        """Return the reports of shards that are at the URL; those that wait in the spool are uploaded."""
+        """Return the reports of shards that are at the URL or in the spool, by number. The latter are uploaded."""
         sizes = self._bucket.sizes()
         arrived = filter(None, (_parse_report(*found) for found in self._bucket.read_all(WORK_NAME).items()))
         reports = {r.number: r for r in arrived if r.entry is None or _is_there(r.entry, sizes)}
         waiting = {number: r for number, r in self._spool.finished_shards().items() if number not in reports}
         self._keep_only(waiting)
         for report in waiting.values():
-            self.accept(report)
+            self.add_shard(report)
         return reports | waiting
 
-    def accept(self, report: ShardReport) -> None:
-        """Upload a finished shard while packing goes on; waits while `UPLOADS` others are being uploaded.
+    def add_shard(self, report: ShardReport) -> None:
+        """Upload a finished shard in the background. First waits while `UPLOADS` others are being uploaded.
 
         Raises:
-            StoreError: This upload or an earlier one has failed for good.
+            StoreError: An earlier upload failed, also after retries.
         """
         self._uploads.add(report)
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
-        """Complete the dataset: check that all shards are there, then skipped files, card, manifest.
+        """Complete the dataset: check that all shards exist, then write the list of skipped files, card and manifest.
 
         Raises:
-            DestinationError: A shard that was uploaded is missing.
+            StoreError: An upload failed, also after retries.
+            DestinationError: An uploaded shard is missing.
         """
         self._uploads.finish()
-        if lost := self.lost(manifest.shards):
+        if missing := self.missing_shards(manifest.shards):
             raise DestinationError(
-                f"{len(lost)} of {len(manifest.shards)} shards were uploaded to {self.name} and are gone, or have "
-                f"another length, such as {lost[0].name}; does something else write there? Run the same command "
-                "again, which packs those anew"
+                f"{len(missing)} of {len(manifest.shards)} shards were uploaded to {self.name} and are now missing or "
+                f"have another length, such as {missing[0].name}: check whether another program writes there, then "
+                "run the same command again to pack them again"
             )
         if lines := skipped_lines(skipped):
             self._bucket.write(SKIPPED_NAME, lines)
@@ -215,25 +220,25 @@ class BucketDestination:
         self._bucket.remove_folder(WORK_NAME)
         self._spool.remove_work()
 
-    def undo(self, made: Iterable[ShardReport]) -> None:
-        """Remove the shards that this run ``made``, at the URL and in the spool."""
-        made = list(made)
+    def roll_back(self, packed: Iterable[ShardReport]) -> None:
+        """Remove the shards that this run has ``packed``, at the URL and in the spool."""
+        packed = list(packed)
         self._uploads.stop()
-        names = [name for report in made for name in _object_names(report.number)]
-        self._bucket.remove([report_path(self.folder, report.number).name for report in made], WORK_NAME)
+        names = [name for report in packed for name in _object_names(report.number)]
+        self._bucket.remove([report_path(self.folder, report.number).name for report in packed], WORK_NAME)
         self._bucket.remove(names)
-        self._spool.remove_shards(made)
+        self._spool.remove_shards(packed)
         if self._plan_is_new:
             self._bucket.remove_folder(WORK_NAME)
             self._spool.remove_work()
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Return what is being packed to the URL."""
+        """Return the source that is being packed to the URL, or None."""
         data = self._bucket.read(f"{WORK_NAME}/{PLAN_NAME}")
         return None if data is None else parse_plan(data)
 
     def write_plan(self, data: bytes) -> None:
-        """Record what is being packed to the URL."""
+        """Record the source that is being packed to the URL."""
         self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
 
     def names(self) -> Iterable[str]:
@@ -241,31 +246,32 @@ class BucketDestination:
         return self._bucket.sizes()
 
     def remove_earlier(self) -> None:
-        """Remove an earlier dataset. The manifest goes first, so that half of it never looks complete."""
+        """Remove an earlier dataset, its manifest first, so that a partly removed dataset never looks complete."""
         self._bucket.remove([MANIFEST_NAME])
         if is_card(self._bucket.read(CARD_NAME) or b""):
             self._bucket.remove([CARD_NAME])
-        self._bucket.remove(filter(is_ours, self._bucket.sizes()))
+        self._bucket.remove(filter(is_pack_file, self._bucket.sizes()))
         self._bucket.remove_folder(WORK_NAME)
         self._clear_spool()
 
-    def _publish(self, report: ShardReport) -> None:
-        """Upload a shard, its report after it, and remove it from the spool. Runs in a thread."""
+    def _upload_shard(self, report: ShardReport) -> None:
+        """Upload a shard and then its report, and remove both from the spool. Runs in a thread."""
         path = report_path(self.folder, report.number)
         if report.entry is None:
-            self._bucket.remove(_object_names(report.number))  # an earlier run may have found something to pack
+            # An earlier run may have packed inputs that cannot be read any more.
+            self._bucket.remove(_object_names(report.number))
         else:
             for name in (report.entry.index, report.entry.name):
                 self._bucket.put(self.folder / name, name, advance=self._advance)
-        self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._go_on)
+        self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._check_stopped)
         remove_shard(self.folder, report.number)
         path.unlink(missing_ok=True)
 
     def _advance(self, size: int) -> None:
-        self._go_on(size)
+        self._check_stopped(size)
         self._bar.update(size)
 
-    def _go_on(self, _size: int) -> None:
+    def _check_stopped(self, _size: int) -> None:
         if self._uploads.stopped:
             raise StopUploadError
 
@@ -274,11 +280,11 @@ class BucketDestination:
         (self._spool.work / PLAN_NAME).unlink(missing_ok=True)
 
     def _keep_only(self, waiting: dict[int, ShardReport]) -> None:
-        """Remove other shards from the spool: uploaded ones, and those of a packer that was killed."""
+        """Remove all shards from the spool that do not wait for upload."""
         shards = {name for number in waiting for name in _object_names(number)}
         reports = {report_path(self.folder, number).name for number in waiting}
         for path in list(self.folder.iterdir()):
-            if is_ours(path.name) and path.name not in shards:
+            if is_pack_file(path.name) and path.name not in shards:
                 path.unlink()
         for path in list(self._spool.work.glob("shard-*.json")):
             if path.name not in reports:
@@ -286,14 +292,14 @@ class BucketDestination:
 
 
 def publish_card(bucket: Bucket, data: bytes) -> None:
-    """Write a card to a URL, unless the README.md there is the user's own."""
+    """Write a card to a URL, unless a user wrote or edited the README.md there."""
     old = bucket.read(CARD_NAME)
     if old != data and may_replace(old, where=bucket.url):
         bucket.write(CARD_NAME, data)
 
 
 class _Uploads:
-    """Threads that upload, few at a time; an error of theirs is raised where the next one is added."""
+    """Threads that upload, at most `UPLOADS` at a time. After a failed upload, the next `add` raises its error."""
 
     def __init__(self, upload: Callable[[ShardReport], None]) -> None:
         self.stopped = False
@@ -308,19 +314,23 @@ class _Uploads:
             self._slots.release()
             raise self._error
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        # Daemons: a program that ends for another reason does not wait for them.
+        # Daemon threads, so that a program that ends for another reason does not wait for them.
         self._threads.append(threading.Thread(target=self._run, args=(report,), daemon=True))
         self._threads[-1].start()
 
     def finish(self) -> None:
-        """Wait for all of them."""
+        """Wait for all uploads.
+
+        Raises:
+            Exception: The error of the first upload that failed.
+        """
         for thread in self._threads:
             thread.join()
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Let those that run end at the next part that they have sent."""
+        """Stop all uploads after the part that each is sending, and wait for them."""
         self.stopped = True
         with suppress(Exception):
             self.finish()
@@ -335,14 +345,14 @@ class _Uploads:
 
 
 def _parse_report(name: str, data: bytes) -> ShardReport | None:
-    """Return a report; None for the plan, and for one that a store without whole objects has half of."""
+    """Return a report; None for the plan file, and for a report that was only partly uploaded."""
     try:
         report = ShardReport.from_json(data.decode())
         entry, names = report.entry, _object_names(report.number)
     except (ValueError, KeyError, TypeError):
         return None
-    is_that = name == report_path(Path(), report.number).name and (entry is None or (entry.name, entry.index) == names)
-    return report if is_that else None
+    is_valid = name == report_path(Path(), report.number).name and (entry is None or (entry.name, entry.index) == names)
+    return report if is_valid else None
 
 
 def _is_there(entry: ShardEntry, sizes: dict[str, int]) -> bool:

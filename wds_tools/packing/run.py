@@ -1,4 +1,4 @@
-"""One run of the packer over a plan: what is missing is packed, then the dataset is completed."""
+"""One run of the packer: it packs the shards of a plan that are missing, then completes the dataset."""
 
 from __future__ import annotations
 
@@ -36,10 +36,29 @@ _log = logging.getLogger("wds_tools")
 
 
 class PackJob:
-    """One run of the packer over a plan."""
+    """One run of the packer: packs the missing shards of a plan.
+
+    Args:
+        plan: What is packed.
+        source: Where the inputs are read.
+        destination: Where the dataset is written.
+        processes: Maximum number of worker processes.
+        bar: Progress bar for samples and bytes.
+        options: The options of `pack`.
+
+    Attributes:
+        kept: Reports of shards that an earlier run has finished, by number.
+        packed: Reports of the shards that this run has finished.
+    """
 
     def __init__(
-        self, plan: Plan, source: Source, destination: Destination, processes: int, bar: Bar, options: PackOptions
+        self,
+        plan: Plan,
+        source: Source,
+        destination: Destination,
+        processes: int,
+        bar: ProgressBar,
+        options: PackOptions,
     ) -> None:
         self.plan = plan
         self.source = source
@@ -48,49 +67,49 @@ class PackJob:
         self.bar = bar
         self.options = options
         self.kept: dict[int, ShardReport] = {}
-        self.made: list[ShardReport] = []
+        self.packed: list[ShardReport] = []
 
     def run(self, skipped: Iterable[Skip], *, onto: Manifest | None = None) -> tuple[Manifest, tuple[Skip, ...]]:
-        """Pack the shards that are missing, and complete the dataset if this is no task of several.
+        """Pack the missing shards, and complete the dataset unless this is one of several tasks.
 
         Args:
-            skipped: What the listing left out.
-            onto: The dataset that these shards come behind.
+            skipped: Inputs that the listing skipped.
+            onto: The dataset that these shards are appended to.
 
         Returns:
-            The manifest, and what was left out.
+            The manifest, and all skipped inputs.
         """
         try:
-            self.destination.claim(self.plan.source, fresh=self.options.fresh, onto=onto)
+            self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
             self._pack_missing()
-            reports = sorted([*self.kept.values(), *self.made], key=lambda report: report.number)
+            reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
             skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
             manifest = manifest_of(
                 reports, classes=self.plan.classes, shuffled=self.plan.shuffled, source=self.plan.source
             )
             strict = self.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
-                self.destination.undo(self.made)
+                self.destination.roll_back(self.packed)
                 raise strict_error(skipped)
             if self.options.task is not None:
                 return manifest, tuple(skipped)
             self._refuse_missing(len(reports))
-            manifest = manifest if onto is None else _joined(onto, manifest)
+            manifest = manifest if onto is None else _appended_manifest(onto, manifest)
             self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
             _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
         except OSError as error:
             if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
                 raise
-            raise self._explain(error) from error
+            raise self._write_error(error) from error
         return manifest, tuple(skipped)
 
     def _refuse_missing(self, finished: int) -> None:
-        lost = self.plan.shards - finished
-        if lost:
+        missing = self.plan.shards - finished
+        if missing:
             first = next(number for number in self.plan.numbers if number not in self.kept)
             raise DestinationError(
-                f"{lost} of {self.plan.shards} shards are missing in {self.destination.name}, such as "
-                f"{shard_name(first)}: run the tasks that have not ended, then finish again"
+                f"{missing} of {self.plan.shards} shards are missing in {self.destination.name}, such as "
+                f"{shard_name(first)}: run the tasks that have not finished, then finish again"
             )
 
     def _pack_missing(self) -> None:
@@ -99,9 +118,9 @@ class PackJob:
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
         if missing and self.options.images.notice:
             self.bar.clear()
-            _say_once(self.options.images.notice)
+            _warn_once(self.options.images.notice)
         processes = min(self.processes, len(missing))
-        # Images that change take a core each; cores that have no shard of their own help with those there are.
+        # Converting images takes a core per shard. If there are more cores than shards, the rest helps with threads.
         keep, ray = self.options.images.images == "keep", self.options.engine == "ray"
         threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
         _log.debug(
@@ -112,8 +131,8 @@ class PackJob:
         run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.is_bounded)
         with closing(run(tasks, advance=self.bar.advance)) as reports:
             for report in reports:
-                self.made.append(report)
-                self.destination.accept(report)
+                self.packed.append(report)
+                self.destination.add_shard(report)
 
     def _task(self, number: int, threads: int) -> ShardTask:
         start, stop = self.plan.range_of(number)
@@ -128,28 +147,28 @@ class PackJob:
             threads=threads,
         )
 
-    def _explain(self, error: OSError) -> DestinationError:
-        """Say what is kept when the disk is full or fails."""
+    def _write_error(self, error: OSError) -> DestinationError:
+        """Return the error for a failed write, with the number of shards that are kept."""
         shard, reason = (
             (error.shard, str(error.args[0]))
             if isinstance(error, DestinationError)
             else (None, error.strerror or str(error))
         )
-        remedy = "make room" if reason == os.strerror(errno.ENOSPC) else "mend that"
+        remedy = "free some space" if reason == os.strerror(errno.ENOSPC) else "fix the cause"
         return DestinationError(
             f"cannot be written to {self._where(error)}: {reason}; "
-            f"{len(self.kept) + len(self.made)} of {self.plan.shards} shards are finished and kept: "
-            f"{remedy}, then run the same command again, which goes on from there",
+            f"{len(self.kept) + len(self.packed)} of {self.plan.shards} shards are finished and kept: "
+            f"{remedy}, then run the same command again, which continues from there",
             shard=shard,
         )
 
     def _where(self, error: OSError) -> str:
-        """A full disk is that of the folder, even where shards only wait in it."""
+        """Return where writing failed: at the URL, or in the local folder, which may be the spool of a URL."""
         return self.destination.name if isinstance(error, StoreError) else str(self.destination.folder)
 
 
-class Bar:
-    """Images, images/s, MB/s and time left, on stderr."""
+class ProgressBar:
+    """A bar on stderr with images, images/s, MB/s and remaining time."""
 
     def __init__(self, total: int, show: bool | None) -> None:
         self._bar = tqdm(
@@ -158,7 +177,7 @@ class Bar:
         self._bytes = 0
         self._started = time.monotonic()
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(
@@ -167,15 +186,15 @@ class Bar:
         self._bar.close()
 
     def start_at(self, samples: int) -> None:
-        """Begin with samples that an earlier run has packed, which do not count as speed."""
+        """Start at the samples that an earlier run has packed; they do not count for the speed."""
         self._bar.initial = self._bar.n = samples
 
     def clear(self) -> None:
-        """Make room for a line of text; the bar comes back below it."""
+        """Hide the bar for a line of text; the next update draws it again below."""
         self._bar.clear()
 
     def advance(self, samples: int, size: int) -> None:
-        """Count samples and bytes that are done."""
+        """Add finished samples, and their input bytes."""
         if self._bar.disable:
             return
         self._bytes += size
@@ -185,23 +204,23 @@ class Bar:
 
 
 @cache
-def _say_once(notice: str) -> None:
-    """Warn; what holds for all splits, or for several calls, is said for the first one."""
+def _warn_once(notice: str) -> None:
+    """Log a warning once per process, not again for each split or call."""
     _log.warning(notice)
 
 
 def _warn_of_sixteen_bits(images: int) -> None:
     if images:
         _log.warning(
-            "%d images have 16 bits a channel and were packed as they are: loaders give them as the stored field 'png' "
-            "(fields=('png', 'label'), uint16), but not as 'image', which has 8 bits",
+            "%d images have 16 bits per channel and were packed unchanged: loaders return them as the stored field "
+            "'png' (fields=('png', 'label'), uint16), but not as 'image', which has 8 bits",
             images,
         )
 
 
-def _joined(onto: Manifest, new: Manifest) -> Manifest:
-    """Return the manifest of a dataset with what was appended to it."""
-    assert onto.source is not None, "only what pack made is appended to"
+def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
+    """Return the manifest of a dataset with the shards that were appended to it."""
+    assert onto.source is not None, "append accepts only datasets that pack wrote"
     parts = onto.source["parts"] if onto.source["kind"] == APPENDED else [onto.source]
     return Manifest(
         shards=(*onto.shards, *new.shards),
@@ -214,24 +233,29 @@ def _joined(onto: Manifest, new: Manifest) -> Manifest:
 
 
 def list_inputs(source: Source, progress: bool | None) -> Listing:
-    """Return what a source holds; on a terminal, a line says that this is being found out."""
+    """List the inputs of a source. On a terminal, a line of text is shown meanwhile."""
     with tqdm(
-        desc="listing what there is to pack ...", bar_format="{desc}", leave=False, disable=not shows_progress(progress)
+        desc="listing the source ...",
+        bar_format="{desc}",
+        leave=False,
+        disable=not shows_progress(progress),
     ):
         return source.scan()
 
 
-def refuse_skipped(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:
-    """Raise the error of ``strict`` if a listing has left something out; the rest is read first, to name all of it.
+def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:
+    """With ``strict``, raise an error if a listing skipped inputs. All others are read first, to name every bad one.
 
     Raises:
-        SourceError: All that cannot be packed.
+        SourceError: Inputs that cannot be packed.
     """
     skipped = [skip for _, listing in parts for skip in listing.skipped]
     if not (options.strict and skipped):
         return
-    _log.warning("%s: nothing will be packed; the other files are read, to name all of these", _cannot(len(skipped)))
-    with Bar(sum(len(listing.inputs) for _, listing in parts), options.progress) as bar:
+    _log.warning(
+        "%s: nothing will be packed; reading the other files to find all such files", _bad_file_count(len(skipped))
+    )
+    with ProgressBar(sum(len(listing.inputs) for _, listing in parts), options.progress) as bar:
         for source, listing in parts:
             task = ShardTask(
                 number=0,
@@ -248,19 +272,19 @@ def refuse_skipped(parts: Sequence[tuple[Source, Listing]], options: PackOptions
 
 
 def strict_error(skipped: Sequence[Skip]) -> SourceError:
-    """Say what cannot be packed: the first files, and if there are many, all of them in warnings."""
+    """Return the error that names the first files that cannot be packed. If there are more, log a warning for each."""
     named = "; ".join(f"{skip.path!r} {skip.reason}" for skip in skipped[:_NAMED_FILES])
     more = ""
     if len(skipped) > _NAMED_FILES:
-        more = f"; and {len(skipped) - _NAMED_FILES:,} more: the warnings before this name all"
+        more = f"; and {len(skipped) - _NAMED_FILES:,} more: the warnings before this one name all"
         for skip in skipped:
             _log.warning("%r %s", skip.path, skip.reason)
     return SourceError(
-        f"{_cannot(len(skipped))}: {named}{more}. Fix or remove them, or pack without strict to leave them out"
+        f"{_bad_file_count(len(skipped))}: {named}{more}. Fix or remove them, or pack without strict to leave them out"
     )
 
 
-def _cannot(count: int) -> str:
+def _bad_file_count(count: int) -> str:
     return f"{counted(count, 'file')} cannot be packed"
 
 

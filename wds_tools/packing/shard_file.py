@@ -1,4 +1,4 @@
-"""One shard, written once from start to end: commit or nothing, its index right after it."""
+"""Write one shard and then its index. If an error occurs, neither file appears."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from wds_tools.format.sample import Sample, split_name
 from wds_tools.format.tar import BLOCK, END, build_header, padded
 from wds_tools.storage.commit import CommitFile, commit_bytes
 
-CHUNK_BYTES = 2 << 20  # of 0.5 to 4 MiB the fastest
-_MOST_PARTS = 1024  # of a writev(): POSIX's IOV_MAX on Linux and macOS
+CHUNK_BYTES = 2 << 20  # the fastest of 0.5 to 4 MiB
+_MAX_PARTS = 1024  # of one writev(): IOV_MAX on Linux and macOS
 _PADDING = bytes(BLOCK)
 
 
 class _Output:
-    """Bytes of a shard, gathered into chunks; one is hashed and written on a thread while the next one is gathered.
+    """Collects the bytes of a shard in chunks. A thread hashes and writes one while the next is collected.
 
-    Hashing and writing let go of Python's lock, so they take no time from what makes the samples.
+    Hashing and writing release the GIL, so they do not slow down the encoding of samples.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -41,10 +41,10 @@ class _Output:
         self._writing: Future[None] | None = None
 
     def write(self, parts: Sequence[bytes], size: int) -> None:
-        """Append parts of ``size`` bytes in all.
+        """Append parts with ``size`` bytes in total.
 
         Raises:
-            OSError: Earlier ones cannot be written.
+            OSError: An earlier chunk could not be written.
         """
         self._chunk += parts
         self._size += size
@@ -58,28 +58,29 @@ class _Output:
             self._writing.result()
 
     def _append(self, parts: list[bytes]) -> None:
-        if len(parts) > _MOST_PARTS:
+        if len(parts) > _MAX_PARTS:
             parts = [b"".join(parts)]
         for part in parts:
             self._digest.update(part)
         written = os.writev(self._file.fileno(), parts)
-        if written < sum(map(len, parts)):  # the disk is full, which the next write says, or it was more than 2 GiB
+        if written < sum(map(len, parts)):
+            # The disk is full, so that the next write fails, or there were more than 2 GiB.
             self._file.write(memoryview(b"".join(parts))[written:])
-            self._file.flush()  # the next parts go past its buffer
+            self._file.flush()  # writev() does not use the buffer of the file
 
     def finish(self) -> str:
-        """Write what is left and the end of the archive; return the XXH3-128 of it all."""
+        """Write the last chunk and the end of the archive; return the XXH3-128 of the shard as hexadecimal digits."""
         self._wait()
         self._append([*self._chunk, END])
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        """End the thread; from now on nothing is written."""
+        """End the thread. Nothing is written after this."""
         self._thread.shutdown()
 
 
 class ShardFile:
-    """A tar shard and its index; both appear when the ``with`` block ends without error, or neither.
+    """A tar shard and its index. Both appear when the ``with`` block ends without error; otherwise neither does.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "shard-000000.tar"
@@ -89,13 +90,13 @@ class ShardFile:
     (2048, ['shard-000000.parquet', 'shard-000000.tar'])
 
     Args:
-        path: Final name of the shard, ending in ``.tar``; a shard of that name is replaced.
+        path: Path of the finished shard, ending in ``.tar``. An existing file is replaced.
 
     Attributes:
-        bytes: Length so far, without the blocks that close an archive.
-        entry: What the manifest says of the shard; None until it is committed, and for a shard without samples,
-            which leaves no file.
-        index: What the index says of it; None as long as ``entry`` is.
+        bytes: Length so far in bytes, without the blocks that end a tar file.
+        entry: The shard's entry for the manifest. It is None until the shard is complete, and for a shard without
+            samples, for which no file is written.
+        index: The shard's index. It is None if ``entry`` is None.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -118,35 +119,36 @@ class ShardFile:
         return self
 
     def write(self, sample: Sample, *, label: int | None = None, image: ImageInfo | None = None) -> None:
-        """Append a sample, its fields in their order.
+        """Append a sample, with its fields in the given order.
 
         Args:
             sample: Key and encoded fields.
             label: Class number for the index.
-            image: What the header of its image says, for the index.
+            image: Type and size of the image, for the index.
 
         Raises:
-            SampleError: A key that was written before, or names that a reader would split in another way.
-            OSError: The disk is full; the sample that is told so may be a later one.
+            SampleError: A duplicate key, or a name that readers would split into another key and field.
+            OptionError: A name that is too long for tar readers.
+            OSError: Writing failed, for example because the disk is full. The error can belong to an earlier sample.
         """
         headers = self._headers(sample)
         self._keys.add(sample.key)
-        places: dict[str, tuple[int, int, int]] = {}
+        locations: dict[str, tuple[int, int, int]] = {}
         parts: list[bytes] = []
         end = self.bytes
         for header, (name, data) in zip(headers, sample.fields.items(), strict=True):
             size = len(data)
-            places[name] = (end + len(header), size, xxhash.xxh3_64_intdigest(data))
+            locations[name] = (end + len(header), size, xxhash.xxh3_64_intdigest(data))
             parts += (header, data, _PADDING[: -size % BLOCK])
             end += len(header) + padded(size)
         self._output.write(parts, end - self.bytes)
         self.bytes = end
-        self._rows.add(sample.key, places, label, image)
+        self._rows.add(sample.key, locations, label, image)
 
     def _headers(self, sample: Sample) -> list[bytes]:
-        """Return the header of each member, all checked before the first byte is written."""
+        """Return the header of each member. All are checked before the first byte is written."""
         if sample.key in self._keys:
-            raise SampleError("was written before; keys must be unique", shard=self.path.name, key=sample.key)
+            raise SampleError("was already written; keys must be unique", shard=self.path.name, key=sample.key)
         return member_headers(sample, shard=self.path.name)
 
     def __exit__(
@@ -170,18 +172,18 @@ def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
     """Return the tar header of each field of a sample.
 
     Raises:
-        SampleError: No fields, or names that a reader would split in another way.
+        SampleError: A sample without fields, or a name that readers would split into another key and field.
         OptionError: A name that is too long for tar readers.
     """
     if not sample.fields:
         raise SampleError("has no fields", shard=shard, key=sample.key)
-    headers, fitting = [], _fits(sample.key, "x")
+    headers, fitting = [], _round_trips(sample.key, "x")
     for name, data in sample.fields.items():
         member = f"{sample.key}.{name}"
         if not fitting or not _is_field(name):
             raise SampleError(
                 f"field {name!r} would be read back as (key, field) = {split_name(member)}; allowed are keys "
-                "without a dot behind the last slash, lower-case fields, and text that UTF-8 can hold",
+                "without a dot after the last slash, lower-case fields, and text that can be encoded as UTF-8",
                 shard=shard,
                 key=sample.key,
             )
@@ -190,7 +192,7 @@ def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
 
 
 def commit_index(index: Index, folder: Path) -> ShardEntry:
-    """Write a shard's index beside it; return what the manifest says of both."""
+    """Write a shard's index to its folder, and return the entry of both for the manifest."""
     data = to_bytes(index)
     commit_bytes(folder / index_name(index.shard), data)
     return shard_entry(
@@ -198,19 +200,19 @@ def commit_index(index: Index, folder: Path) -> ShardEntry:
     )
 
 
-@lru_cache(maxsize=1024)  # a dataset has a few fields, and each sample has them
+@lru_cache(maxsize=1024)  # all samples of a dataset have the same few fields
 def _is_field(name: str) -> bool:
-    return _fits("x", name)
+    return _round_trips("x", name)
 
 
-def _fits(key: str, name: str) -> bool:
-    """Tell whether a reader would split a member's name as it was put together; key and field matter each alone."""
+def _round_trips(key: str, name: str) -> bool:
+    """Return whether readers split the member name ``key.name`` into this key and name again."""
     member = f"{key}.{name}"
-    return split_name(member) == (key, name) and _storable(member)
+    return split_name(member) == (key, name) and _is_storable(member)
 
 
-def _storable(name: str) -> bool:
-    """The index holds names as UTF-8, and a tar name ends at its first zero byte."""
+def _is_storable(name: str) -> bool:
+    """Return whether a name fits into the index, which is UTF-8, and into a tar header, where a zero byte ends it."""
     try:
         name.encode()
     except UnicodeEncodeError:

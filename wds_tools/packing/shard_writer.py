@@ -1,4 +1,4 @@
-"""`ShardWriter`: samples written in a loop become a dataset; called as webdataset's, with our guarantees."""
+"""`ShardWriter` writes samples from a loop as a dataset. It is called like the class of that name in webdataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wds_tools.format.totals import count_fields, image_stats, merge_stats
 from wds_tools.options import parse_bytes
 from wds_tools.packing.encode import encode_field
 from wds_tools.packing.shard_file import ShardFile, member_headers
-from wds_tools.packing.writer_lock import SOURCE_KIND, Claim
+from wds_tools.packing.writer_lock import SOURCE_KIND, WriterLock
 from wds_tools.storage import is_url
 
 _log = logging.getLogger("wds_tools")
@@ -31,12 +31,13 @@ Encoder = bool | None | Mapping[str, Callable[[Any], bytes]] | Callable[[dict[st
 
 
 class ShardWriter:
-    """Write samples one by one; they become shards of limited size, each with its index, and a manifest.
+    """Write samples one by one into a dataset: shards of limited size, an index for each, and a manifest.
 
-    A drop-in for ``webdataset.ShardWriter``. Each shard appears whole with its index, or not at all. The manifest, and
-    so the dataset, appears when the ``with`` block ends without an error, or at `close`. After an error the finished
-    shards stay, without a manifest; the next writer of this pattern refuses to begin unless it is told
-    ``fresh=True``. A key may come once in a shard; over all shards that is not checked, for want of memory.
+    A drop-in replacement for ``webdataset.ShardWriter``. A shard file appears only when it is complete, and its index
+    right after it. The manifest, and with it the dataset, is written when the ``with`` block ends without an error, or
+    by `close`. After an error, the finished shards stay, without a manifest; the next writer with this pattern then
+    raises an error unless ``fresh=True``. Keys must be unique within a shard. Across shards this is not checked,
+    because remembering every key would take too much memory.
 
     >>> import tempfile, wds_tools as wt
     >>> folder = tempfile.mkdtemp()
@@ -47,38 +48,41 @@ class ShardWriter:
     (3, {'cls': 3, 'txt': 3})
 
     Args:
-        pattern: Path of the shards with one number in it, such as ``out/train-%06d.tar``; the folder is made.
-        maxcount: Most samples of a shard.
-        maxsize: Largest shard in bytes, or as "1GB", headers and padding counted; exceeded only by a sample that is
-            larger alone.
-        post: Called with the path of each shard when it and its index are there.
-        start_shard: Number of the first shard. The manifest lists what this writer wrote, nothing before it.
-        verbose: Log the name of each shard that is begun, at level INFO.
-        opener: Refused: a shard is renamed into place when it is whole, which no opened stream can.
-        encoder: How values become bytes. True goes by the field's extension, see
-            `wds_tools.packing.encode.encode_field`; a mapping of extensions to functions takes its place; a function
-            gets the whole sample and returns it encoded; False or None take samples whose values are bytes.
-        user: Refused, as are ``group`` and ``mode``: headers are constant, so that equal samples give equal bytes.
-        group: Refused.
-        mode: Refused.
-        compress: Refused unless False: a reader jumps to a sample, which compressed archives do not allow.
-        keep_meta: Refused unless False: fields that begin with ``_`` are left out.
-        mtime: Only 0, which it always is.
-        format: Refused: members are ustar, with pax headers where they are needed.
-        manifest: File name of the manifest, ``manifest.json`` if it is not given; several writers into one folder
-            need one each.
-        classes: Class names by number, for the manifest; every ``cls`` must then be the number of one.
-        shuffled: The samples come in random order, so that the loader needs no large window to mix them.
-        fresh: Remove what an earlier writer left under this manifest's name, finished or not, and start over.
+        pattern: Path of the shards with a placeholder for their number, such as ``out/train-%06d.tar``. The folder is
+            created if missing.
+        maxcount: Maximum number of samples in a shard.
+        maxsize: Maximum size of a shard in bytes, or as text such as "1GB"; headers and padding count. Only a shard
+            with a single sample can be larger.
+        post: Function that is called with the path of each shard once the shard and its index are written.
+        start_shard: Number of the first shard. The manifest lists only the shards of this writer.
+        verbose: If not 0, log the name of each shard when it is started, at level INFO.
+        opener: Not supported: a shard is written under a temporary name and renamed when it is complete, which an
+            opened stream cannot do.
+        encoder: How values become bytes. True encodes by the field's extension, see
+            `wds_tools.packing.encode.encode_field`. A mapping has a function for each extension. A function gets the
+            whole sample and returns it encoded. With False or None, all values must be bytes or text.
+        user: Not supported, like ``group`` and ``mode``: headers are constant, so that equal samples give equal bytes.
+        group: Not supported.
+        mode: Not supported.
+        compress: Only False or None: a reader seeks to each sample, which a compressed archive does not allow.
+        keep_meta: Only False: fields that begin with ``_`` are not written.
+        mtime: Only 0 or None: the modification time of every member is 0.
+        format: Not supported: members are ustar, with pax headers where needed.
+        manifest: File name of the manifest, by default ``manifest.json``. Several writers into one folder need
+            different names.
+        classes: Class names by number, for the manifest. If given, every ``cls`` must be one of these numbers.
+        shuffled: Whether the samples arrive in random order, so that the loader does not need a large window to mix
+            them.
+        fresh: Remove what an earlier writer with this manifest name left, finished or not, and start over.
 
     Attributes:
-        manifest: Of the dataset; None until `close` has written it.
-        total: Number of samples so far.
+        manifest: Manifest of the dataset; None until `close` has written it.
+        total: Number of samples written so far.
 
     Raises:
-        OptionError: An argument that cannot be.
-        DestinationError: The folder holds a dataset or an unfinished one, another writer works on it, or it cannot be
-            written to.
+        OptionError: An invalid argument.
+        DestinationError: The folder holds a dataset or the shards of an unfinished one, is in use by another writer,
+            or is not writable.
     """
 
     def __init__(
@@ -98,16 +102,18 @@ class ShardWriter:
         compress: bool | None = None,
         keep_meta: bool = False,
         mtime: float | None = None,
-        format: None = None,  # noqa: A002 - webdataset's word
+        format: None = None,  # noqa: A002 - the name in webdataset
         manifest: str | None = None,
         classes: Sequence[str] = (),
         shuffled: bool = False,
         fresh: bool = False,
     ) -> None:
-        _refuse(opener=opener, user=user, group=group, mode=mode, compress=compress or None, format=format)
-        _refuse(keep_meta=keep_meta or None, mtime=mtime or None)
+        _refuse_unsupported(opener=opener, user=user, group=group, mode=mode, compress=compress or None, format=format)
+        _refuse_unsupported(keep_meta=keep_meta or None, mtime=mtime or None)
         if maxcount < 1 or start_shard < 0:
-            raise OptionError(f"maxcount={maxcount}, start_shard={start_shard}; allowed are 1 and more, 0 and more")
+            raise OptionError(
+                f"maxcount={maxcount}, start_shard={start_shard}; maxcount must be at least 1, start_shard at least 0"
+            )
         self.pattern = _check_pattern(os.fspath(pattern), start_shard)
         self.maxcount = maxcount
         self.maxsize = parse_bytes(maxsize, what="maxsize")
@@ -120,60 +126,63 @@ class ShardWriter:
         self._entries: list[ShardEntry] = []
         self._fields: Counter[str] = Counter()
         self._images: ImageStats | None = None
-        self._end: str | None = None  # why nothing more can be written
-        self._claim = Claim(self._path.parent, _check_manifest_name(manifest))
-        self._claim.take(self._path, fresh=fresh)
+        self._closed_reason: str | None = None  # why no more samples can be written
+        self._writer_lock = WriterLock(self._path.parent, _check_manifest_name(manifest))
+        self._writer_lock.acquire(self._path, fresh=fresh)
 
     @property
     def _path(self) -> Path:
-        """Path of the shard that is begun next."""
+        """Path of the next shard to be started."""
         return Path(self.pattern % self._number)
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Append a sample.
+        """Write a sample.
 
         Args:
-            sample: ``__key__`` (text), and values by field. Fields are written in sorted order; those that begin with
-                ``_`` are left out.
+            sample: The key as text under ``__key__``, and the values by field name. Fields are written in sorted
+                order; names that begin with ``_`` are not written.
 
         Raises:
-            SampleError: A sample that cannot be stored. Nothing of it was written, and writing can go on.
-            DestinationError: The disk is full, or the shard's name is taken. Nothing more can be written.
+            SampleError: The sample cannot be stored. Nothing of it was written, and the next one can be written.
+            DecodeError: The image is damaged or of an unsupported type. Nothing was written either.
+            OptionError: A key and field name that together are too long for tar readers. Nothing was written either.
+            DestinationError: The disk is full, or a file with the shard's name exists. No more samples can be written.
         """
-        if self._end:
-            raise DestinationError(f"{self.pattern} takes no more samples: {self._end}")
-        made = self._encode(sample)
-        size = sum(map(len, member_headers(made))) + sum(padded(len(data)) for data in made.fields.values())
-        label, image = self._label(made), _image(made)
+        if self._closed_reason:
+            raise DestinationError(f"{self.pattern} accepts no more samples: {self._closed_reason}")
+        encoded = self._encode(sample)
+        size = sum(map(len, member_headers(encoded))) + sum(padded(len(data)) for data in encoded.fields.values())
+        label, image = self._label(encoded), _image_info(encoded)
         try:
-            self._shard_for(size).write(made, label=label, image=image)
+            self._shard_for(size).write(encoded, label=label, image=image)
         except SampleError:
             raise
         except BaseException as error:
-            self._fail(error, f"it failed before ({error})")
+            self._fail(error, f"an earlier write failed ({error})")
         self.total += 1
 
     def close(self) -> None:
-        """Finish the last shard and write the manifest, when all samples are written. A second call does nothing.
+        """Finish the last shard and write the manifest, after the last sample. A second call does nothing.
 
         Raises:
-            SampleError: No sample was written: there is no dataset.
-            DestinationError: The disk is full, or writing failed before: there is no manifest, finished shards stay.
+            SampleError: No sample was written, so there is no dataset.
+            DestinationError: The disk is full, or an earlier write failed. No manifest is written; finished shards
+                stay.
         """
         if self.manifest is not None:
             return
-        if self._end:
-            raise DestinationError(f"{self.pattern} was not completed: {self._end}; {self._kept()}")
+        if self._closed_reason:
+            raise DestinationError(f"{self.pattern} was not completed: {self._closed_reason}; {self._kept_shards()}")
         try:
             self._finish()
             if not self._entries:
                 raise SampleError(f"no sample was written to {self.pattern}, so there is no dataset")
-            made = self._manifest()
-            self._claim.complete(made)
+            manifest = self._manifest()
+            self._writer_lock.complete(manifest)
         except BaseException as error:
             self._fail(error, f"closing it failed ({error})")
-        self.manifest = made
-        self._end = "it was closed"
+        self.manifest = manifest
+        self._closed_reason = "it was closed"
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -183,16 +192,16 @@ class ShardWriter:
     ) -> None:
         if error is None:
             self.close()
-        elif self.manifest is None and self._end is None:
-            self._abort("an exception ended it")
+        elif self.manifest is None and self._closed_reason is None:
+            self._abort("an exception ended the with block")
 
     def _shard_for(self, size: int) -> ShardFile:
-        """Return the shard that a sample of ``size`` bytes goes to."""
+        """Return the shard for a sample of ``size`` bytes."""
         shard = self._shard
         if shard is not None and (shard.samples >= self.maxcount or shard.bytes + size + len(END) > self.maxsize):
             self._finish()
         if self._shard is None:
-            self._claim.begin(self._path)
+            self._writer_lock.register_shard(self._path)
             if self._verbose:
                 _log.info("writing %s after %d samples", self._path, self.total)
             self._shard = ShardFile(self._path).__enter__()
@@ -206,7 +215,7 @@ class ShardWriter:
             return
         shard.__exit__(None, None, None)
         if shard.entry is None or shard.index is None:
-            return  # it has no samples, because the only one was refused
+            return  # it has no samples: the only one was refused
         self._entries.append(shard.entry)
         self._fields.update(count_fields(shard.index))
         self._images = merge_stats([self._images, image_stats(shard.index)])
@@ -214,13 +223,13 @@ class ShardWriter:
             self._post(str(shard.path))
 
     def _abort(self, why: str) -> None:
-        """Drop the shard that is being written, and let the folder go."""
-        self._end = why
+        """Discard the shard that is being written, and release the folder."""
+        self._closed_reason = why
         shard, self._shard = self._shard, None
         if shard is not None:
             failure = RuntimeError(why)
             shard.__exit__(RuntimeError, failure, None)
-        self._claim.release()
+        self._writer_lock.release()
 
     def _encode(self, sample: Mapping[str, Any]) -> Sample:
         values: Mapping[str, Any] = sample
@@ -228,7 +237,7 @@ class ShardWriter:
             values = self._encoder(dict(sample))
         key = values.get("__key__")
         if not isinstance(key, str):
-            raise SampleError(f"a sample has __key__ {key!r}; expected is text, such as '000042'")
+            raise SampleError(f"a sample has __key__ {key!r}; expected text, such as '000042'")
         names = sorted(name for name in values if not name.startswith("_"))
         try:
             return Sample(key, {name: self._encode_one(name, values[name]) for name in names})
@@ -247,7 +256,7 @@ class ShardWriter:
         if isinstance(value, str):
             value = value.encode()
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise SampleError(f"field {name!r} holds {type(value).__name__}, which is not encoded; expected are bytes")
+            raise SampleError(f"field {name!r} holds {type(value).__name__}, which is not encoded; expected bytes")
         return bytes(value)
 
     def _label(self, sample: Sample) -> int | None:
@@ -272,26 +281,28 @@ class ShardWriter:
         )
 
     def _fail(self, error: BaseException, why: str) -> NoReturn:
-        """End the writing; of a disk that fails, say what is kept."""
+        """Stop writing and raise the error; for an error of the disk, with the number of shards that are kept."""
         self._abort(why)
         if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
-            raise DestinationError(f"cannot write {self.pattern}: {error.strerror or error}; {self._kept()}") from error
+            raise DestinationError(
+                f"cannot write {self.pattern}: {error.strerror or error}; {self._kept_shards()}"
+            ) from error
         raise error
 
-    def _kept(self) -> str:
+    def _kept_shards(self) -> str:
         return (
             f"{len(self._entries)} finished shards are kept, without a manifest: run again with fresh=True to start "
-            "over, or make a dataset of them with `wds-tools index`"
+            "over, or turn them into a dataset with `wds-tools index`"
         )
 
 
-def _refuse(**given: object) -> None:
-    """Refuse what webdataset takes and we cannot honour, rather than ignore it."""
+def _refuse_unsupported(**given: object) -> None:
+    """Raise an error for options of webdataset that this writer does not support, instead of ignoring them."""
     wrong = [f"{name}={value!r}" for name, value in given.items() if value is not None]
     if wrong:
         raise OptionError(
-            f"{', '.join(wrong)}: a shard is a plain tar file with constant headers, committed whole; leave it out "
-            "(the docstring of ShardWriter says why)"
+            f"{', '.join(wrong)} is not supported: a shard is an uncompressed tar file with constant headers, "
+            "renamed when complete; omit it (the docstring of ShardWriter has the reasons)"
         )
 
 
@@ -300,15 +311,17 @@ def _check_pattern(pattern: str, number: int) -> str:
         one, two = pattern % number, pattern % (number + 1)
     except (TypeError, ValueError) as error:
         raise OptionError(
-            f"pattern {pattern!r} takes no number ({error}); expected one, as in 'out-%06d.tar'"
+            f"pattern {pattern!r} has no valid placeholder for a number ({error}); expected one, as in 'out-%06d.tar'"
         ) from error
     if is_url(pattern) or pattern.startswith("pipe:"):
-        raise OptionError(f"pattern {pattern!r} is no local path; write to a local folder, then copy it as a whole")
+        raise OptionError(f"pattern {pattern!r} is not a local path; write to a local folder, then copy the folder")
     if one == two or not pattern.endswith(".tar") or Path(one).parent != Path(two).parent:
-        raise OptionError(f"pattern {pattern!r}; expected is one number in the file's name and .tar, as 'out-%06d.tar'")
+        raise OptionError(
+            f"pattern {pattern!r}; expected a file name with one number that ends in .tar, as in 'out-%06d.tar'"
+        )
     name = Path(one).name
     entry = shard_entry(name, b"", samples=0, shard_bytes=0, shard_xxh3="0" * 32)
-    manifests.to_json(Manifest((entry,), {}))  # says now what it would say at the end
+    manifests.to_json(Manifest((entry,), {}))  # raises now the errors that it would raise at the end
     return pattern
 
 
@@ -316,18 +329,18 @@ def _check_manifest_name(name: str | None) -> str:
     if name is None:
         return MANIFEST_NAME
     if "/" in name or not name.endswith(".json") or name.startswith("."):
-        raise OptionError(f"manifest={name!r} is no file name ending in .json; it is written beside the shards")
+        raise OptionError(
+            f"manifest={name!r} is not a file name ending in .json; it is written to the folder of the shards"
+        )
     return name
 
 
-def _image(sample: Sample) -> ImageInfo | None:
-    """Return what the header of a sample's image says, for the index."""
+def _image_info(sample: Sample) -> ImageInfo | None:
+    """Return type and size of a sample's image from its header, for the index."""
     name = next((name for name in IMAGE_FIELDS if name in sample.fields), None)
     if name is None:
         return None
     try:
         return codecs.probe(sample.fields[name])
     except DecodeError as error:
-        raise DecodeError(
-            f"field {name!r} {error.args[0]}; leave the sample out, or mend it", key=sample.key
-        ) from error
+        raise DecodeError(f"field {name!r} {error.args[0]}; fix the sample, or leave it out", key=sample.key) from error

@@ -1,4 +1,4 @@
-"""Calls of `make_loader` as text, to paste: each runs on its dataset as it is printed."""
+"""Calls of `make_loader` as text, ready to paste into a script for a given dataset."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ USUAL_FIELDS = ("image", "label")
 _BATCH_SIZE = 256
 _SIDE = 224
 _CAPTION = "txt"
-_SIXTEEN_BITS = ";16"  # how the modes of pictures end that come only as stored fields
-_HELD_OUT = ("val", "test", "dev")  # how the names of splits for evaluation begin
+_SIXTEEN_BITS = ";16"  # suffix of the mode of images with 16 bits per channel, which load only as stored fields
+_HELD_OUT = ("val", "test", "dev")  # prefixes of the names of splits for evaluation
 
 
 def spell_call(dataset: str, options: Mapping[str, str], *, name: str = "loader") -> str:
-    """Return the statement that makes a loader; it needs `IMPORT` before it. Options without a value are left out.
+    """Return the statement that creates a loader; it needs `IMPORT` before it. Empty options are left out.
 
     >>> print(spell_call("shards/my photos", {"batch_size": "8"}))
     loader = wds_tools.make_loader(
@@ -34,43 +34,44 @@ def spell_call(dataset: str, options: Mapping[str, str], *, name: str = "loader"
 
 
 def spell(view: Any) -> str:
-    """Return a view as one writes it, without the arguments that have their default value.
+    """Return a view as source code, without arguments that have their default value.
 
     >>> from wds_tools.images.views import Resize
     >>> spell(RandomResizedCrop(224, flip=True)), spell(Resize((128, 128)))
     ('RandomResizedCrop(224, flip=True)', 'Resize((128, 128))')
     """
-    words = [
+    arguments = [
         repr(value) if field.default is MISSING else f"{field.name}={value!r}"
         for field in fields(view)
         if (value := getattr(view, field.name)) != field.default
     ]
-    return f"{type(view).__name__}({', '.join(words)})"
+    return f"{type(view).__name__}({', '.join(arguments)})"
 
 
 def spell_fields(names: tuple[str, ...]) -> str:
-    """Return the value of ``fields=``, or nothing for the usual fields."""
+    """Return the value of ``fields=`` as source code, or "" for the usual fields."""
     if names == USUAL_FIELDS:
         return ""
     return repr(names[0]) if len(names) == 1 else repr(names)
 
 
 def usual_side(manifests: Iterable[Manifest]) -> int:
-    """Return the usual side of a picture in a batch; where all pictures are less than half as large, their own."""
+    """Return the side of an image in a batch in pixels: 224, or the side of the largest image if that is below 112."""
     known = [images for manifest in manifests if (images := manifest.images)]
     largest = max((min(images.max_width, images.max_height) for images in known), default=_SIDE)
     return _SIDE if 2 * largest >= _SIDE else largest
 
 
 def first_call(dataset: str, manifest: Manifest, *, side: int, split: str = "", indexes: Iterable[Index] = ()) -> str:
-    """Return a call that loads a new dataset: as for training, or as for evaluation where the name of a split says so.
+    """Return a call that loads a new dataset: for training, or for evaluation if the name of the split suggests it.
 
     Args:
-        dataset: As one names it.
-        manifest: Of the dataset.
-        side: From `usual_side`, for all splits.
-        split: Name of the split that the dataset is.
-        indexes: Of its shards: they tell whether fields are class numbers, and images of 8 bits a channel.
+        dataset: Path or URL of the dataset.
+        manifest: Manifest of the dataset.
+        side: Side of an image in pixels, from `usual_side` for all splits.
+        split: Name of the split, or "".
+        indexes: Indexes of its shards. They show whether every ``cls`` is a class number, and whether images have 8
+            bits per channel.
     """
     names = _usable_fields(manifest, indexes)
     held_out = split.startswith(_HELD_OUT)
@@ -85,7 +86,7 @@ def first_call(dataset: str, manifest: Manifest, *, side: int, split: str = "", 
 
 
 def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, ...]:
-    """Return fields that every sample has, as far as the manifest and the indexes tell."""
+    """Return fields that every sample has, according to the manifest and the indexes."""
     everywhere = [name for name, count in manifest.fields.items() if count == manifest.samples]
     known = sum(manifest.fields.get(name, 0) for name in IMAGE_FIELDS) >= manifest.samples
     labels, deep = "cls" in everywhere, False
@@ -102,7 +103,7 @@ def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, .
 
 
 def _batch_size(samples: int) -> int:
-    """Return the usual size, or for fewer samples the largest power of two of which there is a whole batch.
+    """Return the usual batch size, or for few samples the largest power of two that gives one full batch.
 
     >>> _batch_size(1_000_000), _batch_size(6), _batch_size(1)
     (256, 4, 1)
@@ -115,7 +116,7 @@ def _view(side: int, *, held_out: bool) -> RandomResizedCrop | CenterCrop:
 
 
 def _variable(split: str) -> str:
-    """Return a name for the loader of a split.
+    """Return a variable name for the loader of a split.
 
     >>> _variable("train"), _variable("hold-out"), _variable("")
     ('train_loader', 'hold_out_loader', 'loader')

@@ -1,4 +1,4 @@
-"""Pack one source into several datasets: shares drawn at random, or the folders ``train/``, ``val/``, ``test/``."""
+"""`pack_splits` packs one source as several datasets: random shares, or its folders ``train/``, ``val/``, ``test/``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wds_tools.options import parse_bytes
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, class_names
 from wds_tools.packing.packer import PackReport, open_input, pack_listing
-from wds_tools.packing.remote_destination import place_of, publish_card
-from wds_tools.packing.run import list_inputs, refuse_skipped
+from wds_tools.packing.remote_destination import parse_destination, publish_card
+from wds_tools.packing.run import check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders
@@ -25,7 +25,7 @@ from wds_tools.storage.upload import Bucket
 
 FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
-_SPLIT_STREAM = 2  # keeps this use of the seed apart from others
+_SPLIT_STREAM = 2  # gives this use of the seed its own random numbers
 
 
 def pack_splits(
@@ -48,36 +48,44 @@ def pack_splits(
     spool: str | Path | None = None,
     progress: bool | None = None,
 ) -> dict[str, PackReport]:
-    """Pack a source into several datasets, ``dst/train``, ``dst/val``, and so on, with the same class numbers.
+    """Pack a source as several datasets, ``dst/train``, ``dst/val`` and so on, with the same class numbers.
+
+    To continue an interrupted run, repeat the same call.
 
     Args:
-        src: As for `pack`.
-        dst: Folder, or URL, for a folder per split.
-        split: Shares, as {"train": 0.9, "val": 0.1} or "train=0.9,val=0.1", drawn with ``seed`` and alike in every
-            class; or "folders": ``src`` holds a folder per split, named train, val, test or alike.
-        kind: As for `pack`, and so are the others.
-        columns: As for `pack`.
-        shard_bytes: As for `pack`.
-        seed: As for `pack`; and of the draw.
-        workers: As for `pack`.
-        classes: As for `pack`.
-        strict: As for `pack`; of a split. Those before it are packed, unless the listing shows it.
-        fresh: As for `pack`.
-        images: As for `pack`.
-        resize: As for `pack`.
-        quality: As for `pack`.
-        verify_pixels: As for `pack`.
-        spool: As for `pack`.
-        progress: As for `pack`.
+        src: The source, as for `pack`.
+        dst: Folder or URL in which each split gets a folder of its name.
+        split: The share of each split, as {"train": 0.9, "val": 0.1} or "train=0.9,val=0.1". Shares add up to 1; they
+            are drawn at random with ``seed``, and every class is divided in the same shares. Or "folders", if ``src``
+            has a folder for each split, with names such as train, val and test.
+        kind: Format of ``src``, as for `pack`; detected by default.
+        columns: Names of columns or arrays, as for `pack`.
+        shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
+        seed: Seed of the draw and of the one-time shuffle.
+        workers: Number of worker processes, as for `pack`.
+        classes: Class names by number, or the path of a text file with one name per line, as for `pack`.
+        strict: Raise an error if any file cannot be packed, as for `pack`. If the listing already shows such a file,
+            no split is packed. If one appears only during packing, the splits before it are already packed.
+        fresh: Remove what an earlier pack left in the folders of the splits, and start over.
+        images: What happens to images, as for `pack`.
+        resize: New size of the images, as for `pack`.
+        quality: JPEG quality of resized images, as for `pack`.
+        verify_pixels: Decode each crop-ready JPEG and its original, as for `pack`.
+        spool: Local folder for shards that wait for upload, as for `pack`.
+        progress: Whether to show a progress bar, as for `pack`.
 
     Returns:
-        Name of a split to what was packed. Records that were skipped before the draw are in the report of the first.
+        A report for each split, by its name. With shares, files that the listing skipped are in the first report.
 
     Raises:
-        OptionError: Shares that do not add up to 1, and whatever `pack` refuses.
-        SourceError: A split that would be empty, no folders of splits, and whatever `pack` raises.
+        OptionError: An invalid argument, such as shares that do not add up to 1.
+        SourceError: A split would be empty; ``src`` has no folders of splits or holds nothing to pack; or, with
+            ``strict``, a file cannot be packed.
+        DestinationError: A folder in ``dst`` holds something else, is in use, or its disk is full.
+        StoreError: The storage at a URL does not respond, or the package for it is not installed.
+        WorkerError: A worker process died.
     """
-    place = place_of(dst)
+    location = parse_destination(dst)
     options = PackOptions(
         kind=kind,
         columns=columns,
@@ -94,38 +102,38 @@ def pack_splits(
     shares = parse_shares(split)
     source: Source
     if shares is None:
-        parts = _of_folders(src, place, options)
+        parts = _list_split_folders(src, location, options)
     else:
-        source = open_input(src, place, options)
+        source = open_input(src, location, options)
         listing = list_inputs(source, options.progress)
-        parts = {name: (source, part) for name, part in divide(listing, shares, seed).items()}
-    refuse_skipped(list(parts.values()), options)
+        parts = {name: (source, part) for name, part in draw_splits(listing, shares, seed).items()}
+    check_strict(list(parts.values()), options)
     reports = {
-        name: pack_listing(source, listing, place_of(join(str(place), name)), options)
+        name: pack_listing(source, listing, parse_destination(join(str(location), name)), options)
         for name, (source, listing) in parts.items()
     }
-    _write_card(place, split_card({name: report.manifest for name, report in reports.items()}))
+    _write_card(location, split_card({name: report.manifest for name, report in reports.items()}))
     return reports
 
 
-def _write_card(place: Path | str, data: bytes) -> None:
-    if isinstance(place, str):
-        publish_card(Bucket(place), data)
+def _write_card(location: Path | str, data: bytes) -> None:
+    if isinstance(location, str):
+        publish_card(Bucket(location), data)
         return
     try:
-        commit_card(place, data)
+        commit_card(location, data)
     except OSError as error:
-        raise DestinationError(f"cannot write to {place}: {error.strerror}; run the same command again") from error
+        raise DestinationError(f"cannot write to {location}: {error.strerror}; run the same command again") from error
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None:
-    """Return the share of each split, None for "folders".
+    """Return the share of each split, or None for "folders".
 
     >>> parse_shares("train=0.9,val=0.1")
     {'train': Fraction(9, 10), 'val': Fraction(1, 10)}
 
     Raises:
-        OptionError: No shares, or they do not add up to 1.
+        OptionError: No shares, an invalid name, or shares that do not add up to 1.
     """
     if split == FOLDERS:
         return None
@@ -137,48 +145,52 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None
     bad = [name for name in shares if not name.replace("-", "").replace("_", "").isalnum()]
     if not shares or bad or min(shares.values()) <= 0 or sum(shares.values()) != 1:
         raise OptionError(
-            f"split={split!r}; allowed are names with shares that add up to 1, as train=0.9,val=0.1, or {FOLDERS!r}"
+            f"split={split!r}; allowed are names with shares that add up to 1, such as train=0.9,val=0.1; "
+            f"or {FOLDERS!r}"
         )
     return shares
 
 
-def divide(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> dict[str, Listing]:
-    """Draw splits: random within each class, and each class in the same shares, to a record or two.
+def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> dict[str, Listing]:
+    """Draw splits at random. Every class is divided in the same shares, give or take one or two inputs.
 
     Args:
-        listing: All records.
-        shares: Name of each split to its share; they add up to 1.
-        seed: Of the draw.
+        listing: All inputs.
+        shares: Share of each split by its name; they add up to 1.
+        seed: Seed of the draw.
 
     Raises:
-        SourceError: A split that gets no record.
+        SourceError: A split would get no input.
     """
     names = list(shares)
     random = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(len(listing.inputs))
     labels = np.array([-1 if entry.label is None else entry.label for entry in listing.inputs], np.int64)
-    order = random[np.argsort(labels[random], kind="stable")]  # by class, at random within each
-    owner = np.empty(len(order), np.int64)
-    # Record i of this order goes to the split whose range [from, to) holds i / golden ratio mod 1: the fraction is
-    # spread evenly over any run of records, so every class gets each share, small ones as well as can be.
+    order = random[np.argsort(labels[random], kind="stable")]  # sorted by class, in random order within each class
+    split_of = np.empty(len(order), np.int64)
+    # Input i of this order goes to the split whose range [start, stop) contains i / golden ratio mod 1. These fractions
+    # are spread evenly over any run of inputs, so every class is divided in the given shares, small classes too as far
+    # as possible.
     spread = (np.arange(len(order)) * _INVERSE_GOLDEN) % 1.0
     bounds = np.cumsum([float(share) for share in shares.values()])[:-1]
-    owner[order] = np.searchsorted(bounds, spread, side="right")
+    split_of[order] = np.searchsorted(bounds, spread, side="right")
     parts = {}
     for number, name in enumerate(names):
-        inputs = [listing.inputs[place] for place in np.flatnonzero(owner == number).tolist()]
+        inputs = [listing.inputs[index] for index in np.flatnonzero(split_of == number).tolist()]
         if not inputs:
             raise SourceError(
-                f"split {name!r} gets none of {len(listing.inputs):,} records: give it a larger share, or leave it out"
+                f"split {name!r} gets none of {len(listing.inputs):,} records: give it a larger share, or omit it"
             )
         parts[name] = replace(listing, inputs=inputs, skipped=listing.skipped if number == 0 else [])
     return parts
 
 
-def _of_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:
-    """Return source and listing of each folder of a split; classes are numbered over all of them."""
+def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:
+    """Return source and listing of each split's folder. Class numbers are the same in all of them."""
     folders = split_folders(Path(src)) if isinstance(src, (str, Path)) else []
     if not folders:
-        raise SourceError(f"{src} holds no folders named train, val, test or alike: give shares, as train=0.9,val=0.1")
+        raise SourceError(
+            f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
+        )
 
     def scan(classes: tuple[str, ...] | None) -> dict[str, tuple[Source, Listing]]:
         numbered = replace(options, classes=classes)

@@ -1,9 +1,9 @@
-"""What becomes of an image when it is packed: kept, made crop-ready, resized, or stored decoded.
+"""What happens to an image when it is packed: it is kept, made crop-ready, resized, or stored decoded.
 
-*Crop-ready* changes no coefficient. The same picture is written as a sequential JPEG with Huffman tables of its own and
-a restart marker every few MCUs, so that a reader can cut a crop out and decode that alone (`jpeg.slice_region`). The
-compiled module does that, and decodes what it wrote to compare it. Where anything is in doubt, the image is kept as it
-is.
+*Crop-ready* changes no coefficient. The same image is written as a sequential JPEG with its own Huffman tables and a
+restart marker every few MCUs, so that a reader can extract a crop and decode only that (`jpeg.slice_region`). The
+compiled module writes this JPEG, and decodes it again to compare the coefficients. An image that cannot be converted
+with certainty is kept unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Images = Literal["keep", "crop-ready", "resize", "raw"]
 
 QUALITY = 90
 PIECE_PIXELS = 64
-"""About how wide a piece between two restart markers is: see docs/decisions/0007-crop-ready.md."""
+"""Approximate width in pixels of a piece between two restart markers: see docs/decisions/0007-crop-ready.md."""
 
-_LEAST_PIECE_PIXELS = 16  # below, markers and padding add more than a tenth to a file
-_MOST_SIDE = 65_535
-_NOT_COMPILED = "the compiled module of wds_tools is missing (`wds-tools doctor` says why)"
+_MIN_PIECE_PIXELS = 16  # below this, markers and padding add more than 10 % to a file
+_MAX_SIDE = 65_535
+_NOT_COMPILED = "the compiled module of wds_tools is missing (`wds-tools doctor` reports why)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,17 @@ class ImageOptions:
     """What happens to images when they are packed.
 
     Attributes:
-        images: ``keep`` the bytes; ``crop-ready``; ``resize`` to JPEGs, which are crop-ready too; ``raw``, as uint8
-            pixels. None becomes ``resize`` if a size is given, otherwise ``crop-ready``, or ``keep`` without the
-            compiled module.
+        images: ``keep`` stores the bytes unchanged, ``crop-ready`` adds restart markers to JPEGs, ``resize`` stores
+            smaller JPEGs, which are crop-ready too, and ``raw`` stores uint8 pixels. None becomes ``resize`` if a size
+            is given, otherwise ``crop-ready``, or ``keep`` without the compiled module.
         resize: Pixels of the shorter side, (height, width), or text such as "256" or "320x240", which is parsed.
-        quality: Of the JPEGs that ``resize`` makes, 1 to 100; None becomes `QUALITY`.
+        quality: JPEG quality for ``resize``, 1 to 100; None becomes `QUALITY`.
         verify_pixels: Decode each crop-ready JPEG and its original, and keep the original if a pixel differs.
         compiled: Whether the compiled module can be used; without it, JPEGs that need no resizing are kept as they are.
         notice: A warning for the user when packing starts, or "".
 
     Raises:
-        OptionError: Options that do not fit each other, or ``crop-ready`` without the compiled module.
+        OptionError: Options that contradict each other, or ``crop-ready`` without the compiled module.
     """
 
     images: str | None = None
@@ -64,12 +64,14 @@ class ImageOptions:
         if self.images is not None and self.images not in get_args(Images):
             raise OptionError(f"images={self.images!r}; allowed are {', '.join(map(repr, get_args(Images)))}")
         if self.images == "crop-ready" and not self.compiled:
-            raise OptionError(f"images='crop-ready' cannot be used: {_NOT_COMPILED}; or pack with images='keep'")
+            raise OptionError(
+                f"images='crop-ready' cannot be used: {_NOT_COMPILED}; install it, or pack with images='keep'"
+            )
         chosen = self.images or ("crop-ready" if self.resize is None else "resize")
         self._check(chosen)
         if not self.compiled and chosen in ("crop-ready", "resize"):
             which = "JPEGs" if chosen == "crop-ready" else "JPEGs that need no resizing"
-            notice = f"{_NOT_COMPILED}, so {which} are kept as they are, and crops of them load more slowly"
+            notice = f"{_NOT_COMPILED}, so {which} are kept unchanged, and crops of them load more slowly"
             object.__setattr__(self, "notice", notice)
             chosen = "keep" if chosen == "crop-ready" else chosen
         object.__setattr__(self, "images", chosen)
@@ -84,15 +86,11 @@ class ImageOptions:
                 "images='resize' needs a size: give --resize 256 (resize=256), the shorter side in pixels, or 320x240"
             )
         if size is not None and chosen not in ("resize", "raw"):
-            raise OptionError(
-                f"resize={self.resize!r} with images={chosen!r}; a size goes with 'resize' and 'raw' only"
-            )
+            raise OptionError(f"resize={self.resize!r} with images={chosen!r}; a size requires 'resize' or 'raw'")
         if quality is not None and (chosen != "resize" or not 1 <= quality <= 100):
-            raise OptionError(
-                f"quality={quality} with images={chosen!r}; a quality of 1 to 100 goes with 'resize' only"
-            )
+            raise OptionError(f"quality={quality} with images={chosen!r}; allowed are 1 to 100, only with 'resize'")
         if self.verify_pixels and chosen not in ("crop-ready", "resize"):
-            raise OptionError(f"verify_pixels with images={chosen!r}; it is for 'crop-ready' and 'resize'")
+            raise OptionError(f"verify_pixels with images={chosen!r}; it requires 'crop-ready' or 'resize'")
 
     @property
     def size(self) -> int | tuple[int, int] | None:
@@ -100,7 +98,7 @@ class ImageOptions:
         return parse_size(self.resize)
 
     def __str__(self) -> str:
-        """Name all that the bytes depend on: part of a dataset's ``source``."""
+        """Return every option that changes the bytes, as text: part of a dataset's ``source``."""
         size = f"{self.resize[1]}x{self.resize[0]}" if isinstance(self.resize, tuple) else self.resize
         words = [str(self.images), *([str(size)] if size else [])]
         if self.images == "resize":
@@ -108,7 +106,7 @@ class ImageOptions:
         return " ".join(words)
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) of what becomes of a picture. A short side is never made longer."""
+        """Return (height, width) of an image after packing. Given only the shorter side, it is never enlarged."""
         size, short = self.size, min(height, width)
         if isinstance(size, tuple):
             return size
@@ -118,20 +116,20 @@ class ImageOptions:
 
     @property
     def fixed_bytes(self) -> int | None:
-        """Bytes of every image, where they are known beforehand."""
+        """Size of every packed image in bytes, or None if the images differ in size."""
         if self.images != "raw" or not isinstance(self.size, tuple):
             return None
         return len(codecs.encode_npy(np.empty((*self.size, 3), np.uint8)))
 
 
 def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int] | None:
-    """Read a size: the shorter side, "WIDTHxHEIGHT", or (height, width) as views have it.
+    """Parse a size: the shorter side, "WIDTHxHEIGHT", or (height, width) as in views.
 
     >>> parse_size("256"), parse_size("128x96"), parse_size((96, 128))
     (256, (96, 128), (96, 128))
 
     Raises:
-        OptionError: No such size.
+        OptionError: An invalid size.
     """
     if size is None:
         return None
@@ -141,21 +139,21 @@ def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int
         sides = [int(word) if word.isascii() and word.isdigit() else 0 for word in reversed(words)]
     else:
         sides = list(size) if isinstance(size, (tuple, list)) else [size]
-    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 1 <= side <= _MOST_SIDE for side in sides):
+    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 1 <= side <= _MAX_SIDE for side in sides):
         raise OptionError(f"resize={size!r}; allowed are pixels of the shorter side, or WIDTHxHEIGHT such as '128x128'")
     if len(sides) == 2 and sides[0] * sides[1] > codecs.MAX_PIXELS:
-        raise OptionError(f"resize={size!r}; allowed are {codecs.MAX_PIXELS:,} pixels at most")
+        raise OptionError(f"resize={size!r}; at most {codecs.MAX_PIXELS:,} pixels are allowed")
     return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An image as it is packed.
+    """An image as it is stored.
 
     Attributes:
-        kind: Its field: ``jpg``, ``png``, ``webp`` or ``npy``.
-        data: Its bytes.
-        info: What its header says.
+        kind: Its type, which is also the name of its field: ``jpg``, ``png``, ``webp`` or ``npy``.
+        data: Encoded bytes.
+        info: Size, mode and layout from its header.
     """
 
     kind: str
@@ -167,12 +165,12 @@ def transcode(image: bytes | NDArray[np.uint8], options: ImageOptions) -> Encode
     """Convert an image for packing.
 
     Args:
-        image: An encoded file, or pixels: uint8 [height, width, 1 | 3 | 4], or [height, width] for grey. Pixels
-            become PNG with "keep" and "crop-ready"; elsewhere alpha is dropped.
-        options: What happens to it.
+        image: The bytes of an image file; or pixels, uint8 [height, width, 1 | 3 | 4], or [height, width] for grey.
+            With "keep" and "crop-ready", pixels become a PNG. Otherwise their alpha channel is dropped.
+        options: What happens to the image.
 
     Raises:
-        DecodeError: No whole image.
+        DecodeError: The image is damaged, of an unsupported type, or has 16 bits per channel where 8 are written.
     """
     if isinstance(image, np.ndarray):
         _check_pixels(image)
@@ -189,8 +187,8 @@ def transcode(image: bytes | NDArray[np.uint8], options: ImageOptions) -> Encode
         return crop_ready(image, info, options) if options.compiled else Encoded(info.kind, image, info)
     if info.mode.endswith(";16"):
         raise DecodeError(
-            f"has 16 bits a channel, and images={options.images!r} writes 8: pack with images='keep', which leaves the "
-            "file as it is, or convert it to 8 bits first"
+            f"has 16 bits per channel, and images={options.images!r} writes 8: pack with images='keep', which "
+            "keeps the file unchanged, or convert it to 8 bits first"
         )
     pixels = decode_rgb(memoryview(image), kind=info.kind, mode=info.mode, orientation=info.orientation)
     return _from_pixels(pixels[:, :, 0] if info.mode == "L" else pixels, options)
@@ -208,9 +206,9 @@ def _check_pixels(pixels: NDArray[np.uint8]) -> None:
 def _from_pixels(pixels: Pixels, options: ImageOptions) -> Encoded:
     size = options.size_of(*pixels.shape[:2])
     if pixels.shape[:2] != size:
-        # torchvision's filter for antialiasing, so that Resize at this point is Resize in training
+        # torchvision's antialiasing filter, so that resizing here and in training give the same pixels
         image = Image.fromarray(pixels)
-        if image.height * size[1] > codecs.MAX_PIXELS:  # Pillow resizes rows first, all of them
+        if image.height * size[1] > codecs.MAX_PIXELS:  # Pillow would resize all rows horizontally first
             image = image.resize((image.width, size[0]), Image.Resampling.BILINEAR)
         pixels = np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
     if options.images == "raw":
@@ -226,10 +224,10 @@ def _encoded(data: bytes) -> Encoded:
 
 
 def _jpeg(pixels: Pixels, quality: int) -> bytes:
-    """Encode a JPEG that is crop-ready from the start."""
-    if max(pixels.shape[:2]) > _MOST_SIDE:
+    """Encode pixels as a crop-ready JPEG."""
+    if max(pixels.shape[:2]) > _MAX_SIDE:
         raise DecodeError(
-            f"would be a JPEG of {pixels.shape[1]}x{pixels.shape[0]}; allowed are {_MOST_SIDE:,} pixels a side: pack "
+            f"would be a JPEG of {pixels.shape[1]}x{pixels.shape[0]}; allowed are {_MAX_SIDE:,} pixels per side: pack "
             "with images='keep', or with resize= as WIDTHxHEIGHT"
         )
     out = io.BytesIO()
@@ -241,27 +239,27 @@ def _jpeg(pixels: Pixels, quality: int) -> bytes:
 
 
 def piece_mcus(width: int, mcu_width: int) -> int:
-    """Return the MCUs of a piece: they divide those of a row, and are near `PIECE_PIXELS` wide.
+    """Return the number of MCUs in a piece: it divides the number in a row, and its width is close to `PIECE_PIXELS`.
 
     >>> piece_mcus(500, 16), piece_mcus(375, 8), piece_mcus(31 * 16, 16), piece_mcus(113 * 8, 8)
     (4, 47, 1, 113)
     """
     row = -(-width // mcu_width)
-    fitting = [n for n in range(1, row) if row % n == 0 and n * mcu_width >= _LEAST_PIECE_PIXELS]
+    fitting = [n for n in range(1, row) if row % n == 0 and n * mcu_width >= _MIN_PIECE_PIXELS]
     return min([*fitting, row], key=lambda n: abs(math.log(n * mcu_width / PIECE_PIXELS)))
 
 
 def crop_ready(data: bytes, info: ImageInfo, options: ImageOptions) -> Encoded:
-    """Return a JPEG with restart markers and the same pixels; any other image, or one in doubt, as it is."""
+    """Return a JPEG with restart markers and the same pixels; an image that cannot be converted, unchanged."""
     kept = Encoded(info.kind, data, info)
     if info.kind != "jpg" or not info.mcu_width:
         return kept
     stored_width = info.width if info.orientation < 5 else info.height
-    made = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width))
-    if made is None:
+    transcoded = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width))
+    if transcoded is None:
         return kept
     try:
-        new = _encoded(jpeg.with_segments(made, jpeg.needed_segments(data)))
+        new = _encoded(jpeg.with_segments(transcoded, jpeg.needed_segments(data)))
     except ValueError:
         return kept
     facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new.info)]

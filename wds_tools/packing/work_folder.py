@@ -1,7 +1,7 @@
-"""A local folder that shards are packed into: its lock, the plan, and a report of each finished shard.
+"""The local folder that shards are written to: its lock, the plan, and a report for each finished shard.
 
-While a pack runs, ``.packing/`` in that folder holds ``lock``, ``plan.json`` (what is being packed) and a report
-per finished shard. It is removed once the manifest, the last file of a dataset, is written.
+During a run, the folder has a work area ``.packing/`` with the files ``lock``, ``plan.json`` (what is being packed) and
+one report per finished shard. It is removed after the manifest, the last file of a dataset, is written.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What became of one planned shard.
+    """The result of packing one shard.
 
     Attributes:
-        number: Which one.
-        entry: What the manifest says of it; None if none of its pictures could be packed, so that there is no file.
-        fields: Field name to number of samples that have it.
+        number: Number of the shard.
+        entry: Its entry in the manifest; None if none of its inputs could be packed, so that there is no file.
+        fields: Number of samples that have a field, by field name.
         images: Range of image sizes.
-        skipped: Pictures that could not be packed.
-        sixteen_bit: Number of images that have 16 bits a channel.
+        skipped: Inputs that could not be packed.
+        sixteen_bit: Number of images with 16 bits per channel.
     """
 
     number: int
@@ -52,12 +52,12 @@ class ShardReport:
     sixteen_bit: int = 0
 
     def to_json(self) -> str:
-        """Write it."""
+        """Return the report as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> ShardReport:
-        """Read it."""
+        """Parse a report."""
         raw = json.loads(text)
         return cls(
             raw["number"],
@@ -70,23 +70,24 @@ class ShardReport:
 
 
 def report_path(folder: Path, number: int) -> Path:
-    """Return where a shard's report is kept until the dataset is complete."""
+    """Return the path of a shard's report, which exists until the dataset is complete."""
     return folder / WORK_NAME / f"{shard_name(number).removesuffix('.tar')}.json"
 
 
 def save_report(folder: Path, report: ShardReport) -> None:
-    """Record that a shard is finished; called when it and its index are on disk."""
+    """Record that a shard is finished. Call it after the shard and its index are on disk."""
     commit_bytes(report_path(folder, report.number), report.to_json().encode())
 
 
 class WorkFolder:
-    """A local folder that shards are packed into, and its ``.packing/``; locked for the length of a ``with`` block.
+    """The local folder that shards are written to, and its work area ``.packing/``. A ``with`` block locks it.
 
     Args:
-        folder: Created if it does not exist.
-        name: For messages.
-        task: (index, count) of a task of several: they hold the folder together, and each task its own lock alone.
-        keep_empty: The folder stays if it is empty at the end and existed before.
+        folder: Created if missing.
+        name: The destination, for messages.
+        task: (index, count) if this is one of several tasks. They share the lock of the folder; each task has another
+            lock of its own.
+        keep_empty: Whether a folder that existed before is kept if it is empty at the end.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class WorkFolder:
         self.task = task
         self.work = folder / WORK_NAME
         self._keep_empty = keep_empty
-        self._is_removed = False  # the work area; one that exists now belongs to another packer
+        self._is_removed = False  # whether the work area was removed; a new one belongs to another packer
 
     def __enter__(self) -> WorkFolder:
         self._keep_empty = self._keep_empty and self.folder.exists()
@@ -107,44 +108,44 @@ class WorkFolder:
                 self._locks.append(lock_file(self.work / f"task-{self.task[0]}-of-{self.task[1]}.lock"))
         except BlockingIOError as error:
             raise DestinationError(
-                f"another packer is writing into {self.name}; wait for it to end, or choose another folder"
+                f"another packer is writing into {self.name}; wait until it ends, or choose another folder"
             ) from error
         except OSError as error:
             raise DestinationError(
-                f"cannot write to {self.folder}: {error.strerror}; choose a folder that is writable"
+                f"cannot write to {self.folder}: {error.strerror}; choose a writable folder"
             ) from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_removed and self.task is None:  # other tasks may be at work
-            self.remove_temporary()
+        if not self._is_removed and self.task is None:  # other tasks may be running
+            self.remove_temporary_files()
             if not (self.work / PLAN_NAME).exists():
                 self.remove_work()
         if not self._keep_empty:
-            with suppress(OSError):  # it holds something
+            with suppress(OSError):  # it is not empty
                 self.folder.rmdir()
         for lock in self._locks:
             os.close(lock)
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Return what is being packed into the folder; None if nothing is."""
+        """Return the source that is being packed into the folder, or None."""
         try:
             return parse_plan((self.work / PLAN_NAME).read_bytes())
         except FileNotFoundError:
             return None
 
     def write_plan(self, data: bytes) -> None:
-        """Record what is being packed."""
+        """Record the source that is being packed."""
         commit_bytes(self.work / PLAN_NAME, data)
 
     def finished_shards(self) -> dict[int, ShardReport]:
-        """Return the reports of shards that are finished and still in the folder."""
+        """Return the reports of finished shards whose files are still in the folder, by number."""
         reports = {}
         for path in self.work.glob("shard-*.json"):
             report = ShardReport.from_json(path.read_text())
-            if report.entry is None or entry_is_there(self.folder, report.entry):
+            if report.entry is None or entry_exists(self.folder, report.entry):
                 reports[report.number] = report
         return reports
 
@@ -154,24 +155,24 @@ class WorkFolder:
             report_path(self.folder, report.number).unlink(missing_ok=True)
             remove_shard(self.folder, report.number)
 
-    def remove_temporary(self) -> None:
-        """Remove half-written files of a packer that was killed: only those that would have become ours."""
+    def remove_temporary_files(self) -> None:
+        """Remove half-written files of a killed packer. Temporary files of other programs stay."""
         for path in (*self.folder.iterdir(), *self.work.iterdir()):
             name = final_name(path.name)
-            if name is not None and (path.parent == self.work or name == CARD_NAME or is_ours(name)):
+            if name is not None and (path.parent == self.work or name == CARD_NAME or is_pack_file(name)):
                 path.unlink(missing_ok=True)
 
     def remove_work(self) -> None:
-        """Remove the work area. The lock goes last; whoever waits for it notices that it is another file by then."""
+        """Remove the work area, the lock last. A packer that waits for the lock notices that the file was replaced."""
         self._is_removed = True
         for path in sorted(self.work.iterdir(), key=lambda path: path.name == "lock"):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # the next packer may have come in already
+        with suppress(OSError):  # the next packer may have started already
             self.work.rmdir()
 
 
-def entry_is_there(folder: Path, entry: ShardEntry) -> bool:
-    """Tell whether a shard and its index are there with their lengths; `verify` checks their bytes."""
+def entry_exists(folder: Path, entry: ShardEntry) -> bool:
+    """Return whether a shard and its index exist with the right lengths. Their content is checked by `verify`."""
     try:
         sizes = [(folder / name).stat().st_size for name in (entry.name, entry.index)]
     except OSError:
@@ -180,13 +181,13 @@ def entry_is_there(folder: Path, entry: ShardEntry) -> bool:
 
 
 def remove_shard(folder: Path, number: int) -> None:
-    """Remove a shard and its index, if they are there."""
+    """Remove a shard and its index, if they exist."""
     for name in (shard_name(number), index_name(shard_name(number))):
         (folder / name).unlink(missing_ok=True)
 
 
 def parse_plan(data: bytes) -> dict[str, Any]:
-    """Return what is being packed; of a damaged file, nothing that anyone packs."""
+    """Return the source in a plan file. For a damaged file it is empty, and so equals no real source."""
     try:
         plan = json.loads(data)
     except ValueError:
@@ -194,6 +195,6 @@ def parse_plan(data: bytes) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
-def is_ours(name: str) -> bool:
-    """Tell whether pack writes files of this name."""
+def is_pack_file(name: str) -> bool:
+    """Return whether `pack` writes files of this name."""
     return name in (MANIFEST_NAME, SKIPPED_NAME) or _SHARD.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""The work of packing: one shard is one task, pure and repeatable, run here or by worker processes."""
+"""Pack one shard as one task: a pure function that can be repeated, called in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerE
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.sample import Sample
 from wds_tools.format.totals import count_fields, image_stats
-from wds_tools.packing.plan import describe, sample_key, shard_name
+from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
 from wds_tools.sources.base import Input, Record, Skip, Source
 
 Advance = Callable[[int, int], None]
-"""Told of every (samples, bytes) that are done; may raise to stop the work."""
+"""Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
 
 _POLL_SECONDS = 0.1
-_COUNTERS = 1024  # one for each process, by its number; a lock would stay shut when its holder is killed
+_COUNTERS = 1024  # one per process, by its process id; a lock would stay locked if its holder is killed
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """All that a worker needs to pack one shard.
+    """Everything that a worker needs to pack one shard.
 
     Attributes:
-        number: Of the shard.
+        number: Number of the shard.
         start: Position of its first sample in the packed order.
-        inputs: Its pictures.
+        inputs: Its inputs, in order.
         classes: Class names by number.
-        source: Where to read them.
-        folder: Where to write.
+        source: Where the inputs are read.
+        folder: Where the shard is written.
         images: What happens to images.
-        threads: Samples that are made at a time.
+        threads: Number of samples that are encoded at the same time.
     """
 
     number: int
@@ -62,18 +62,18 @@ class ShardTask:
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
-    """Write one shard, its index and its report; the same task gives the same bytes whenever and wherever it runs.
+    """Write one shard, its index and its report. The same task always gives the same bytes.
 
     Raises:
-        DestinationError: The shard cannot be written; ``shard`` says which.
+        DestinationError: The shard cannot be written; the attribute ``shard`` has its name.
     """
     name = shard_name(task.number)
     skipped = []
     try:
-        with ShardFile(task.folder / name) as shard, closing(_makers(task)) as makers:
-            for entry, make in makers:
+        with ShardFile(task.folder / name) as shard, closing(_encode_calls(task)) as calls:
+            for entry, encode in calls:
                 try:
-                    sample, image, label = make()
+                    sample, image, label = encode()
                 except (SourceError, DecodeError) as error:
                     skipped.append(Skip(entry.path, str(error)))
                 else:
@@ -82,7 +82,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
                     advance(1, entry.size)
         report = _report(task.number, shard, tuple(skipped))
         if report.entry is None:
-            remove_shard(task.folder, task.number)  # an earlier run may still have found something to pack
+            remove_shard(task.folder, task.number)  # an earlier run may have packed inputs that cannot be read any more
         save_report(task.folder, report)
     except OSError as error:
         raise DestinationError(error.strerror or str(error), shard=name) from error
@@ -90,69 +90,69 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 
 
 def bad_inputs(task: ShardTask, advance: Advance) -> Iterator[Skip]:
-    """Make the samples of a task without writing them; yield those that cannot be packed."""
-    with closing(_makers(task)) as makers:
-        for entry, make in makers:
+    """Encode the samples of a task without writing them, and yield the inputs that cannot be packed."""
+    with closing(_encode_calls(task)) as calls:
+        for entry, encode in calls:
             try:
-                make()
+                encode()
             except (SourceError, DecodeError) as error:
                 yield Skip(entry.path, str(error))
             advance(1, entry.size)
 
 
-_Made = tuple[Sample, ImageInfo, int | None]
-_Make = Callable[[], _Made]
+_EncodedSample = tuple[Sample, ImageInfo, int | None]
+_EncodeCall = Callable[[], _EncodedSample]
 
 
-def _makers(task: ShardTask) -> Generator[tuple[Input, _Make], None, None]:
-    """Yield each input with what makes its sample, in order; on threads, the next ones are being made already."""
-    works = enumerate(task.inputs, task.start)
+def _encode_calls(task: ShardTask) -> Generator[tuple[Input, _EncodeCall], None, None]:
+    """Yield each input in order, with a function that returns its encoded sample. Threads encode samples ahead."""
+    numbered = enumerate(task.inputs, task.start)
     if task.threads == 1:
-        yield from ((entry, partial(make_sample, task, position, entry)) for position, entry in works)
+        yield from ((entry, partial(make_sample, task, position, entry)) for position, entry in numbered)
         return
-    begun: deque[tuple[Input, _Make]] = deque()
+    submitted: deque[tuple[Input, _EncodeCall]] = deque()
     with ThreadPoolExecutor(task.threads) as pool:
         try:
-            for position, entry in works:
-                begun.append((entry, _begin(pool, task, position, entry)))
-                if len(begun) > 2 * task.threads:
-                    yield begun.popleft()
-            yield from begun
+            for position, entry in numbered:
+                submitted.append((entry, _submit(pool, task, position, entry)))
+                if len(submitted) > 2 * task.threads:
+                    yield submitted.popleft()
+            yield from submitted
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(pool: ThreadPoolExecutor, task: ShardTask, position: int, entry: Input) -> _Make:
-    """Read an input here, as a source's open files are not for several threads, and make its sample on a thread."""
+def _submit(pool: ThreadPoolExecutor, task: ShardTask, position: int, entry: Input) -> _EncodeCall:
+    """Read an input in this thread, because open files of a source are not thread-safe, and encode it in another."""
     try:
         record = task.source.read(entry)
     except SourceError as error:
         return partial(_raise, error)
-    return pool.submit(_sample_of, task, position, entry, record).result
+    return pool.submit(_encode_record, task, position, entry, record).result
 
 
-def _raise(error: SourceError) -> _Made:
+def _raise(error: SourceError) -> _EncodedSample:
     raise error
 
 
-def make_sample(task: ShardTask, position: int, entry: Input) -> _Made:
-    """Read a picture and make its sample: the image under its type, ``cls`` if it has a label, ``json``, others.
+def make_sample(task: ShardTask, position: int, entry: Input) -> _EncodedSample:
+    """Read an input and encode its sample: the image, ``cls`` if it has a label, ``json``, and further fields.
 
     Raises:
-        SourceError: It cannot be read.
-        DecodeError: It is no whole image.
+        SourceError: The input cannot be read.
+        DecodeError: The image is damaged or of an unsupported type.
     """
-    return _sample_of(task, position, entry, task.source.read(entry))
+    return _encode_record(task, position, entry, task.source.read(entry))
 
 
-def _sample_of(task: ShardTask, position: int, entry: Input, record: Record) -> _Made:
+def _encode_record(task: ShardTask, position: int, entry: Input, record: Record) -> _EncodedSample:
     if record.label is not None:
         entry = entry._replace(label=record.label)
     image = transcode(record.image, task.images)
     fields = {image.kind: image.data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label
-    fields["json"] = describe(entry, task.classes, record.facts)
+    fields["json"] = json_field(entry, task.classes, record.facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
 
@@ -166,13 +166,14 @@ def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardRe
 def run_tasks(
     tasks: Iterator[ShardTask], *, processes: int, advance: Advance, bounded: bool = False
 ) -> Generator[ShardReport, None, None]:
-    """Pack shards, several at a time; yields their reports as they come. Close it to stop the workers.
+    """Pack shards in parallel, and yield their reports in the order of completion. Close the generator to stop.
 
     Args:
-        tasks: What to do.
-        processes: At most so many at a time; 1 works in this process.
-        advance: Called in this process.
-        bounded: Begin no shard before the report of an earlier one was taken, once each process has one.
+        tasks: One task per shard.
+        processes: Maximum number of worker processes; 1 packs in this process.
+        advance: Called in this process with finished samples and bytes.
+        bounded: Have at most ``processes`` shards in progress. The next one starts only when the report of an earlier
+            one has been taken.
 
     Raises:
         DestinationError: A shard cannot be written.
@@ -180,35 +181,39 @@ def run_tasks(
     """
     if processes <= 1:
         return (pack_shard(task, advance) for task in tasks)
-    return _run_pool(tasks, processes, advance, in_hand=processes if bounded else 2 * processes)
+    return _run_pool(tasks, processes, advance, max_pending=processes if bounded else 2 * processes)
 
 
 def _run_pool(
-    tasks: Iterator[ShardTask], processes: int, advance: Advance, *, in_hand: int
+    tasks: Iterator[ShardTask], processes: int, advance: Advance, *, max_pending: int
 ) -> Generator[ShardReport, None, None]:
-    # Forked workers would inherit the locks of our threads; those of a fork server do not.
+    # Forked workers would inherit the locks of this process's threads; workers of a fork server do not.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # imported once, and not by each: 0.4 s to start, not 0.6
-    done, stop = context.RawArray("q", 2 * _COUNTERS), context.Value("b", 0, lock=False)
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=(done, stop)) as pool:
+    context.set_forkserver_preload([__name__])  # imported once, not by each worker: 0.4 s to start, not 0.6
+    counters, stop = context.RawArray("q", 2 * _COUNTERS), context.Value("b", 0, lock=False)
+    with ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_start_worker, initargs=(counters, stop)
+    ) as pool:
         try:
-            yield from _collect(pool, tasks, in_hand, _Poll(done, advance))
+            yield from _collect(pool, tasks, max_pending, _SharedProgress(counters, advance))
         except BrokenProcessPool as error:
             raise WorkerError(
-                "a packing process died, killed from outside or for want of memory: "
-                "finished shards are kept, run the same command again to go on (with fewer workers)"
+                "a worker process died; it was killed or ran out of memory. Finished shards are kept: run the same "
+                "command again to continue, with fewer workers if memory ran out"
             ) from error
         finally:
             stop.value = 1
             pool.shutdown(cancel_futures=True)
 
 
-def _collect(pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], in_hand: int, poll: _Poll) -> Iterator[ShardReport]:
+def _collect(
+    pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], max_pending: int, poll: _SharedProgress
+) -> Iterator[ShardReport]:
     running: set[Future[ShardReport]] = set()
     while True:
-        # At most one task waits for each worker: tasks hold thousands of paths, so not all are made at once.
-        with _without_main():  # the first submission starts the processes
-            running |= {pool.submit(_run_task, task) for task in islice(tasks, in_hand - len(running))}
+        # At most one task waits per worker. A task holds thousands of paths, so not all are created at once.
+        with _main_module_hidden():  # the first submission starts the processes
+            running |= {pool.submit(_run_task, task) for task in islice(tasks, max_pending - len(running))}
         if not running:
             return
         finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -217,69 +222,71 @@ def _collect(pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], in_hand: int
             yield future.result()
 
 
-class _Poll:
-    """Reads the counters that all workers share."""
+class _SharedProgress:
+    """Progress of all workers, from counters in shared memory."""
 
-    def __init__(self, done: Any, advance: Advance) -> None:
-        self._done = done
+    def __init__(self, counters: Any, advance: Advance) -> None:
+        self._counters = counters
         self._advance = advance
-        self._seen = (0, 0)
+        self._reported = (0, 0)
 
     def report(self) -> None:
-        """Pass on what was done since the last call."""
-        samples, size = sum(self._done[::2]), sum(self._done[1::2])
-        self._advance(samples - self._seen[0], size - self._seen[1])
-        self._seen = (samples, size)
+        """Report what was finished since the last call."""
+        samples, size = sum(self._counters[::2]), sum(self._counters[1::2])
+        self._advance(samples - self._reported[0], size - self._reported[1])
+        self._reported = (samples, size)
 
 
 class _StopError(Exception):
-    """The main process wants no more."""
+    """The main process has told this worker to stop."""
 
 
-_shared: tuple[Any, Any] | None = None  # of a worker process: (counters, stop flag)
+_shared: tuple[Any, Any] | None = None  # (counters, stop flag), in a worker process
 
 
-def _start_worker(done: Any, stop: Any) -> None:
-    global _shared  # noqa: PLW0603 - shared memory reaches a pool's process only through its initializer
-    _shared = (done, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what Ctrl-C does
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+def _start_worker(counters: Any, stop: Any) -> None:
+    global _shared  # noqa: PLW0603 - a pool passes shared memory to its processes only through the initializer
+    _shared = (counters, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _die_with_parent() -> None:
-    """A pool's process would wait for ever for work from a main process that was killed."""
+def _exit_with_parent() -> None:
+    """Exit when the main process is gone; otherwise the worker would wait forever for its next task."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-_source: Source | None = None  # of a worker process: every task has the same one, but this one has its files open
+# In a worker process: the source of the first task, which keeps its files open for the next tasks.
+_source: Source | None = None
 
 
 def _run_task(task: ShardTask) -> ShardReport:
-    global _source  # noqa: PLW0603 - tasks come one by one, and what is open must outlive them
+    global _source  # noqa: PLW0603 - open files must outlive a task
     if _source is None:
         _source = task.source
     return pack_shard(replace(task, source=_source), _advance_shared)
 
 
 def _advance_shared(samples: int, size: int) -> None:
-    assert _shared is not None, "runs in a worker"
-    done, stop = _shared
+    assert _shared is not None, "called only in a worker process"
+    counters, stop = _shared
     if stop.value:
         raise _StopError
-    counter = 2 * (os.getpid() % _COUNTERS)
-    done[counter] += samples
-    done[counter + 1] += size
+    slot = 2 * (os.getpid() % _COUNTERS)
+    counters[slot] += samples
+    counters[slot + 1] += size
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the main script from processes that start now.
+def _main_module_hidden() -> Iterator[None]:
+    """Hide the main module from processes that start inside this block.
 
-    They would run it to learn of its classes, of which a task has none: a script that packs without a guard would pack
-    again, and one that imports torch would have each process import it too.
+    Otherwise each of them would import it. A script that packs without an ``if __name__ == "__main__"`` guard would
+    then pack again, and a script that imports torch would make every worker import it too. Tasks contain no classes of
+    the main module, so workers do not need it.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

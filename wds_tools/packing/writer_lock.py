@@ -1,7 +1,8 @@
-"""The folder of one `ShardWriter`: what it may write, what it finds there, what it may remove.
+"""The folder of a `ShardWriter`: its lock, and the removal of what an earlier writer left.
 
-While it writes, a hidden file beside the manifest-to-be (``.manifest.json.writing``) is locked and lists the shards
-that were begun. It goes away once the manifest is there; if it stays, that run did not end.
+While a writer runs, it holds a lock on a hidden file next to its manifest (``.manifest.json.writing``). This lock file
+lists the shards that the writer has started. It is removed once the manifest is written. If it remains, that writer did
+not finish.
 """
 
 from __future__ import annotations
@@ -19,32 +20,40 @@ from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
 
 SOURCE_KIND = "ShardWriter"
-"""What the manifest names as source: only such datasets are replaced."""
+"""Kind of the source in the manifest. Only datasets with this kind are replaced."""
 
 
-class Claim:
-    """The folder of one writer: what it may write and remove.
+class WriterLock:
+    """The lock of one writer on its folder.
 
     Args:
-        folder: Made if it is not there.
+        folder: Folder of the shards; created if missing.
         manifest: File name of the manifest.
     """
 
     def __init__(self, folder: Path, manifest: str) -> None:
         self.folder = folder
         self.manifest = folder / manifest
-        self.mark = folder / f".{manifest}.writing"
+        self.lock_path = folder / f".{manifest}.writing"
         self._lock: int | None = None
 
-    def take(self, first: Path, *, fresh: bool) -> None:
-        """Make the folder ours to write the shards from ``first`` on."""
+    def acquire(self, first: Path, *, fresh: bool) -> None:
+        """Lock the folder, and remove what an earlier writer left.
+
+        Args:
+            first: Path of the first shard.
+            fresh: Also remove finished shards of an earlier writer, and its dataset.
+
+        Raises:
+            DestinationError: The folder is in use, is not writable, or holds files that must not be replaced.
+        """
         try:
-            self._lock = lock_file(self.mark)
-            self._clear(fresh=fresh)
+            self._lock = lock_file(self.lock_path)
+            self._remove_leftovers(fresh=fresh)
             _refuse_existing(first)
         except BlockingIOError as error:
             raise DestinationError(
-                f"another writer is making {self.manifest}; wait for it to end, or give manifest= another name"
+                f"another writer is writing {self.manifest}; wait until it ends, or pass another name as manifest="
             ) from error
         except BaseException as error:
             self.release()
@@ -52,29 +61,29 @@ class Claim:
                 raise
             raise DestinationError(f"cannot write to {self.folder}: {error.strerror}; choose another folder") from error
 
-    def begin(self, shard: Path) -> None:
-        """Note that a shard is ours, before it is there.
+    def register_shard(self, shard: Path) -> None:
+        """Add a shard to the list in the lock file, before the shard is created.
 
         Raises:
-            DestinationError: A file of its name is there.
+            DestinationError: A file with its name exists.
         """
         _refuse_existing(shard)
-        self._note([shard.name])
+        self._append_names([shard.name])
 
     def complete(self, manifest: Manifest) -> None:
-        """Write the card and the manifest, and let go."""
-        if self.manifest.name == MANIFEST_NAME:  # of several datasets in one folder, a card could be of one only
+        """Write the card and the manifest, and release the lock."""
+        if self.manifest.name == MANIFEST_NAME:  # one card cannot describe several datasets
             commit_card(self.folder, card(manifest))
         commit_bytes(self.manifest, manifests.to_json(manifest).encode())
-        self.mark.unlink()
+        self.lock_path.unlink()
         self._close()
 
     def release(self) -> None:
-        """Let go. The list of shards stays if there are any."""
+        """Release the lock. The lock file stays if a shard of its list exists."""
         if self._lock is None:
             return
-        if not any((self.folder / name).exists() for name in self._begun()):
-            self.mark.unlink(missing_ok=True)
+        if not any((self.folder / name).exists() for name in self._registered_shards()):
+            self.lock_path.unlink(missing_ok=True)
         self._close()
 
     def _close(self) -> None:
@@ -82,42 +91,48 @@ class Claim:
             os.close(self._lock)
             self._lock = None
 
-    def _note(self, names: Sequence[str]) -> None:
+    def _append_names(self, names: Sequence[str]) -> None:
         assert self._lock is not None
         os.lseek(self._lock, 0, os.SEEK_END)
         os.write(self._lock, "".join(f"{name}\n" for name in names).encode())
         os.fsync(self._lock)
 
-    def _begun(self) -> list[str]:
-        """Return the names of the shards that this file lists; a last line that was cut names none that is there."""
-        lines = self.mark.read_text("utf-8", "surrogateescape").splitlines()
+    def _registered_shards(self) -> list[str]:
+        """Return the names of the shards in the lock file. A truncated last line matches no existing file."""
+        lines = self.lock_path.read_text("utf-8", "surrogateescape").splitlines()
         return [line for line in lines if line.endswith(".tar") and "/" not in line]
 
-    def _clear(self, *, fresh: bool) -> None:
-        """Refuse what an earlier writer left, or remove it; half-written files go in any case."""
-        begun, old = self._begun(), self._old_manifest()
-        there = [name for name in begun if (self.folder / name).exists()]
+    def _remove_leftovers(self, *, fresh: bool) -> None:
+        """Remove half-written files of an earlier writer; with ``fresh``, also its shards and its dataset.
+
+        Raises:
+            DestinationError: Without ``fresh``: there are such shards or a dataset.
+        """
+        old = self._old_manifest()
+        existing = [name for name in self._registered_shards() if (self.folder / name).exists()]
         if old is not None and not fresh:
             raise DestinationError(
-                f"{self.manifest} is there already, with {old.samples:,} samples: choose another folder, give "
-                "manifest= another name, or pass fresh=True to replace it"
+                f"{self.manifest} already exists, with {old.samples:,} samples: choose another folder, pass another "
+                "name as manifest=, or pass fresh=True to replace it"
             )
-        if there and not fresh:
+        if existing and not fresh:
             raise DestinationError(
-                f"{self.folder} holds {len(there)} shards ({there[0]}, ...) of a writer that did not end: pass "
-                "fresh=True to remove them and start over, or make a dataset of them with `wds-tools index`"
+                f"{self.folder} holds {len(existing)} shards ({existing[0]}, ...) of a writer that did not finish: "
+                "pass fresh=True to remove them and start over, or turn them into a dataset with `wds-tools index`"
             )
         if old is not None and (old.source or {}).get("kind") != SOURCE_KIND:
             raise DestinationError(
-                f"{self.manifest} was not made by ShardWriter, so fresh=True does not remove it: choose another folder"
+                f"{self.manifest} was not written by ShardWriter, so fresh=True does not remove it: "
+                "choose another folder"
             )
         if old is not None:
-            self._note([entry.name for entry in old.shards])  # or a kill right here would leave shards of nobody
-        self.manifest.unlink(missing_ok=True)  # first, so that a half-removed dataset is never taken for a whole one
+            # Listed first: after a kill at this point, the next writer still knows whose shards these are.
+            self._append_names([entry.name for entry in old.shards])
+        self.manifest.unlink(missing_ok=True)  # first, so that a partly removed dataset never looks complete
         sync_folder(self.folder)
         if self.manifest.name == MANIFEST_NAME:
             remove_card(self.folder)
-        self._remove(self._begun())
+        self._remove(self._registered_shards())
         assert self._lock is not None
         os.ftruncate(self._lock, 0)
 
@@ -133,12 +148,15 @@ class Claim:
         except FileNotFoundError:
             return None
         except ManifestError as error:
-            raise DestinationError(f"{self.manifest} is there and is no manifest ({error}); move it away") from error
+            raise DestinationError(
+                f"{self.manifest} exists and is not a valid manifest ({error}); move it away"
+            ) from error
 
 
 def _refuse_existing(shard: Path) -> None:
     for path in (shard, shard.with_name(index_name(shard.name))):
         if os.path.lexists(path):
             raise DestinationError(
-                f"{path} is there and is of no unfinished writer; choose another folder or pattern, or move it away"
+                f"{path} exists and does not belong to an unfinished writer; "
+                "choose another folder or pattern, or move it away"
             )

@@ -27,7 +27,7 @@ from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import CacheOptions
 from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
 from wds_tools.packing.plan import shard_name
-from wds_tools.packing.work_folder import ShardReport, entry_is_there, save_report
+from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
 from wds_tools.reading.keys import RepeatedKey, find_repeated_key
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 from wds_tools.storage import is_url
@@ -129,14 +129,14 @@ def merge(
         return MergeReport(done, dst, 0, 0, len(done.shards), time.monotonic() - started)
     try:
         with FolderDestination(dst) as destination:
-            destination.claim(source, fresh=fresh)
+            destination.start(source, fresh=fresh)
             run = _MergeRun(join_sets(sets), destination, copy)
             try:
                 repeated = find_repeated_key(run.shards)
                 manifest = run.run(classes, _shuffled(sets), source, progress)
             except WdsToolsError:
                 if not run.linked + run.copied + run.kept:
-                    destination.undo(())  # no shard is finished, so leave the folder free for other inputs
+                    destination.roll_back(())  # no shard is finished, so leave the folder free for other inputs
                 raise
     except OSError as error:
         if isinstance(error, WdsToolsError):
@@ -308,12 +308,12 @@ def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:
             f"{dst} holds another dataset, of {old.samples:,} samples: choose another folder, or merge with --fresh "
             "(fresh=True) to replace it"
         )
-    bad = [entry.name for entry in old.shards if not entry_is_there(dst, entry)]
+    bad = [entry.name for entry in old.shards if not entry_exists(dst, entry)]
     if bad:
         raise DestinationError(
             f"{dst} is this dataset, but {len(bad)} of its {len(old.shards)} shards or their indexes are missing or "
             "have another length: merge with --fresh (fresh=True) to create it again",
             shard=bad[0],
         )
-    FolderDestination(dst).tidy()
+    FolderDestination(dst).remove_leftover_work()
     return old

@@ -12,7 +12,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.totals import Totals
 from wds_tools.options import CacheOptions
 from wds_tools.packing.card import card, commit_card
-from wds_tools.packing.remote_destination import place_of, publish_card
+from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.reading.shardset import ShardLocation, ShardSet, is_pattern, split_manifest
 from wds_tools.storage import Store, join, open_store
 from wds_tools.storage.commit import commit_bytes
@@ -105,7 +105,7 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
 
 def _write(folder: str, name: str, data: bytes) -> None:
     """Write the dataset card, which contains the class names too, and then the manifest."""
-    place, its_card = place_of(folder), card(manifests.from_json(data)) if name == MANIFEST_NAME else None
+    place, its_card = parse_destination(folder), card(manifests.from_json(data)) if name == MANIFEST_NAME else None
     if isinstance(place, str):
         bucket = Bucket(place)
         if its_card is not None:
