@@ -36,7 +36,7 @@ def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_
         assert (loader.num_workers, loader.prefetch_factor) == (found.num_workers, found.prefetch_factor)
         images, labels = next(iter(loader))
         assert (images.shape, labels.shape) == ((4, 3, 224, 224), (4,))
-        assert found.slots == loader._feeding.slots
+        assert found.slots == loader._autoscaler.slots
 
 
 def test_on_many_cores_some_numbers_are_measured_and_then_those_just_below_the_chosen_one(packed, monkeypatch):
