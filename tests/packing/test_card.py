@@ -204,7 +204,7 @@ def test_a_readme_of_the_users_own_is_never_replaced(
         wt.append(photos / "fig", dst, workers=1, images="keep")
         wt.index_shards(str(dst / "*.tar"))
     assert (dst / CARD_NAME).read_text() == text
-    warned = [record for record in caplog.records if "README.md is yours" in record.getMessage()]
+    warned = [record for record in caplog.records if "README.md was written or edited by a user" in record.getMessage()]
     assert bool(warned) == ("data_files" not in text)  # a README.md that names its data files needs no advice
 
 

@@ -35,10 +35,10 @@ def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]
         assert end.value.code == 0, err
         names: dict[str, Any] = {}
         exec(out[out.index("import wds_tools") :], names)
-        made = {name: value for name, value in names.items() if isinstance(value, Loader)}
-        loaders.extend(made.values())
+        found_loaders = {name: value for name, value in names.items() if isinstance(value, Loader)}
+        loaders.extend(found_loaders.values())
         looks_at_it(out)
-        return {name: next(iter(loader)) for name, loader in made.items()}
+        return {name: next(iter(loader)) for name, loader in found_loaders.items()}
 
     def looks_at_it(out: str) -> None:
         """Run what is printed for the shell, too."""

@@ -73,21 +73,21 @@ def boxes(info: ImageInfo, position: int) -> list[tuple[int, int, int, int]]:
 def assert_crop_ready(data: bytes, position: int = 0) -> bytes:
     """Transcode an image; the image and several crops must have exactly the pixels of the original."""
     before = probe(data)
-    made = transcode(data, CROP_READY)
-    assert made.kind == "jpg"
-    assert made.info == probe(made.data)
-    assert made.info.restart > 0
-    facts = [(i.width, i.height, i.mode, i.orientation, i.mcu_width, i.mcu_height) for i in (before, made.info)]
+    result = transcode(data, CROP_READY)
+    assert result.kind == "jpg"
+    assert result.info == probe(result.data)
+    assert result.info.restart > 0
+    facts = [(i.width, i.height, i.mode, i.orientation, i.mcu_width, i.mcu_height) for i in (before, result.info)]
     assert facts[0] == facts[1]
-    frame = baseline_frame(made.data)
+    frame = baseline_frame(result.data)
     assert frame is not None
     assert frame.columns * frame.restart == -(-frame.width // frame.mcu_width)
     whole = shown(data, before)
-    assert (shown(made.data, made.info) == whole).all()
+    assert (shown(result.data, result.info) == whole).all()
     for left, top, width, height in boxes(before, position):
-        part = shown(made.data, made.info, (left, top, width, height))
+        part = shown(result.data, result.info, (left, top, width, height))
         assert (part == whole[top : top + height, left : left + width]).all()
-    return made.data
+    return result.data
 
 
 def test_every_photo_becomes_crop_ready_without_changing_a_pixel() -> None:
@@ -166,9 +166,9 @@ def test_images_of_other_types_are_kept_unchanged(kind: str) -> None:
 def test_keep_returns_the_same_bytes() -> None:
     for kind in ("JPEG", "PNG", "WEBP"):
         data = encoded(noise(), kind)
-        made = transcode(data, KEEP)
-        assert made.data is data
-        assert made.info == probe(data)
+        result = transcode(data, KEEP)
+        assert result.data is data
+        assert result.info == probe(data)
 
 
 @pytest.fixture
@@ -222,13 +222,13 @@ def test_bytes_that_are_not_a_complete_image_are_refused_by_every_policy(data: b
 @pytest.mark.parametrize(("size", "expected"), [(50, (87, 50)), ((40, 60), (60, 40)), ((90, 200), (200, 90))])
 def test_resize_makes_a_crop_ready_jpeg_of_that_size(kind: str, size: object, expected: tuple[int, int]) -> None:
     data = encoded(Image.open(SAMPLES[0]).convert("RGB").resize((131, 75)), kind, quality=95)
-    made = transcode(data, ImageOptions(resize=size, quality=95))  # type: ignore[arg-type]
-    assert (made.kind, made.info.width, made.info.height) == ("jpg", *expected)
-    assert made.info.restart > 0
+    result = transcode(data, ImageOptions(resize=size, quality=95))  # type: ignore[arg-type]
+    assert (result.kind, result.info.width, result.info.height) == ("jpg", *expected)
+    assert result.info.restart > 0
     theirs = v2.functional.resize(
         torch.from_numpy(shown(data, probe(data)).copy()).permute(2, 0, 1), list(expected[::-1]), antialias=True
     )
-    difference = shown(made.data, made.info).astype(int) - theirs.permute(1, 2, 0).numpy()
+    difference = shown(result.data, result.info).astype(int) - theirs.permute(1, 2, 0).numpy()
     assert abs(difference).mean() < 4
 
 
@@ -256,10 +256,10 @@ def test_a_rotated_image_is_resized_after_rotation() -> None:
 def test_raw_stores_the_pixels() -> None:
     for mode, kind in (("RGB", "JPEG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG")):
         data = encoded(noise(mode=mode), kind)
-        made = transcode(data, RAW)
-        assert made.info == ImageInfo("npy", 131, 75, "RGB", 1)
-        assert (view_npy(made.data) == shown(data, probe(data))).all()
-        assert (np.load(io.BytesIO(made.data)) == view_npy(made.data)).all()
+        result = transcode(data, RAW)
+        assert result.info == ImageInfo("npy", 131, 75, "RGB", 1)
+        assert (view_npy(result.data) == shown(data, probe(data))).all()
+        assert (np.load(io.BytesIO(result.data)) == view_npy(result.data)).all()
 
 
 def test_raw_images_of_one_size_have_the_planned_length() -> None:
@@ -275,9 +275,9 @@ def test_raw_images_of_one_size_have_the_planned_length() -> None:
 def test_pixel_arrays_are_packed_as_png_or_by_the_policy(grey: bool) -> None:
     pixels = np.asarray(noise(mode="L" if grey else "RGB"))
     for policy in (KEEP, CROP_READY):
-        made = transcode(pixels, policy)
-        assert made.info == ImageInfo("png", 131, 75, "L" if grey else "RGB", 1)
-        assert (np.asarray(Image.open(io.BytesIO(made.data))) == pixels).all()
+        result = transcode(pixels, policy)
+        assert result.info == ImageInfo("png", 131, 75, "L" if grey else "RGB", 1)
+        assert (np.asarray(Image.open(io.BytesIO(result.data))) == pixels).all()
     raw = view_npy(transcode(pixels, RAW).data)
     assert (raw == (pixels[:, :, None] if grey else pixels)).all()
     assert raw.shape == (75, 131, 3)
@@ -323,12 +323,12 @@ def test_a_piece_divides_the_row_and_is_as_close_to_64_pixels_as_possible(width:
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600))
 def test_the_shorter_side_is_resized_as_by_the_view_and_never_enlarged(width: int, height: int, side: int) -> None:
-    made = ImageOptions(resize=side).size_of(height, width)
+    result = ImageOptions(resize=side).size_of(height, width)
     if min(width, height) <= side:
-        assert made == (height, width)
+        assert result == (height, width)
     else:
         regions = Resize(side).regions(np.array([width]), np.array([height]), np.zeros((1, 0)))
-        assert made == tuple(regions.size[0].tolist())
+        assert result == tuple(regions.size[0].tolist())
 
 
 def test_missing_options_are_chosen_from_the_given_ones() -> None:
