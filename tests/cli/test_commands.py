@@ -485,8 +485,8 @@ def test_an_argument_of_the_wrong_kind_is_one_line_with_a_remedy(
     call: Call, six_photos: Path, packed: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("no dataset")
-    assert_one_line_error(call("info", tmp_path / "notes.txt"), 2, "notes.txt is a file; give the folder")
-    assert_one_line_error(call("verify", packed / "shard-000000.parquet"), 2, "is a file; give the folder")
+    assert_one_line_error(call("info", tmp_path / "notes.txt"), 2, "notes.txt is a file; pass the folder")
+    assert_one_line_error(call("verify", packed / "shard-000000.parquet"), 2, "is a file; pass the folder")
     assert_one_line_error(call("index", packed), 2, f"{packed} is a folder; name the shards in it, such as '{packed}/*")
     assert_one_line_error(
         call("reshard", six_photos, tmp_path / "out"), 1, f"{six_photos} contains no tar files: check the path"
@@ -544,7 +544,9 @@ def test_info_prints_to_a_terminal_that_cannot_encode_its_bars(packed: Path) -> 
 def test_a_missing_dataset_is_one_line_and_exit_code_2(call: Call, tmp_path: Path, foreign: Path, command: str) -> None:
     (tmp_path / "empty").mkdir()
     assert_one_line_error(call(command, tmp_path / "nowhere"), 2, "nowhere: no such folder; pass the folder")
-    assert_one_line_error(call(command, tmp_path / "empty"), 2, "empty has no manifest.json", "wds-tools pack")
+    assert_one_line_error(
+        call(command, tmp_path / "empty"), 2, "empty is not a packed dataset (no manifest.json)", "wds-tools pack"
+    )
     assert_one_line_error(
         call(command, foreign.parent), 2, "contains tar files but no manifest.json", "wds-tools index"
     )

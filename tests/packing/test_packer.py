@@ -398,9 +398,9 @@ def test_files_that_cannot_be_packed_are_listed_with_the_reason(mixed: Path, tmp
     report = pack(mixed, tmp_path / "dst", workers=1)
     reasons = dict(report.skipped)
     assert list(reasons) == ["k/cut.jpg", "k/empty.jpg", "k/huge.png", "k/readme.txt", "k/text.jpg"]
-    assert "cut" in reasons["k/cut.jpg"]
+    assert "truncated" in reasons["k/cut.jpg"]
     assert reasons["k/empty.jpg"] == "is empty"
-    assert "no JPEG, PNG or WebP" in reasons["k/text.jpg"]
+    assert "is not a JPEG, PNG or WebP" in reasons["k/text.jpg"]
     assert report.packed == 20
 
 

@@ -357,9 +357,9 @@ def test_strict_publishes_nothing(src, bucket, tmp_path):
     [
         ("https://host/train", "is not writable"),
         ("zip://a::s3://bucket/x", "is not writable"),
-        ("s3://bucket/train-*", "no URL of a folder"),
-        ("s3://bucket/{a,b}", "no URL of a folder"),
-        ("s3://", "no URL of a folder"),
+        ("s3://bucket/train-*", "is not the URL of a folder"),
+        ("s3://bucket/{a,b}", "is not the URL of a folder"),
+        ("s3://", "is not the URL of a folder"),
         ("nonsense://bucket/x", "Protocol not known"),
     ],
 )

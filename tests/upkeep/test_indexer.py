@@ -484,7 +484,7 @@ def test_shards_whose_keys_have_dots_are_packed_as_dotted_which_is_detected(tmp_
         key = f"photo.2024.{number:02}"
         members += [(f"{key}.jpg", image(8 + number)), (f"{key}.cls", b"%d" % (number % 3)), (f"{key}.txt", b"words")]
     write_tar(tmp_path / "a.tar", members)
-    with pytest.raises(SourceError, match=r"16 pictures in one.*--from dotted"):
+    with pytest.raises(SourceError, match=r"16 images in one.*--from dotted"):
         wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="webdataset", workers=1, images="keep")
     report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1, images="keep")  # the kind is detected
     assert wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="dotted", workers=1, images="keep").kept == 1

@@ -83,8 +83,8 @@ def test_unknown_entries_of_the_manifest_are_kept(packed_copy: Path) -> None:
     [
         ({"samples": 5}, "samples is 5, but its shards give 400"),
         ({"fields": {"jpg": 400}}, "it records the field counts"),
-        ({"images": {"min_width": 1, "max_width": 2, "min_height": 3, "max_height": 4}}, "images are"),
-        ({"classes": ["only"]}, "names 1 classes, and samples have class numbers up to"),
+        ({"images": {"min_width": 1, "max_width": 2, "min_height": 3, "max_height": 4}}, "it records the image sizes"),
+        ({"classes": ["only"]}, "names 1 classes, but samples have class numbers up to"),
         ({"classes": "cat"}, "breaks the format"),
         ({"version": 3}, "upgrade"),
     ],

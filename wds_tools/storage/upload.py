@@ -67,7 +67,7 @@ class Bucket:
         scheme, _, path = self.url.partition("://")
         if scheme in _READ_ONLY_SCHEMES or "::" in url:
             raise OptionError(
-                f"{url}: is not writable; allowed are folders and URLs that fsspec can write to, such as "
+                f"{url} is not writable; allowed are folders and URLs that fsspec can write to, such as "
                 "s3://bucket/train, gs://bucket/train or abfs://container/train"
             )
         if not path or re.search(r"[\\*?\[\]{}#\s]", path):
