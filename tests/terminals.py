@@ -1,4 +1,4 @@
-"""A terminal for a program, and what it shows there."""
+"""Runs a program in a pseudo-terminal and captures its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from pathlib import Path
 def in_terminal(
     command: Sequence[str | Path], *, typed: str = "", cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run a command in a terminal of 100 columns, with a text typed ahead; return its exit code and what is shown."""
+    """Run a command in a terminal of 100 columns; return its exit code and its output.
+
+    Args:
+        command: The program and its arguments.
+        typed: Input, which is written before the program reads it.
+        cwd: Working folder.
+        env: Environment variables.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     with subprocess.Popen(
@@ -23,16 +30,16 @@ def in_terminal(
     ) as program:
         os.close(theirs)
         os.write(ours, typed.encode())
-        shown = b""
+        output = b""
         while data := _read(ours):
-            shown += data
+            output += data
         code = program.wait(300)
     os.close(ours)
-    return code, shown.decode()
+    return code, output.decode()
 
 
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
-    except OSError:  # so Linux says that the other end has closed
+    except OSError:  # on Linux, the other end is closed
         return b""

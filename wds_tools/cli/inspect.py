@@ -27,10 +27,10 @@ def info(dataset: str, as_json: bool) -> None:
     DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of shards that have an index. Only the
     manifest and the indexes are read.
     """
-    from wds_tools.inspection.stats import describe, render
+    from wds_tools.inspection.stats import describe, format_stats
 
     stats = describe(dataset)
-    click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else render(stats))
+    click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else format_stats(stats))
 
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
@@ -150,8 +150,8 @@ def plan(
     Printed are steps, samples left out, the quality of the shuffle, what each machine reads, and memory. Only the
     manifest is read, and the labels in the indexes, if there are not too many.
     """
-    from wds_tools.inspection.forecast import forecast, parse_shuffle, render
-    from wds_tools.inspection.forecast_chart import picture_of
+    from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
+    from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
     from wds_tools.reading.select import Choice, parse_weights
     from wds_tools.reading.shardset import open_shards
@@ -173,9 +173,9 @@ def plan(
         step_seconds=step_seconds,
         choice=choice,
     )
-    click.echo(json.dumps(told.to_dict(), indent=2) if as_json else render(told))
+    click.echo(json.dumps(told.to_dict(), indent=2) if as_json else format_forecast(told))
     if plot:
-        write_svg(plot, picture_of(shards, told, seed=seed, choice=choice))
+        write_svg(plot, forecast_chart(shards, told, seed=seed, choice=choice))
         click.echo(f"picture: {plot}", err=as_json)  # JSON stays alone on stdout
 
 
@@ -329,16 +329,16 @@ def doctor(dataset: str | None, as_json: bool) -> int:
     With DATASET, a quick look at that too: manifest, indexes, lengths of the shards. The exit code is 1 if there is a
     problem; notes are no problem.
     """
-    from wds_tools.inspection.doctor import examine, render
-    from wds_tools.inspection.machine import look
+    from wds_tools.inspection.doctor import examine, format_findings
+    from wds_tools.inspection.machine import inspect_machine
 
     if sys.stderr.isatty():
         click.echo("importing the packages ...", err=True)
-    machine = look()
+    machine = inspect_machine()
     findings = examine(machine)
     if dataset is not None:
         findings += _examine_dataset(dataset, machine)
-    click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else render(findings))
+    click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else format_findings(findings))
     return int(any(one.status == "problem" for one in findings))
 
 
