@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wds_tools.inspection.forecast_chart import quality_curves, streaks
+from wds_tools.inspection.forecast_chart import block_positions, quality_curves
 from wds_tools.inspection.svg import Plot, Series, draw, write_svg
 from wds_tools.order.quality import MIN_WINDOW, measure_order, measured_quality, predicted, window_for, window_of
 from wds_tools.order.sequence import Order, default_block
@@ -155,7 +155,9 @@ def main() -> None:
     panels = [chart]
     for window in (MIN_WINDOW, window_of(True, block=block, samples=len(by_class), shuffled=False)):
         order = order_of(args.samples, window=window, block=block)
-        panels.append(streaks(f"A window of {window:,}: each row is one block", order, order.ids(0, 0, args.samples)))
+        panels.append(
+            block_positions(f"A window of {window:,}: each row is one block", order, order.ids(0, 0, args.samples))
+        )
     description = "Quality grows with the window and falls with the size of blocks; measured points lie on the curves."
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_svg(args.out, draw(panels, title="How good a shuffle is", description=description))

@@ -1,7 +1,8 @@
-"""A store of our own for tests, `bucket:///folder`: objects are files of a folder, and uploads misbehave on request.
+"""A fake object store for tests, `bucket:///folder`: objects are files of a folder, and uploads can fail.
 
-What it does is set on the class, in the process that packs: `Bucketful.fault` is asked before each upload, and
-`Bucketful.log` has every change in order.
+It is configured by attributes of the class, in the process that packs. `Bucketful.fault` is called
+before each upload with its number and path, and returns the name of a fault or None.
+`Bucketful.log` records all changes in order.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Bucketful(LocalFileSystem):
         if fault == "fails":
             raise OSError("the store is busy")
         if fault == "forbidden":
-            raise PermissionError("not yours")
+            raise PermissionError("access denied")
         if fault == "kill":
             os.kill(os.getpid(), 9)
         for _part in range(10):
@@ -49,14 +50,14 @@ class Bucketful(LocalFileSystem):
             callback.relative_update(len(data) // 10)
         if fault == "dies in the middle":
             raise ConnectionResetError("connection reset")
-        self._appear(target, data[: len(data) // 2] if fault == "cuts" else data)
+        self._write(target, data[: len(data) // 2] if fault == "cuts" else data)
         Bucketful.log.append(("put", target.name))
         if fault == "kill afterwards":
             os.kill(os.getpid(), 9)
 
     @staticmethod
-    def _appear(target: Path, data: bytes) -> None:
-        """Whole, or not at all, as in object storage."""
+    def _write(target: Path, data: bytes) -> None:
+        """Write an object atomically, like object storage."""
         descriptor, temporary = tempfile.mkstemp()
         os.write(descriptor, data)
         os.close(descriptor)
@@ -64,9 +65,9 @@ class Bucketful(LocalFileSystem):
 
     def rm(self, path: str | list[str], recursive: bool = False) -> None:
         for one in [path] if isinstance(path, str) else path:
-            place = Path(self._strip_protocol(one))
-            Bucketful.log.append(("rm", place.name))
-            shutil.rmtree(place) if recursive else place.unlink()
+            file = Path(self._strip_protocol(one))
+            Bucketful.log.append(("rm", file.name))
+            shutil.rmtree(file) if recursive else file.unlink()
 
 
 fsspec.register_implementation("bucket", Bucketful, clobber=True)

@@ -1,7 +1,7 @@
-"""Faults at the system calls of a program: its Nth call of a kind kills it, or fails.
+"""Fault injection at system calls: the Nth call of one kind kills the program or returns an error.
 
-The kernel hands these calls to this process, which answers them: seccomp_unotify(2), Linux 5.9 and newer. Nothing has
-to be installed, and all other calls run at full speed.
+The kernel forwards these calls to this process, which decides about them: seccomp_unotify(2), Linux
+5.9 and newer. Nothing has to be installed, and all other calls run at full speed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-NUMBERS = {
+CALL_NUMBERS = {
     "x86_64": {
         "write": [1], "writev": [20], "fsync": [74], "rename": [82, 264, 316],
         "unlink": [87, 263], "mkdir": [83, 258], "rmdir": [84], "link": [86, 265],
@@ -30,17 +30,17 @@ NUMBERS = {
         "unlink": [35], "mkdir": [34], "rmdir": [35], "link": [37],
     },
 }  # fmt: skip
-SECCOMP = {"x86_64": 317, "aarch64": 277}
+SECCOMP = {"x86_64": 317, "aarch64": 277}  # number of the system call seccomp
 PR_SET_NO_NEW_PRIVS, SECCOMP_SET_MODE_FILTER, NEW_LISTENER = 38, 1, 8
 LOAD_NUMBER, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-ALLOW, ASK = 0x7FFF0000, 0x7FC00000  # SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF
+ALLOW, NOTIFY = 0x7FFF0000, 0x7FC00000  # SECCOMP_RET_ALLOW, SECCOMP_RET_USER_NOTIF
 RECEIVE, SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV and _SEND
-LET_PASS = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
-SECONDS = 60
+CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+TIMEOUT_SECONDS = 60
 
 
 def missing() -> str:
-    """Return what the kernel lacks, or nothing."""
+    """Return which feature the kernel lacks; "" if it lacks none."""
     try:
         done = run_with_fault([sys.executable, "-IS", "-c", "print()"], "write", 1, "EIO")
     except (EOFError, KeyError):
@@ -51,17 +51,17 @@ def missing() -> str:
 def run_with_fault(
     command: Sequence[str | os.PathLike[str]], call: str, number: int, fault: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program whose Nth call of a kind, counted from 1 over all its threads, ends in a fault.
+    """Run a program and inject a fault at its Nth call of one kind, counted over all its threads.
 
     Args:
         command: The program and its arguments.
-        call: A key of `NUMBERS`.
-        number: Which call.
+        call: A key of `CALL_NUMBERS`.
+        number: Number of the call, from 1.
         fault: "KILL", or the name of an error such as "ENOSPC".
-        env: The environment.
+        env: Environment variables.
     """
     ours, theirs = socket.socketpair()
-    numbers = ",".join(map(str, NUMBERS[os.uname().machine][call]))
+    numbers = ",".join(map(str, CALL_NUMBERS[os.uname().machine][call]))
     launch = [sys.executable, "-IS", __file__, str(theirs.fileno()), numbers, *command]
     with (
         ours,
@@ -76,7 +76,7 @@ def run_with_fault(
                 answer_calls(listener, process, number, fault)
             finally:
                 os.close(listener)
-            out, err = process.communicate(timeout=SECONDS)
+            out, err = process.communicate(timeout=TIMEOUT_SECONDS)
         finally:
             process.kill()
     return subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -84,7 +84,7 @@ def run_with_fault(
 
 def receive_descriptor(ours: socket.socket) -> int:
     """Return the descriptor that the launched process sends."""
-    ours.settimeout(SECONDS)
+    ours.settimeout(TIMEOUT_SECONDS)
     _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
     if not descriptors:
         raise EOFError("the launched process has no listener for its calls")
@@ -92,42 +92,42 @@ def receive_descriptor(ours: socket.socket) -> int:
 
 
 def answer_calls(listener: int, process: subprocess.Popen[str], number: int, fault: str) -> None:
-    """Let every call pass but the Nth, until no process is left that makes any."""
+    """Continue every call except the Nth, until the last process has ended."""
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     seen = 0
     while events := waiting.poll(1000 * max(0.0, end - time.monotonic())):
         if not events[0][1] & select.POLLIN:
-            return  # the other side has hung up
-        asked = array.array("B", bytes(80))  # struct seccomp_notif: id, pid, flags, ...
+            return  # the last process has ended
+        notification = array.array("B", bytes(80))  # struct seccomp_notif: id, pid, flags, ...
         try:
-            fcntl.ioctl(listener, RECEIVE, asked)
+            fcntl.ioctl(listener, RECEIVE, notification)
             seen += 1
             if seen == number and fault == "KILL":
-                os.kill(process.pid, signal.SIGKILL)  # without an answer: the call is not made
+                os.kill(process.pid, signal.SIGKILL)  # without a response, the call is not executed
                 continue
-            error, flags = (-getattr(errno, fault), 0) if seen == number else (0, LET_PASS)
-            answer = asked[:8].tobytes() + struct.pack("=qiI", 0, error, flags)
-            fcntl.ioctl(listener, SEND, array.array("B", answer))
+            error, flags = (-getattr(errno, fault), 0) if seen == number else (0, CONTINUE)
+            response = notification[:8].tobytes() + struct.pack("=qiI", 0, error, flags)
+            fcntl.ioctl(listener, SEND, array.array("B", response))
         except FileNotFoundError:
-            pass  # the process has been killed in the meantime
-    raise TimeoutError(f"{process.args} makes no call and does not end")
+            pass  # the process was killed in the meantime
+    raise TimeoutError(f"{process.args} did not end within {TIMEOUT_SECONDS} s")
 
 
 def launch(channel: int, numbers: list[int], command: list[str]) -> None:
-    """Hand the calls of this process over to the one at the other end of a channel, and become a program."""
+    """Install the filter, send its descriptor through a socket, and replace this process with a program."""
     rules = [(LOAD_NUMBER, 0, 0, 0)]
     for position, number in enumerate(numbers):
-        rules.append((JUMP_IF_EQUAL, len(numbers) - position, 0, number))  # to the last rule
-    rules += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ASK)]
+        rules.append((JUMP_IF_EQUAL, len(numbers) - position, 0, number))  # jumps to the last rule
+    rules += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, NOTIFY)]
     filters = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(rules), ctypes.addressof(filters)))
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     listener = libc.syscall(SECCOMP[os.uname().machine], SECCOMP_SET_MODE_FILTER, NEW_LISTENER, program)
     if listener < 0:
-        sys.exit("seccomp gives no listener")
+        sys.exit("seccomp returned an error instead of a descriptor")
     with socket.socket(fileno=channel) as end:
         socket.send_fds(end, [b"."], [listener])
     os.close(listener)

@@ -1,6 +1,7 @@
-"""Small and read-only file systems, in a mount namespace of the calling process: nothing else sees them.
+"""Small and read-only file systems in a mount namespace, which only the calling process sees.
 
-A script calls `enter` first, before it imports anything that starts threads. See mount_namespaces(7).
+A script must call `enter` first, before it imports anything that starts threads. See
+mount_namespaces(7).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def missing(folder: Path) -> str:
-    """Return what the kernel lacks, or nothing."""
+    """Return which feature the kernel lacks; "" if it lacks none."""
     script = "import sys, mounts; mounts.enter(); mounts.make_small(sys.argv[1], 64)"
     done = run(script, folder)
     return (
@@ -39,7 +40,7 @@ def run(script: str, *arguments: object, timeout: float = 60) -> subprocess.Comp
 
 
 def enter() -> None:
-    """Give this process a mount namespace of its own, as root of a user namespace where that is allowed."""
+    """Move this process to a new mount namespace, and to a new user namespace, as its root, if that is allowed."""
     user, group = os.getuid(), os.getgid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0:
         Path("/proc/self/setgroups").write_text("deny")
@@ -51,12 +52,12 @@ def enter() -> None:
 
 
 def make_small(folder: str | os.PathLike[str], kilobytes: int) -> None:
-    """Mount an empty file system of this size over a folder."""
+    """Mount an empty file system of this size on a folder."""
     _mount("tmpfs", folder, "tmpfs", 0, f"size={kilobytes}k")
 
 
 def resize(folder: str | os.PathLike[str], kilobytes: int) -> None:
-    """Give a small file system another size."""
+    """Change the size of a small file system."""
     _mount("tmpfs", folder, "tmpfs", REMOUNT, f"size={kilobytes}k")
 
 
@@ -67,7 +68,7 @@ def make_read_only(folder: str | os.PathLike[str]) -> None:
 
 
 def unmount(folder: str | os.PathLike[str]) -> None:
-    """Undo the last mount over a folder."""
+    """Undo the last mount on a folder."""
     _check(libc.umount2(os.fsencode(folder), 0), "umount")
 
 

@@ -1,4 +1,4 @@
-"""Run a program in a pseudo-terminal, and return what it shows there."""
+"""Runs a program in a pseudo-terminal and captures its output."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from pathlib import Path
 def in_terminal(
     command: Sequence[str | Path], *, typed: str = "", cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run a command in a terminal of 100 columns and type a text; return the exit code and what the terminal shows.
+    """Run a command in a terminal of 100 columns; return its exit code and its output.
 
-    By default the environment is this process's, as in a terminal that a person watches: `wds_tools.terminal`.
+    Args:
+        command: The program and its arguments.
+        typed: Input, which is written before the program reads it.
+        cwd: Working folder.
+        env: Environment variables; by default this process's, as in a terminal that a person watches.
     """
     if env is None:
         env = {**os.environ, "TERM": "xterm", "CI": ""}
@@ -28,16 +32,16 @@ def in_terminal(
     ) as program:
         os.close(theirs)
         os.write(ours, typed.encode())
-        shown = b""
+        output = b""
         while data := _read(ours):
-            shown += data
+            output += data
         code = program.wait(300)
     os.close(ours)
-    return code, shown.decode()
+    return code, output.decode()
 
 
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
-    except OSError:  # Linux reports in this way that the other end is closed
+    except OSError:  # on Linux, the other end is closed
         return b""

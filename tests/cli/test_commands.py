@@ -887,7 +887,7 @@ def test_plan_draws_the_shuffle(call: Call, packed: Path, tmp_path: Path) -> Non
     assert result.out.endswith(f"chart: {tmp_path / 'shuffle.svg'}\n")
     drawn = (tmp_path / "shuffle.svg").read_bytes()
     words = [text.text for text in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"shuffled when packed", "measured on the labels", "this window", "What a batch of 32 comes from"} <= {
+    assert {"shuffled when packed", "measured on the labels", "this window", "Sources of a batch of 32 samples"} <= {
         *words
     }
     as_json = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "shuffle.svg", "--json")

@@ -1,4 +1,4 @@
-"""The contact sheet shows what the loader yields."""
+"""The contact sheet shows the images that the loader delivers."""
 
 import numpy as np
 import pytest
@@ -13,25 +13,25 @@ from wds_tools.inspection.contact_sheet import contact_sheet
 def test_the_tiles_are_the_loaders_images_in_order(packed, tmp_path, view):
     assert contact_sheet(packed, tmp_path / "grid.png", view=view, size=64, count=9, seed=3) == 9
     sheet = np.asarray(Image.open(tmp_path / "grid.png"))
-    made = {"train": wt.RandomResizedCrop(64, flip=True), "eval": wt.CenterCrop(64, resize=73)}[view]
-    with wt.make_loader(packed, batch_size=9, view=made, shuffle=True, seed=3, num_workers=0) as loader:
+    expected = {"train": wt.RandomResizedCrop(64, flip=True), "eval": wt.CenterCrop(64, resize=73)}[view]
+    with wt.make_loader(packed, batch_size=9, view=expected, shuffle=True, seed=3, num_workers=0) as loader:
         images, _ = next(iter(loader))
     for number, image in enumerate(images):
         x, y = 4 + number % 3 * 68, 4 + number // 3 * 82
         assert (sheet[y : y + 64, x : x + 64] == image.permute(1, 2, 0).numpy()).all()
 
 
-def test_whole_pictures_fit_their_tiles(packed, tmp_path):
+def test_a_sheet_of_all_samples_is_a_square_grid(packed, tmp_path):
     assert contact_sheet(packed, tmp_path / "grid.jpg", view="whole", size=48, count=1000) == 400
     assert Image.open(tmp_path / "grid.jpg").size == (20 * 52 + 4, 20 * 66 + 4)
 
 
-def test_a_dataset_without_labels_has_no_captions(photos, tmp_path):
+def test_a_dataset_without_labels_can_be_shown(photos, tmp_path):
     wt.pack(photos / "cat", tmp_path / "cats", workers=1)
     assert contact_sheet(tmp_path / "cats", tmp_path / "grid.png", count=4) == 4
 
 
-def test_bad_input_is_refused_before_a_file_is_made(packed, tmp_path):
+def test_invalid_arguments_are_errors_and_no_file_is_written(packed, tmp_path):
     for options in ({"view": "nonsense"}, {"count": 0}, {"size": 0}):
         with pytest.raises(OptionError, match="allowed"):
             contact_sheet(packed, tmp_path / "grid.png", **options)

@@ -1,4 +1,4 @@
-"""What `wds-tools plan` says agrees with what the loader then does."""
+"""The forecast of `wds-tools plan` agrees with the loader."""
 
 import json
 
@@ -10,7 +10,7 @@ from PIL import Image
 import wds_tools as wt
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import Manifest, ShardEntry
-from wds_tools.inspection.forecast import forecast, order_of, render
+from wds_tools.inspection.forecast import forecast, format_forecast, order_of
 from wds_tools.order.quality import measured_quality
 from wds_tools.reading.select import Choice
 from wds_tools.reading.shardset import ShardSet, open_shards
@@ -35,29 +35,30 @@ def test_steps_and_tail_are_those_of_the_loader(packed, shards, tail, batch_size
     assert (told.padded > 0) <= (tail != "drop")
 
 
-def test_data_that_the_packer_shuffled_has_full_quality_and_it_is_measured(shards):
+def test_data_shuffled_by_pack_has_full_expected_quality_and_a_high_measured_one(shards):
     told = forecast(shards, batch_size=32)
     assert told.quality == 1.0
     assert told.measured.quality > 0.8
     assert told.window_for_wanted is None
 
 
-def test_without_a_shuffle_shuffled_data_is_still_mixed_and_says_so(shards):
+def test_data_shuffled_by_pack_has_a_high_measured_quality_without_a_shuffle(shards):
     told = forecast(shards, batch_size=32, shuffle=False)
     assert told.window_samples == 0
-    assert told.measured.quality > 0.6  # of 12 batches, which tell it to a sixth
+    assert told.measured.quality > 0.6  # 12 batches give it to a sixth
 
 
-def imagined(samples_per_shard, shards, sample_bytes=110_000):
+def without_files(samples_per_shard, shards, sample_bytes=110_000):
+    """Return a dataset that has a manifest but no shards."""
     entries = tuple(
         ShardEntry(f"{n}.tar", samples_per_shard, samples_per_shard * sample_bytes, "0" * 32, f"{n}.parquet", 1, "")
         for n in range(shards)
     )
-    return ShardSet(Manifest(entries, {"jpg": samples_per_shard * shards}), [], name="imagined")
+    return ShardSet(Manifest(entries, {"jpg": samples_per_shard * shards}), [], name="without files")
 
 
-def test_each_machine_with_a_lane_of_its_own_reads_its_part_only_once():
-    large = imagined(9_000, 140)
+def test_machines_with_their_own_lanes_read_disjoint_parts():
+    large = without_files(9_000, 140)
     two = forecast(large, batch_size=64, world_size=4, ranks_per_node=2)
     assert two.lanes == 2
     assert two.read_twice == 0
@@ -67,7 +68,7 @@ def test_each_machine_with_a_lane_of_its_own_reads_its_part_only_once():
 
 
 def tiny_images(folder, classes, per_class):
-    """Write a folder of small images of 8 x 8 pixels, no two alike."""
+    """Write a folder of distinct images of 8 x 8 pixels."""
     random = np.random.default_rng(0)
     for number in range(classes):
         (folder / f"{number:02}").mkdir(parents=True)
@@ -78,7 +79,7 @@ def tiny_images(folder, classes, per_class):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Return the same small images twice: packed by us, and in shards of another tool, sorted by class."""
+    """Return the same small images twice: packed by wds_tools, and in shards of webdataset, sorted by class."""
     folder = tmp_path_factory.mktemp("tiny")
     tiny_images(folder / "images", 20, 100)
     wt.pack(folder / "images", folder / "packed", shard_bytes="500kB", workers=1)
@@ -92,7 +93,7 @@ def tiny(tmp_path_factory):
 
 
 def class_variance(dataset, *, batch_size, epochs):
-    """Return the variance of class counts of the loader's batches, against that of a full shuffle."""
+    """Return the variance of class counts of the loader's batches, divided by that of a full shuffle."""
     counts = []
     options = {"batch_size": batch_size, "fields": ("label",), "shuffle": True, "num_workers": 0}
     with wt.make_loader(dataset, **options) as loader:
@@ -103,15 +104,15 @@ def class_variance(dataset, *, batch_size, epochs):
 
 
 @pytest.mark.parametrize(("stored", "least"), [("packed", 0.95), ("sorted", 0.9)])
-def test_by_default_the_loader_mixes_as_well_as_the_plan_says(tiny, stored, least):
+def test_the_default_shuffle_of_the_loader_reaches_the_quality_of_the_forecast(tiny, stored, least):
     told = forecast(open_shards(tiny / stored), batch_size=50)
     assert told.measured.quality >= least
     assert told.window_for_wanted is None
     assert 1 / class_variance(tiny / stored, batch_size=50, epochs=20) >= least
 
 
-def test_where_the_default_window_is_too_small_for_the_batch_the_plan_says_which_is_enough():
-    large = imagined(8_000, 50)
+def test_if_the_default_window_is_too_small_the_forecast_has_one_that_is_large_enough():
+    large = without_files(8_000, 50)
     assert forecast(large, batch_size=256).window_for_wanted is None
     told = forecast(large, batch_size=256, world_size=4)
     assert told.quality < 0.75
@@ -123,7 +124,7 @@ def test_where_the_default_window_is_too_small_for_the_batch_the_plan_says_which
     assert measured_quality(order, by_class, batch=1024) > 0.85  # less at the edges of the epoch
 
 
-def test_a_choice_of_samples_is_planned_and_its_factors_are_told(shards):
+def test_a_forecast_for_a_choice_of_samples_has_the_factors_of_the_classes(shards):
     told = forecast(shards, batch_size=50, choice=Choice(where="label != 'cat'", subset=0.5, class_weights="balanced"))
     assert told.samples == 400
     assert told.epoch_samples == 175
@@ -131,29 +132,34 @@ def test_a_choice_of_samples_is_planned_and_its_factors_are_told(shards):
     assert told.dropped == 25
     assert told.class_factors["cat"] == 0
     assert sum(told.class_factors.values()) == pytest.approx(7, abs=0.5)
-    assert told.measured.shards_full > 5  # a full shuffle of what was chosen, not of the first samples
-    assert "epoch    175 samples chosen, a sample of " in render(told)
+    assert told.measured.shards_full > 5  # a full shuffle of the chosen samples, not of the first ones
+    assert "epoch    175 samples chosen, a sample of " in format_forecast(told)
 
 
-def test_the_read_rate_is_that_of_the_batches(shards):
+def test_the_read_rate_is_the_bytes_of_a_step_divided_by_its_duration(shards):
     told = forecast(shards, batch_size=50, world_size=2, ranks_per_node=1, step_seconds=0.5)
     assert told.needed_bytes_per_second == pytest.approx(50 * told.bytes / 400 / 0.5)
     assert forecast(shards, batch_size=50).needed_bytes_per_second is None
 
 
-def test_a_forecast_is_plain_json(shards):
+def test_a_forecast_can_be_converted_to_json(shards):
     assert json.loads(json.dumps(forecast(shards, batch_size=8).to_dict()))["steps"] == 50
 
 
 @pytest.mark.parametrize(
-    "options", [{"batch_size": 500}, {"batch_size": 0}, {"batch_size": 8, "world_size": 3, "ranks_per_node": 2}]
+    ("options", "message"),
+    [
+        ({"batch_size": 500}, "a step has 500 samples, but an epoch has only 400"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 8, "world_size": 3, "ranks_per_node": 2}, "world_size must be a multiple of ranks_per_node"),
+    ],
 )
-def test_what_cannot_be_planned_is_refused(shards, options):
-    with pytest.raises(OptionError):
+def test_invalid_options_are_refused(shards, options, message):
+    with pytest.raises(OptionError, match=message):
         forecast(shards, **options)
 
 
-def test_ranks_on_two_machines_share_no_block_but_the_order_resumes_anywhere(packed, monkeypatch):
+def test_ranks_on_two_machines_deliver_all_samples_in_an_order_that_resumes_on_one_machine(packed, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     keys = []
     for rank in (0, 1):

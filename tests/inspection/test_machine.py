@@ -1,4 +1,4 @@
-"""What is read from the system, in files as different systems write them."""
+"""Facts about the machine, read from files in the formats of different systems."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from wds_tools.inspection.machine import (
     NATIVE,
     Imports,
     Torch,
-    compiled_path,
-    describe_path,
+    active_decoder,
+    decoder_text,
     driver_version,
     imports,
     memory_limit,
@@ -37,7 +37,7 @@ def write(path: Path, text: str) -> None:
         ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
     ],
 )
-def test_the_memory_limit_is_that_of_the_control_groups(
+def test_the_memory_limit_is_the_lowest_of_the_control_groups(
     tmp_path: Path, files: dict[str, str], limit: int | None
 ) -> None:
     write(tmp_path / "proc/self/cgroup", "0::/pod\n")
@@ -55,7 +55,7 @@ def test_the_memory_limit_is_that_of_the_control_groups(
         (None, None),
     ],
 )
-def test_the_version_of_the_driver(tmp_path: Path, text: str | None, version: str | None) -> None:
+def test_the_driver_version_is_read_from_proc(tmp_path: Path, text: str | None, version: str | None) -> None:
     if text is not None:
         write(tmp_path / "proc/driver/nvidia/version", text)
     assert driver_version(tmp_path) == version
@@ -72,11 +72,11 @@ def test_the_version_of_the_driver(tmp_path: Path, text: str | None, version: st
         ("click", ("click", "", "")),
     ],
 )
-def test_a_requirement_has_a_name_a_version_and_an_extra(text: str, parts: tuple[str, str, str]) -> None:
+def test_a_requirement_is_split_into_name_version_and_extra(text: str, parts: tuple[str, str, str]) -> None:
     assert parse_requirement(text) == parts
 
 
-def test_the_packages_are_those_of_the_project_without_its_tests() -> None:
+def test_the_packages_are_the_requirements_without_test_extras() -> None:
     found = {package.name: package for package in packages()}
     assert found["torch"].installed
     assert found["aiohttp"].extra == "http"
@@ -84,22 +84,26 @@ def test_the_packages_are_those_of_the_project_without_its_tests() -> None:
     assert packages("no-such-distribution") == []
 
 
-def test_modules_are_imported_elsewhere() -> None:
+def test_a_module_that_cannot_be_imported_is_listed_with_the_reason() -> None:
     found = imports("json", "no_such_module")
     assert found == Imports({"no_such_module": "ModuleNotFoundError: No module named 'no_such_module'"})
 
 
-def test_what_the_other_process_tells_up_to_its_end() -> None:
-    told = [{"begins": "numpy"}, {"name": "numpy"}, {"begins": "torch"}]
-    assert read_probe(told, "ends the process with signal 11").broken == {"torch": "ends the process with signal 11"}
+def test_a_module_whose_import_kills_the_process_is_broken() -> None:
+    lines = [{"begins": "numpy"}, {"name": "numpy"}, {"begins": "torch"}]
+    assert read_probe(lines, "ends the process with signal 11").broken == {"torch": "ends the process with signal 11"}
+
+
+def test_facts_about_torch_and_the_compiled_module_are_read_from_the_other_process() -> None:
+    lines = [{"begins": "numpy"}, {"name": "numpy"}, {"begins": "torch"}]
     torch = {"version": "2.15.0", "cuda": None, "hip": None, "devices": 0, "names": []}
-    assert read_probe([*told, {"name": "torch", "torch": torch}], "") == Imports({}, Torch("2.15.0"))
+    assert read_probe([*lines, {"name": "torch", "torch": torch}], "") == Imports({}, Torch("2.15.0"))
     native = [{"begins": NATIVE}, {"name": NATIVE, "simd": "neon"}]
     assert read_probe(native, "") == Imports(simd="neon")
 
 
 @pytest.mark.parametrize(
-    ("broken", "simd", "allowed", "words"),
+    ("broken", "simd", "allowed", "text"),
     [
         ({}, "avx2", True, "compiled, AVX2"),
         ({}, "neon", True, "compiled, NEON"),
@@ -111,12 +115,15 @@ def test_what_the_other_process_tells_up_to_its_end() -> None:
         ({NATIVE: "ImportError: libm.so.6"}, "", True, "Python only: the compiled module cannot be loaded"),
     ],
 )
-def test_the_path_that_decodes_in_words(broken: dict[str, str], simd: str, allowed: bool, words: str) -> None:
-    assert describe_path(broken, simd, allowed=allowed) == words
-    assert describe_path({"torch": "gone"}, "avx2", allowed=True) == "compiled, AVX2"
+def test_the_decoder_is_described_as_text(broken: dict[str, str], simd: str, allowed: bool, text: str) -> None:
+    assert decoder_text(broken, simd, allowed=allowed) == text
 
 
-def test_the_path_here_is_the_one_that_the_probe_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_decoder_does_not_depend_on_other_broken_packages() -> None:
+    assert decoder_text({"torch": "cannot be imported"}, "avx2", allowed=True) == "compiled, AVX2"
+
+
+def test_the_active_decoder_is_the_one_that_another_process_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WDS_TOOLS_NATIVE", raising=False)
     found = imports(NATIVE)
-    assert compiled_path() == describe_path(found.broken, found.simd, allowed=True)
+    assert active_decoder() == decoder_text(found.broken, found.simd, allowed=True)

@@ -1,4 +1,4 @@
-"""Charts are well-formed, accessible, and put points where the data says."""
+"""Charts are well-formed and accessible, and their points are at the right positions."""
 
 import re
 from xml.etree import ElementTree
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import DestinationError, OptionError
-from wds_tools.inspection.svg import Bars, Plot, Series, check_svg_name, draw, human, write_svg
+from wds_tools.inspection.svg import Bars, Plot, Series, check_svg_name, draw, short_number, write_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e12, 1e12).filter(lambda value: value == 0 or abs(value) > 1e-6)
@@ -23,24 +23,24 @@ def plot(*series, **options):
 
 
 def circles(picture):
-    """Return the points of plots; those of the legend lie to their right."""
+    """Return the points of plots, without those of the legend, which is to the right."""
     found = [(float(c.get("cx")), float(c.get("cy"))) for c in picture.iter(f"{SVG}circle")]
     return [point for point in found if point[0] <= 630]
 
 
-def tick(picture, words, anchor):
-    """Return where the number of a tick stands: x of those below the plot, y of those left of it."""
-    (at,) = [t for t in picture.iter(f"{SVG}text") if t.text == words and t.get("text-anchor") == anchor]
-    return float(at.get("x")) if anchor == "middle" else float(at.get("y")) - 4
+def tick(picture, text, anchor):
+    """Return the position of a tick: x if it is below the plot, y if it is to the left."""
+    (element,) = [t for t in picture.iter(f"{SVG}text") if t.text == text and t.get("text-anchor") == anchor]
+    return float(element.get("x")) if anchor == "middle" else float(element.get("y")) - 4
 
 
-def test_points_lie_at_the_ticks_of_their_values():
+def test_points_are_at_the_ticks_of_their_values():
     picture = parsed(plot(Series("s", [2, 4], [100, 300], points=True), x_range=(0, 10), y_range=(0, 400)))
     for point, (x, y) in zip(circles(picture), (("2", "100"), ("4", "300")), strict=True):
         assert point == pytest.approx((tick(picture, x, "middle"), tick(picture, y, "end")), abs=0.01)
 
 
-def test_larger_is_further_right_and_higher_and_a_scale_is_even():
+def test_larger_values_are_further_right_and_higher_in_equal_steps():
     picture = parsed(plot(Series("", [0, 1, 2], [0, 1, 2], points=True)))
     (x0, y0), (x1, y1), (x2, y2) = circles(picture)
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
@@ -49,25 +49,25 @@ def test_larger_is_further_right_and_higher_and_a_scale_is_even():
     assert y1 < y0
 
 
-def test_on_a_log_scale_equal_factors_are_equal_steps():
+def test_equal_factors_are_equal_steps_on_a_log_scale():
     picture = parsed(plot(Series("s", [10, 100, 1000], [1, 2, 3], points=True), log_x=True))
     (x0, _), (x1, _), (x2, _) = circles(picture)
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
     assert x1 == tick(picture, "100", "middle")
 
 
-def test_a_line_goes_through_its_points_and_a_mark_stands_at_its_value():
+def test_a_line_goes_through_its_points_and_a_mark_is_at_its_value():
     series = [Series("a", [1, 3], [5, 7]), Series("b", [1, 3], [5, 7], points=True)]
     picture = parsed(plot(*series, marks=[(3, "here")], x_range=(0, 4)))
     (line,) = picture.iter(f"{SVG}polyline")
     assert [tuple(map(float, pair.split(","))) for pair in line.get("points").split()] == circles(picture)
-    (word,) = [t for t in picture.iter(f"{SVG}text") if t.text == "here"]
-    assert float(word.get("x")) == circles(picture)[1][0]
+    (label,) = [t for t in picture.iter(f"{SVG}text") if t.text == "here"]
+    assert float(label.get("x")) == circles(picture)[1][0]
 
 
 def test_bars_are_as_long_as_their_values():
     picture = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s"), ("none", 0, "0 s")]))
-    widths = [float(r.get("width")) for r in picture.iter(f"{SVG}rect")][1:]  # the first is the white ground
+    widths = [float(r.get("width")) for r in picture.iter(f"{SVG}rect")][1:]  # the first is the background
     assert widths[1] == pytest.approx(2 * widths[0])
     assert widths[2] == 0
 
@@ -83,7 +83,7 @@ def test_a_range_is_drawn_over_its_bar_and_fits_the_panel():
     assert whisker[1] < 880
 
 
-def test_title_and_description_are_there_for_those_who_do_not_see_it():
+def test_a_chart_has_a_title_and_a_description_for_screen_readers():
     picture = parsed(plot(), title="the title", description="what it shows")
     assert picture.get("role") == "img"
     assert picture.findtext(f"{SVG}title") == "the title"
@@ -91,7 +91,7 @@ def test_title_and_description_are_there_for_those_who_do_not_see_it():
 
 
 @pytest.mark.parametrize("hostile", ["</text><script>alert(1)</script>", "\"&<>'", "a\x00b\x1b[0m", "\udcff"])
-def test_hostile_text_stays_text(hostile):
+def test_hostile_text_is_escaped(hostile):
     shown = Plot(hostile, hostile, hostile, [Series(hostile, [1], [1], points=True)], marks=[(1, hostile)])
     picture = parsed(shown, Bars(hostile, [(hostile, 1, hostile)]), title=hostile, description=hostile)
     assert not list(picture.iter(f"{SVG}script"))
@@ -100,14 +100,14 @@ def test_hostile_text_stays_text(hostile):
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=5))
-def test_all_points_of_any_data_lie_inside_the_axes(data):
+def test_all_points_of_any_data_are_inside_the_axes(data):
     x, y = zip(*data, strict=True)
     points = circles(parsed(plot(Series("", x, y, points=True))))
     assert len(points) == len(data)
     assert all(70 <= a <= 630 and 72 <= b <= 332 for a, b in points)
 
 
-def test_what_has_no_place_is_left_out():
+def test_values_outside_the_axes_are_omitted():
     series = Series("", [-1, 0, 10, float("nan"), 100], [1, 1, 1, 1, float("inf")], points=True)
     assert len(circles(parsed(plot(series, log_x=True)))) == 1
     assert circles(parsed(plot(Series("", [], [])))) == []
@@ -116,7 +116,7 @@ def test_what_has_no_place_is_left_out():
 
 
 @pytest.mark.parametrize("ends", [(2.1, 4.9), (1, 1e6), (1e-3, 1e30), (30, 60_000)])
-def test_a_log_scale_has_some_ticks_and_not_too_many(ends):
+def test_a_log_scale_has_2_to_12_ticks(ends):
     picture = parsed(plot(log_x=True, x_range=ends, y_range=(0, 1)))
     numbers = [t for t in picture.iter(f"{SVG}text") if t.get("text-anchor") == "middle" and t.text != "x"]
     assert 2 <= len(numbers) <= 12
@@ -128,11 +128,11 @@ def test_the_same_data_gives_the_same_bytes():
 
 
 @given(st.floats(1e-3, 1e10))
-def test_numbers_on_axes_are_short(value):
-    assert len(human(value)) <= 10
+def test_numbers_on_axes_have_at_most_10_characters(value):
+    assert len(short_number(value)) <= 10
 
 
-def test_only_svg_files_are_written_whole_and_only_where_there_is_a_folder(tmp_path):
+def test_charts_are_written_only_to_svg_files_in_existing_folders(tmp_path):
     write_svg(tmp_path / "a.SVG", draw([], title="t", description="d"))
     assert [path.name for path in tmp_path.iterdir()] == ["a.SVG"]
     for name in ("a.png", "a", "svg"):

@@ -50,9 +50,9 @@ class _OrderedGroup(click.Group):
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from wds_tools.inspection.machine import compiled_path
+        from wds_tools.inspection.machine import active_decoder
 
-        click.echo(f"wds-tools {__version__} ({compiled_path()})")
+        click.echo(f"wds-tools {__version__} ({active_decoder()})")
         context.exit()
 
 

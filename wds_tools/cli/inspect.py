@@ -33,10 +33,10 @@ def info(dataset: str, as_json: bool) -> None:
     DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of indexed shards.
     Only the manifest and the indexes are read.
     """
-    from wds_tools.inspection.stats import describe, render
+    from wds_tools.inspection.stats import describe, format_stats
 
     stats = describe(dataset)
-    click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else render(stats))
+    click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else format_stats(stats))
 
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
@@ -174,8 +174,8 @@ def plan(
     Prints steps, dropped samples, shuffle quality, bytes read by each machine, and memory. Reads
     only the manifest, and the labels in the indexes of all but very large datasets.
     """
-    from wds_tools.inspection.forecast import forecast, parse_shuffle, render
-    from wds_tools.inspection.forecast_chart import picture_of
+    from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
+    from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
     from wds_tools.reading.select import Choice, parse_weights
     from wds_tools.reading.shardset import open_shards
@@ -197,9 +197,9 @@ def plan(
         step_seconds=step_seconds,
         choice=choice,
     )
-    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else render(report))
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else format_forecast(report))
     if plot:
-        write_svg(plot, picture_of(shards, report, seed=seed, choice=choice))
+        write_svg(plot, forecast_chart(shards, report, seed=seed, choice=choice))
         click.echo(f"chart: {plot}", err=as_json)  # with --json, stdout has nothing but JSON
 
 
@@ -368,16 +368,16 @@ def doctor(dataset: str | None, as_json: bool) -> int:
     the cache. With DATASET, also checks its manifest, its indexes and the sizes of its shards. The
     exit code is 1 if there is a problem; notes do not count.
     """
-    from wds_tools.inspection.doctor import examine, render
-    from wds_tools.inspection.machine import look
+    from wds_tools.inspection.doctor import examine, format_findings
+    from wds_tools.inspection.machine import inspect_machine
 
     if shows_progress():
         click.echo("importing the packages ...", err=True)
-    machine = look()
+    machine = inspect_machine()
     findings = examine(machine)
     if dataset is not None:
         findings += _examine_dataset(dataset, machine)
-    click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else render(findings))
+    click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else format_findings(findings))
     return int(any(one.status == "problem" for one in findings))
 
 

@@ -1,1 +1,1 @@
-"""What a dataset and a machine are like: statistics, forecasts, charts, the doctor's checks."""
+"""Inspection of datasets and machines: statistics, forecasts, charts, checks."""

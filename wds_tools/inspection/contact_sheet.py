@@ -1,4 +1,4 @@
-"""A contact sheet: what the loader yields, as one picture."""
+"""Contact sheet: images from the loader, tiled in one image."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from wds_tools.loading.loader import make_loader
 from wds_tools.reading.reader import check_fields
 from wds_tools.reading.shardset import open_shards
 
-_GAP = 4
-_CAPTION = 14
-_BACKGROUND = (24, 24, 27)
-_INK = (228, 228, 231)
+_GAP = 4  # pixels between tiles
+_CAPTION_HEIGHT = 14
+_BACKGROUND_COLOUR = (24, 24, 27)
+_TEXT_COLOUR = (228, 228, 231)
 
 VIEWS = ("train", "eval", "whole")
 
 
 def view_named(name: str, size: int) -> View:
-    """Return the usual view of a name: ``train``, ``eval``, or ``whole`` (all of the picture, made smaller).
+    """Return the view for a name: ``train``, ``eval``, or ``whole``, which scales the complete image.
 
     Raises:
         OptionError: There is no such view.
@@ -49,22 +49,22 @@ def contact_sheet(
     seed: int = 0,
     epoch: int = 0,
 ) -> int:
-    """Write a picture of the first samples of an epoch, as training would see them, with their class names.
+    """Write one image with the first samples of an epoch, as the loader delivers them.
 
     Args:
         dataset: Folder, URL, manifest or pattern.
-        out: File to write; its extension says the format.
+        out: File to write; its extension selects the format.
         view: ``train``, ``eval`` or ``whole``.
-        size: Pixels of a tile.
-        count: How many samples, at most.
-        seed: Of order, crops and flips.
-        epoch: Which epoch.
+        size: Width and height of a tile in pixels.
+        count: Maximum number of samples.
+        seed: Seed of the order, crops and flips.
+        epoch: Number of the epoch, from 0.
 
     Returns:
-        How many samples are shown.
+        Number of samples shown.
 
     Raises:
-        OptionError: An option that cannot be.
+        OptionError: An option is invalid.
         DestinationError: The file cannot be written.
     """
     if not 1 <= count <= 1024:
@@ -75,7 +75,7 @@ def contact_sheet(
     fields = ("image", "label") if "cls" in manifest.fields else ("image",)
     count = min(count, manifest.samples)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # images of different sizes are welcome here
+        warnings.simplefilter("ignore")  # images of different sizes are allowed here
         loader = make_loader(
             dataset, batch_size=count, view=chosen, shuffle=True, seed=seed, num_workers=0, fields=fields
         )
@@ -94,22 +94,23 @@ def contact_sheet(
 
 
 def _caption(label: int | None, classes: tuple[str, ...]) -> str:
+    """Return the name of a class, or its number if it has no name."""
     if label is None:
         return ""
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 
 def _sheet(images: list[torch.Tensor], captions: list[str], size: int) -> Image.Image:
-    """Lay tiles out on a grid about as wide as it is high."""
+    """Arrange tiles in a grid with about as many columns as rows."""
     columns = math.ceil(math.sqrt(len(images)))
     rows = math.ceil(len(images) / columns)
-    step_x, step_y = size + _GAP, size + _CAPTION + _GAP
-    sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND)
+    step_x, step_y = size + _GAP, size + _CAPTION_HEIGHT + _GAP
+    sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND_COLOUR)
     draw = ImageDraw.Draw(sheet)
     for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
         tile = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
         tile.thumbnail((size, size))
         x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
         sheet.paste(tile, (x + (size - tile.width) // 2, y + (size - tile.height) // 2))
-        draw.text((x, y + size + 1), caption[: size // 6], fill=_INK)
+        draw.text((x, y + size + 1), caption[: size // 6], fill=_TEXT_COLOUR)
     return sheet

@@ -1,8 +1,7 @@
-"""`wds-tools doctor DATASET`: can a dataset be read, as far as a quick look tells, and does it fit this machine?"""
+"""`wds-tools doctor DATASET`: quick checks of a dataset, and whether it fits into cache and memory."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +14,12 @@ from wds_tools.wording import counted, human_bytes
 
 
 def examine_dataset(dataset: str, *, memory_bytes: int, cache: CacheOptions) -> list[Finding]:
-    """Return what a quick look at a dataset finds: nothing is decoded, and no shard is read.
+    """Check manifest and indexes of a dataset, and the lengths of its shards, which are not read.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a pattern of indexed shards.
-        memory_bytes: That this process may use.
-        cache: Where blocks of remote shards are kept.
+        memory_bytes: Memory that this process may use.
+        cache: Folder and limit of the cache for remote shards.
     """
     try:
         shards = open_shards(dataset, cache=cache)
@@ -45,8 +44,8 @@ def _check_indexes(shards: ShardSet) -> Finding:
             reasons.append(str(error))
     if reasons:
         more = f" (and {len(reasons) - 1:,} more)" if len(reasons) > 1 else ""
-        return Finding("indexes", "problem", f"{reasons[0]}{more}", "wds-tools verify tells what else is damaged")
-    return Finding("indexes", "ok", f"{counted(len(shards.locations), 'index', 'indexes')} read, checksums right")
+        return Finding("indexes", "problem", f"{reasons[0]}{more}", "wds-tools verify lists all damage")
+    return Finding("indexes", "ok", f"{counted(len(shards.locations), 'index', 'indexes')} read, all checksums match")
 
 
 def _check_files(shards: ShardSet) -> Iterator[Finding]:
@@ -58,27 +57,30 @@ def _check_files(shards: ShardSet) -> Iterator[Finding]:
         place.entry.name for place in local if _length(Path(place.store.folder) / place.entry.name) != place.entry.bytes
     ]
     if bad:
-        found = f"{len(bad):,} of {len(local):,} are gone or have another length, such as {bad[0]}"
-        yield Finding("shards", "problem", found, "copy those again, or pack again")
+        found = f"{len(bad):,} of {len(local):,} are missing or have another length, such as {bad[0]}"
+        yield Finding("shards", "problem", found, "copy these again, or pack again")
     else:
-        yield Finding("shards", "ok", f"{len(local):,} there, lengths right; wds-tools verify reads every byte")
+        found = f"all {len(local):,} exist, with the right lengths; wds-tools verify reads every byte"
+        yield Finding("shards", "ok", found)
 
 
 def _length(path: Path) -> int:
+    """Return the length of a file; -1 if it does not exist."""
     try:
-        return os.stat(path).st_size  # noqa: PTH116 - a path of its own
+        return path.stat().st_size
     except OSError:
         return -1
 
 
 def check_fit(size: int, *, remote: bool, memory_bytes: int, cache_bytes: int) -> Finding:
-    """Tell where the bytes come from after the first epoch."""
+    """Report whether later epochs read from the cache, from memory, or again from storage."""
     if remote and size > cache_bytes:
-        found = f"larger than the cache of {human_bytes(cache_bytes)}: much is fetched again in every epoch"
-        return Finding("reading", "note", found, f"set WDS_TOOLS_CACHE_BYTES={size} if there is room, or cache_bytes=")
+        found = f"larger than the cache of {human_bytes(cache_bytes)}: much is downloaded again in every epoch"
+        remedy = f"set WDS_TOOLS_CACHE_BYTES={size} if the disk has enough free space, or cache_bytes="
+        return Finding("reading", "note", found, remedy)
     if remote:
-        return Finding("reading", "ok", f"fits into the cache of {human_bytes(cache_bytes)}: fetched once")
+        return Finding("reading", "ok", f"fits into the cache of {human_bytes(cache_bytes)}: downloaded once")
     if size > memory_bytes:
-        found = f"larger than the memory of {human_bytes(memory_bytes)}: every epoch reads the disk"
+        found = f"larger than the memory of {human_bytes(memory_bytes)}: every epoch reads from the disk"
         return Finding("reading", "ok", found)
-    return Finding("reading", "ok", f"fits into the memory of {human_bytes(memory_bytes)}: the disk is read once")
+    return Finding("reading", "ok", f"fits into the memory of {human_bytes(memory_bytes)}: read from the disk once")

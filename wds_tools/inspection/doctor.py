@@ -1,4 +1,4 @@
-"""`wds-tools doctor`: is this machine fit for it? Each check is a function of facts, which `machine` gathers."""
+"""`wds-tools doctor`: checks of this machine, as functions of the facts that `machine` collects."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from wds_tools.inspection.machine import NATIVE, Imports, Machine, Package, Torch, describe_path
+from wds_tools.inspection.machine import NATIVE, Imports, Machine, Package, Torch, decoder_text
 from wds_tools.wording import counted, human_bytes
 
 Status = Literal["ok", "note", "problem"]
 
-LEAST_PYTHON = (3, 11)
-HOLES = (
+MIN_PYTHON = (3, 11)
+VULNERABILITIES = (
     # https://pillow.readthedocs.io/en/stable/releasenotes/13.0.0.html
     ("pillow", "13.0.0", "problem", "a damaged JPEG can run code (heap overflow in the decoder, CVE-2026-112403)"),
     # https://github.com/aio-libs/aiohttp/security/advisories/GHSA-h4cc-hm5h-fmm9
     ("aiohttp", "3.14.4", "note", "a malicious server can block its readers (CVE-2026-128131)"),
 )
-"""Package, first version without the hole, how bad it is here, and what it is."""
+"""(package, first fixed version, status of the finding, description) of each vulnerability."""
 
-MAPS_OF_A_WORKER = 512
-"""Shards that a process may have open at a time: `storage.local.MAX_OPEN_MAPS`."""
+OPEN_SHARDS_PER_PROCESS = 512
+"""Shards that a process may have open at the same time: the value of `storage.local.MAX_OPEN_MAPS`."""
 
 _FILES_PER_WORKER = 5  # descriptors in the main process; 4.3 were counted with 8 workers
 _OTHER_FILES = 64
-_MAIN_BYTES = 1_000_000_000  # the main process with torch: 600 MB were measured
-_WORKER_BYTES = 200_000_000  # what a worker has of its own: 12 to 200 MB were measured
+_MAIN_BYTES = 1_000_000_000  # main process with torch; 600 MB were measured
+_WORKER_BYTES = 200_000_000  # memory of a worker that is not shared; 12 to 200 MB were measured
 _BATCH_BYTES = 256 * 3 * 224 * 224
 _BATCHES_PER_WORKER = 2
 _NAME_WIDTH, _STATUS_WIDTH = 9, 9
@@ -39,10 +39,10 @@ class Finding:
     """The result of a check.
 
     Attributes:
-        name: Of the check.
-        status: ``problem`` if something does not work or is not safe, ``note`` if it could be better.
-        found: What there is.
-        remedy: What to do; "" if nothing is.
+        name: Name of the check.
+        status: ``problem`` if something does not work or is not secure, ``note`` if it could be better.
+        found: What was found.
+        remedy: What to do; empty if nothing needs to be done.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Finding:
     remedy: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as JSON can hold it."""
+        """Return the finding as values for JSON."""
         return asdict(self)
 
 
 def examine(machine: Machine) -> list[Finding]:
-    """Return what every check finds."""
+    """Return the findings of all checks."""
     return [
         check_python(machine.python),
         check_packages(machine.packages, machine.imports),
@@ -77,10 +77,10 @@ def examine(machine: Machine) -> list[Finding]:
     ]
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return a version as numbers that can be compared.
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, for comparisons.
 
-    >>> numbers("2.15.0+cu132"), numbers("13.0.0rc1") >= numbers("13.0")
+    >>> version_numbers("2.15.0+cu132"), version_numbers("13.0.0rc1") >= version_numbers("13.0")
     ((2, 15, 0), True)
     """
     match = re.match(r"\d+(?:\.\d+)*", version)
@@ -90,48 +90,51 @@ def numbers(version: str) -> tuple[int, ...]:
 def check_python(version: tuple[int, ...]) -> Finding:
     """Check the version of Python."""
     found = ".".join(map(str, version))
-    if version < LEAST_PYTHON:
-        least = ".".join(map(str, LEAST_PYTHON))
-        return Finding("python", "problem", found, f"install Python {least} or newer")
+    if version < MIN_PYTHON:
+        minimum = ".".join(map(str, MIN_PYTHON))
+        return Finding("python", "problem", found, f"install Python {minimum} or newer")
     return Finding("python", "ok", found)
 
 
 def check_packages(packages: Sequence[Package], imports: Imports) -> Finding:
-    """Check that the packages that are always needed are there, new enough, and can be imported."""
-    needed = [package for package in packages if not package.extra]
-    if not needed:
-        found, remedy = "wds-tools itself is not installed, so the versions it needs are not known", "pip install ."
-        return Finding("packages", "note", found, remedy) if not _broken(imports) else _cannot_import(imports)
-    bad = [(package, f"{package.name} {_how_bad(package)}") for package in needed if _how_bad(package)]
-    if bad:
-        remedy = " ".join(f"'{package.name}>={package.least}'" for package, _ in bad)
-        return Finding("packages", "problem", ", ".join(words for _, words in bad), f"pip install {remedy}")
-    if _broken(imports):
-        return _cannot_import(imports)
-    shown = ", ".join(f"{p.name} {p.installed}" for p in needed if p.name in ("torch", "pillow", "numpy", "pyarrow"))
+    """Check that the required packages are installed, new enough, and can be imported."""
+    required = [package for package in packages if not package.extra]
+    if not required:
+        found, remedy = "wds-tools is not installed, so the versions that it requires are not known", "pip install ."
+        return Finding("packages", "note", found, remedy) if not _broken_packages(imports) else _import_finding(imports)
+    problems = {package: problem for package in required if (problem := _version_problem(package))}
+    if problems:
+        remedy = " ".join(f"'{package.name}>={package.min_version}'" for package in problems)
+        found = ", ".join(f"{package.name} {problem}" for package, problem in problems.items())
+        return Finding("packages", "problem", found, f"pip install {remedy}")
+    if _broken_packages(imports):
+        return _import_finding(imports)
+    shown = ", ".join(f"{p.name} {p.installed}" for p in required if p.name in ("torch", "pillow", "numpy", "pyarrow"))
     return Finding("packages", "ok", shown)
 
 
-def _how_bad(package: Package) -> str:
+def _version_problem(package: Package) -> str:
+    """Return what is wrong with the installed version; empty if nothing is."""
     if package.installed is None:
         return "is missing"
-    if numbers(package.installed) < numbers(package.least):
+    if version_numbers(package.installed) < version_numbers(package.min_version):
         return f"{package.installed} is too old"
     return ""
 
 
-def _broken(imports: Imports) -> dict[str, str]:
+def _broken_packages(imports: Imports) -> dict[str, str]:
     return {name: reason for name, reason in imports.broken.items() if name != NATIVE}
 
 
-def _cannot_import(imports: Imports) -> Finding:
-    broken = _broken(imports)
+def _import_finding(imports: Imports) -> Finding:
+    broken = _broken_packages(imports)
     found = "; ".join(f"{name} cannot be imported: {_one_line(reason)}" for name, reason in broken.items())
     remedy = f"install again: pip install --force-reinstall {' '.join(map(_distribution, broken))}"
     return Finding("packages", "problem", found, remedy)
 
 
 def _distribution(module: str) -> str:
+    """Return the name of the package for pip that contains a module."""
     name = module.partition(".")[0]
     return "pillow" if name == "PIL" else name
 
@@ -141,39 +144,43 @@ def _one_line(text: str) -> str:
 
 
 def check_security(packages: Sequence[Package]) -> Finding:
-    """Check for versions with holes that matter here."""
-    there = {package.name: package.installed for package in packages if package.installed}
-    holes = [hole for hole in HOLES if hole[0] in there and numbers(there[hole[0]]) < numbers(hole[1])]
-    if not holes:
-        return Finding("security", "ok", "no version with a hole that is known here")
-    status: Status = "problem" if any(bad == "problem" for _, _, bad, _ in holes) else "note"
-    found = "; ".join(f"{name} {there[name]}: {what}" for name, _, _, what in holes)
-    good = " ".join(f"'{name}>={version}'" for name, version, _, _ in holes)
-    return Finding("security", status, found, f"pip install {good}")
+    """Check for packages with known vulnerabilities."""
+    installed = {package.name: package.installed for package in packages if package.installed}
+    vulnerable = [
+        (name, fixed, status, description)
+        for name, fixed, status, description in VULNERABILITIES
+        if name in installed and version_numbers(installed[name]) < version_numbers(fixed)
+    ]
+    if not vulnerable:
+        return Finding("security", "ok", "no package with a vulnerability known to this version of wds-tools")
+    worst: Status = "problem" if any(status == "problem" for _, _, status, _ in vulnerable) else "note"
+    found = "; ".join(f"{name} {installed[name]}: {description}" for name, _, _, description in vulnerable)
+    fixed_versions = " ".join(f"'{name}>={fixed}'" for name, fixed, _, _ in vulnerable)
+    return Finding("security", worst, found, f"pip install {fixed_versions}")
 
 
 def check_fast_path(imports: Imports, *, native: bool) -> Finding:
-    """Check what makes decoding and packing fast."""
-    path = describe_path(imports.broken, imports.simd, allowed=native)
+    """Check that the compiled decoder is used."""
+    decoder = decoder_text(imports.broken, imports.simd, allowed=native)
     if NATIVE in imports.broken or not native:
         reason = _one_line(imports.broken.get(NATIVE, ""))
-        found = f"{path}: batches take longer"
+        found = f"{decoder}: loading is slower"
         if reason and "ModuleNotFoundError" not in reason:
             found = f"{found} ({reason})"
         remedy = "install a C compiler, then wds-tools again" if NATIVE in imports.broken else "unset WDS_TOOLS_NATIVE"
         return Finding("fast path", "note", found, remedy)
-    return Finding("fast path", "ok", path)
+    return Finding("fast path", "ok", decoder)
 
 
 def check_cores(cores: int, usable: int, quota: int | None) -> Finding:
-    """Check how many cores there are for workers."""
+    """Check how many cores workers can use."""
     if usable == cores:
         found = f"{counted(cores, 'core')}"
     else:
-        why = f"CPU quota of {quota}" if quota == usable else "CPU affinity"
-        found = f"{usable} of the machine's {counted(cores, 'core')} ({why}); num_workers is chosen by these"
+        reason = f"CPU quota of {quota}" if quota == usable else "CPU affinity"
+        found = f"{usable} of the machine's {counted(cores, 'core')} ({reason}); num_workers='auto' uses this number"
     if usable == 1:
-        return Finding("cores", "note", found, "give it two or more: workers decode while the training loop runs")
+        return Finding("cores", "note", found, "provide two or more: workers decode while the training loop runs")
     return Finding("cores", "ok", found)
 
 
@@ -184,25 +191,25 @@ def check_memory(total: int, limit: int | None, cores: int) -> Finding:
     if size < total:
         found += f", the limit of the container; the machine has {human_bytes(total)}"
     if size < needed:
-        remedy = f"give it {human_bytes(needed)} or more, or use fewer workers: num_workers=1"
-        found += f"; {counted(cores, 'worker')} and the main process may take {human_bytes(needed)}"
+        remedy = f"provide {human_bytes(needed)} or more, or use fewer workers: num_workers=1"
+        found += f"; {counted(cores, 'worker')} and the main process may need {human_bytes(needed)}"
         return Finding("memory", "problem", found, remedy)
     return Finding("memory", "ok", found)
 
 
 def check_shm(size: int | None, cores: int) -> Finding:
-    """Check the room that torch's DataLoader needs; make_loader needs none of it."""
+    """Check the shared memory that torch's DataLoader needs; make_loader does not need any."""
     needed = _BATCH_BYTES * (_BATCHES_PER_WORKER * cores + 1)
-    there = "none" if size is None else human_bytes(size)
+    available = "none" if size is None else human_bytes(size)
     if size is None or size < needed:
-        found = f"{there}; make_loader needs none, StreamingDataset in torch's DataLoader about {human_bytes(needed)}"
-        return Finding("shm", "note", found, "with Docker: --shm-size=8g, or --ipc=host")
-    return Finding("shm", "ok", f"{there} in /dev/shm")
+        needs = f"make_loader needs none, StreamingDataset in torch's DataLoader about {human_bytes(needed)}"
+        return Finding("shm", "note", f"{available}; {needs}", "with Docker: --shm-size=8g, or --ipc=host")
+    return Finding("shm", "ok", f"{available} in /dev/shm")
 
 
 def check_open_files(soft: int, hard: int, cores: int) -> Finding:
-    """Check the limit of open files against what workers need: each keeps up to `MAPS_OF_A_WORKER` shards open."""
-    needed = MAPS_OF_A_WORKER + _FILES_PER_WORKER * cores + _OTHER_FILES
+    """Check the limit of open files; a process keeps up to `OPEN_SHARDS_PER_PROCESS` shards open."""
+    needed = OPEN_SHARDS_PER_PROCESS + _FILES_PER_WORKER * cores + _OTHER_FILES
     if soft < 0 or soft >= needed:
         return Finding("files", "ok", "no limit" if soft < 0 else f"{soft:,} may be open")
     found = f"{soft:,} may be open; datasets of many shards need {needed:,}"
@@ -212,31 +219,33 @@ def check_open_files(soft: int, hard: int, cores: int) -> Finding:
 
 def check_gpu(torch: Torch | None, *, gpus: int, driver: str | None, hidden: str | None) -> Finding:
     """Check that torch can use the GPU, if there is one."""
-    there = f"{counted(gpus, 'NVIDIA device')}, driver {driver or 'not loaded'}"
+    devices = f"{counted(gpus, 'NVIDIA device')}, driver {driver or 'not loaded'}"
     if torch is None:
-        return Finding("gpu", "note", f"{there if gpus else 'not known'}: torch cannot be imported", "see packages")
+        found = f"{devices if gpus else 'not known'}: torch cannot be imported"
+        return Finding("gpu", "note", found, "see packages")
     if not torch.devices:
-        return _no_device(torch, there, gpus=gpus, driver=driver, hidden=hidden)
+        return _no_device(torch, devices, gpus=gpus, driver=driver, hidden=hidden)
     if torch.error:
-        remedy = "is it in use by another process, or the locked memory limited (ulimit -l unlimited)?"
-        return Finding("gpu", "problem", f"{there}: {_one_line(torch.error)}", remedy)
+        remedy = "check whether another process uses the GPU, and the limit of locked memory (ulimit -l unlimited)"
+        return Finding("gpu", "problem", f"{devices}: {_one_line(torch.error)}", remedy)
     version = f", driver {driver}" if driver else ""
     return Finding("gpu", "ok", f"{', '.join(torch.names)} ({_built_for(torch)}{version})")
 
 
-def _no_device(torch: Torch, there: str, *, gpus: int, driver: str | None, hidden: str | None) -> Finding:
+def _no_device(torch: Torch, devices: str, *, gpus: int, driver: str | None, hidden: str | None) -> Finding:
+    """Explain why torch has no device."""
     if not gpus and driver is None:
         return Finding("gpu", "ok", "none: batches stay in memory")
     if not gpus:
         return Finding("gpu", "note", f"driver {driver}, but no device in this container", "docker run --gpus all")
     if hidden is not None and hidden.strip() in ("", "-1"):
-        found = f"{there}, hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
+        found = f"{devices}, hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
         return Finding("gpu", "note", found, "unset CUDA_VISIBLE_DEVICES")
     if torch.cuda is None and torch.hip is None:
-        found = f"{there}, but torch {torch.version} is built without CUDA"
+        found = f"{devices}, but torch {torch.version} is built without CUDA"
         return Finding("gpu", "problem", found, "install torch for CUDA: https://pytorch.org/get-started")
     reason = _one_line(torch.error) or "no reason given"
-    found = f"{there}, but torch {torch.version} ({_built_for(torch)}) cannot use it: {reason}"
+    found = f"{devices}, but torch {torch.version} ({_built_for(torch)}) cannot use it: {reason}"
     return Finding("gpu", "problem", found, "update the driver, or install torch for an older CUDA")
 
 
@@ -245,34 +254,35 @@ def _built_for(torch: Torch) -> str:
 
 
 def check_cache(folder: Path, *, writable: bool, free: int, limit: int) -> Finding:
-    """Check the place for blocks of remote shards, and for shards on their way to a URL."""
-    remedy = "set WDS_TOOLS_CACHE_DIR to a folder that is writable"
+    """Check the folder for blocks of remote shards, and for shards that are being uploaded."""
+    remedy = "set WDS_TOOLS_CACHE_DIR to a writable folder"
     if not writable:
         return Finding("cache", "problem", f"{folder} cannot be written to", remedy)
-    found = f"{folder}, {human_bytes(free)} free; it takes up to {human_bytes(limit)}"
+    found = f"{folder}, {human_bytes(free)} free; the limit of the cache is {human_bytes(limit)}"
     if free < limit:
-        return Finding("cache", "note", found, "make room, or set WDS_TOOLS_CACHE_BYTES or WDS_TOOLS_CACHE_DIR")
+        remedy = "free disk space, or set WDS_TOOLS_CACHE_BYTES or WDS_TOOLS_CACHE_DIR"
+        return Finding("cache", "note", found, remedy)
     return Finding("cache", "ok", found)
 
 
 def check_extras(packages: Sequence[Package]) -> Finding:
-    """Tell which optional parts are there."""
-    parts: dict[str, list[Package]] = {}
+    """Check which extras are installed."""
+    extras: dict[str, list[Package]] = {}
     for package in packages:
         if package.extra:
-            parts.setdefault(package.extra, []).append(package)
-    lacking = {extra: [package for package in some if _how_bad(package)] for extra, some in parts.items()}
-    found = ", ".join(extra for extra, bad in lacking.items() if not bad) or "none"
-    missing = ",".join(extra for extra, bad in lacking.items() if bad)
+            extras.setdefault(package.extra, []).append(package)
+    bad = {extra: [package for package in some if _version_problem(package)] for extra, some in extras.items()}
+    found = ", ".join(extra for extra, some in bad.items() if not some) or "none"
+    missing = ",".join(extra for extra, some in bad.items() if some)
     if not missing:
         return Finding("extras", "ok", found)
     remedy = f"if you need them: pip install 'wds-tools[{missing}]'"
-    old = [f"{p.name} {_how_bad(p)}" for bad in lacking.values() for p in bad if p.installed]
-    return Finding("extras", "note" if old else "ok", "; ".join([found, f"not there: {missing}", *old]), remedy)
+    old = [f"{p.name} {_version_problem(p)}" for some in bad.values() for p in some if p.installed]
+    return Finding("extras", "note" if old else "ok", "; ".join([found, f"not installed: {missing}", *old]), remedy)
 
 
-def render(findings: Sequence[Finding]) -> str:
-    """Write the findings as a table, and how many ask for something."""
+def format_findings(findings: Sequence[Finding]) -> str:
+    """Return the findings as a table, followed by the numbers of problems and notes."""
     return "\n".join([*(line for finding in findings for line in _lines(finding)), "", _summary(findings)])
 
 
@@ -286,5 +296,5 @@ def _summary(findings: Sequence[Finding]) -> str:
     problems = sum(finding.status == "problem" for finding in findings)
     notes = sum(finding.status == "note" for finding in findings)
     if not problems and not notes:
-        return "all is well"
+        return "no problems"
     return f"{counted(problems, 'problem')}, {counted(notes, 'note')}"

@@ -1,4 +1,4 @@
-"""What training on a dataset will look like, before it starts: steps, quality, reads, memory."""
+"""`wds-tools plan`: forecast of an epoch: steps, quality of the shuffle, reading, memory."""
 
 from __future__ import annotations
 
@@ -20,38 +20,42 @@ from wds_tools.reading.select import Choice, labels_of
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.wording import human_bytes
 
-_MEASURED_SAMPLES = 5_000_000  # above, labels are not read: it would take more than seconds
-_STEADY_SAMPLES, _MOST_EPOCHS = 100_000, 20
-_SHOWN_CLASSES = 10
-_WATCHED_STEPS = 200  # for what each machine reads
+_MAX_MEASURED_SAMPLES = 5_000_000  # for more samples, reading the labels would take more than seconds
+_STEADY_SAMPLES, _MAX_EPOCHS = 100_000, 20
+_MAX_CLASSES = 10  # classes that the text lists
+_MAX_STEPS = 200  # steps that are examined for what each machine reads
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What an epoch takes.
+    """The forecast of an epoch.
 
     Attributes:
-        samples: Of the dataset.
-        shards: Of the dataset.
-        bytes: Of the dataset.
+        samples: Samples of the dataset.
+        shards: Shards of the dataset.
+        bytes: Bytes of the dataset.
         global_batch: Samples of a step over all ranks.
-        steps: Of an epoch, the same on every rank.
-        epoch_samples: Of an epoch: those chosen, as often as they come.
-        class_factors: How often a sample of each class comes in an epoch; None without ``class_weights=``.
-        dropped: Samples left out of an epoch (``tail="drop"``).
+        steps: Steps of an epoch, the same on every rank.
+        epoch_samples: Samples of an epoch, repetitions included.
+        class_factors: How often a sample of each class occurs in an epoch; None without
+            ``class_weights=``.
+        dropped: Samples that an epoch does not deliver (``tail="drop"``).
         padded: Rows that repeat a sample (``tail="pad"``), or are marked as padding (``"mask"``).
-        lanes: Independent streams.
+        lanes: Number of lanes, which are independent streams of blocks.
         block_samples: Samples of a block, the unit of reading.
         block_bytes: Bytes of a block.
-        window_samples: The shuffle window; 0 without a shuffle.
-        window_bytes: What the window takes of the page cache, over all machines.
+        window_samples: Samples of the shuffle window; 0 without a shuffle.
+        window_bytes: Bytes of the window in the page cache, over all machines.
         quality: Expected quality of the shuffle: 1 is a full shuffle.
-        measured: Quality and spread on the labels of the dataset, None if they were not read.
-        window_for_wanted: Window that would give a quality of 0.9, if the expected one is below.
-        read_bytes_per_node: What one machine reads in an epoch.
-        read_twice: Part of the dataset that more than one machine reads: 0 where each has lanes of its own.
-        slots_bytes_per_rank: Memory of the batch slots of one rank, None if pictures differ in size.
-        needed_bytes_per_second: Read rate per machine for the given step time, None without one.
+        measured: Quality and spread measured on the labels; None if they were not read.
+        window_for_wanted: Window for a quality of 0.9; None if the expected quality is not below it.
+        read_bytes_per_node: Bytes that one machine reads in an epoch.
+        read_twice: Fraction of the dataset that more than one machine reads: 0 if each machine has
+            its own lanes.
+        slots_bytes_per_rank: Memory of the batch slots of one rank; None if the size of images is
+            not known.
+        needed_bytes_per_second: Read rate per machine for the given step time; None without a step
+            time.
     """
 
     samples: int
@@ -77,7 +81,7 @@ class Forecast:
     needed_bytes_per_second: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the forecast as values for JSON."""
         return asdict(self)
 
 
@@ -96,24 +100,24 @@ def forecast(
     step_seconds: float | None = None,
     choice: Choice | None = None,
 ) -> Forecast:
-    """Plan an epoch.
+    """Return the forecast of an epoch.
 
     Args:
         shards: The dataset.
         batch_size: Samples per batch of a rank.
         world_size: Number of ranks.
-        ranks_per_node: Ranks of one machine; all of them if not given.
-        num_workers: Of each rank.
-        prefetch_factor: Batches in the making per worker.
+        ranks_per_node: Ranks per machine; None means all ranks on one machine.
+        num_workers: Workers per rank.
+        prefetch_factor: Batches that each worker prepares ahead.
         shuffle: As for `make_loader`.
-        seed: Of the order.
+        seed: Seed of the order.
         tail: As for `make_loader`.
         image_bytes: Bytes of one decoded image.
-        step_seconds: How long a training step takes.
-        choice: Which samples; None takes all.
+        step_seconds: Duration of a training step.
+        choice: Which samples to use; None means all.
 
     Raises:
-        OptionError: An option that cannot be.
+        OptionError: An option is invalid.
     """
     manifest = shards.manifest
     per_node = world_size if ranks_per_node is None else ranks_per_node
@@ -132,7 +136,7 @@ def forecast(
         raise OptionError(f"tail={tail!r}; allowed are 'drop', 'pad' and 'mask'")
     if world_size % per_node:
         raise OptionError(
-            f"world_size={world_size} with ranks_per_node={per_node}; allowed are machines with equally many ranks"
+            f"world_size={world_size} with ranks_per_node={per_node}; world_size must be a multiple of ranks_per_node"
         )
     nodes, global_batch = world_size // per_node, batch_size * world_size
     block = default_block(manifest.samples, manifest.bytes)
@@ -141,7 +145,7 @@ def forecast(
     steps = len(EpochPlan(order, Cursor(), World(), global_batch, tail))
     if not steps:
         raise OptionError(
-            f"a step of {global_batch:,} samples is more than the {order.samples:,} of an epoch: take a smaller "
+            f"a step has {global_batch:,} samples, but an epoch has only {order.samples:,}: choose a smaller "
             "batch, or tail='pad'"
         )
     wanted = window_for(DEFAULT_QUALITY, batch=global_batch, block=block)
@@ -201,39 +205,42 @@ def _measured(shards: ShardSet, order: Order, global_batch: int) -> MeasuredOrde
 
 
 def epochs_to_measure(order: Order) -> int:
-    """Return how many epochs give a steady figure: of 400 samples, one alone is uncertain by a sixth."""
-    return max(1, min(_MOST_EPOCHS, _STEADY_SAMPLES // order.samples)) if order.window else 1
+    """Return how many epochs to measure for a stable result: one epoch of 400 samples varies by a sixth."""
+    return max(1, min(_MAX_EPOCHS, _STEADY_SAMPLES // order.samples)) if order.window else 1
 
 
 def labels_to_measure(shards: ShardSet, order: Order, global_batch: int) -> NDArray[np.int64] | None:
-    """Return the labels if a shuffle can be measured on them: all samples have one, and they are soon read."""
-    if order.samples > _MEASURED_SAMPLES or "cls" not in shards.manifest.fields or global_batch > order.samples:
+    """Return the labels to measure a shuffle; None for too many samples or samples without a label."""
+    if order.samples > _MAX_MEASURED_SAMPLES or "cls" not in shards.manifest.fields or global_batch > order.samples:
         return None
     labels = labels_of(shards)
     return None if (labels == NO_LABEL).any() else labels
 
 
 def _reading(order: Order, *, per_node: int, nodes: int, batch_size: int, tail: Tail) -> tuple[float, float]:
-    """Return what part of the dataset one machine reads, and what part more than one reads, over the first steps."""
+    """Return the fractions of the dataset that one machine reads and that several machines read.
+
+    They are measured in the first steps of an epoch.
+    """
     if nodes == 1:
         return 1.0, 0.0
     read: list[Sequence[int]] = []
-    for node in range(nodes):  # the ranks of a machine together take what one rank of their size would
+    for node in range(nodes):  # all ranks of a machine read the samples that one rank with a larger batch would
         plan = EpochPlan(order, Cursor(), World(node, nodes), batch_size * per_node, tail)
-        ids = [plan.step(number).ids for number in range(min(len(plan), _WATCHED_STEPS))]
+        ids = [plan.step(number).ids for number in range(min(len(plan), _MAX_STEPS))]
         read.append(np.unique(order.block_of(np.concatenate(ids))[1]).tolist())
     blocks, times = np.unique(np.concatenate(read), return_counts=True)
     return float(np.mean([len(part) for part in read]) / len(blocks)), float((times > 1).mean())
 
 
 def parse_shuffle(text: str) -> bool | int | float:
-    """Read a ``shuffle=`` from the command line.
+    """Parse the value of ``--shuffle``.
 
     >>> parse_shuffle("yes"), parse_shuffle("20_000"), parse_shuffle("0.95")
     (True, 20000, 0.95)
 
     Raises:
-        OptionError: It means nothing.
+        OptionError: The text is invalid.
     """
     words: dict[str, bool] = {"yes": True, "true": True, "no": False, "false": False}
     if text.lower() in words:
@@ -244,61 +251,63 @@ def parse_shuffle(text: str) -> bool | int | float:
         except ValueError:
             continue
     raise OptionError(
-        f"shuffle={text!r}; allowed are yes, no, a window in samples such as 20000, a quality such as 0.95"
+        f"shuffle={text!r}; allowed are yes, no, a window in samples such as 20000, and a quality such as 0.95"
     )
 
 
-def render(told: Forecast) -> str:
+def format_forecast(plan: Forecast) -> str:
     """Return a forecast as text."""
     rows = [
-        ("dataset", f"{told.samples:,} samples in {told.shards:,} shards, {human_bytes(told.bytes)}"),
-        ("steps", f"{told.steps:,} of {told.global_batch:,} samples, the same on every rank"),
-        ("tail", _tail_text(told)),
-        ("shuffle", _window_text(told)),
-        ("quality", _quality_text(told)),
-        ("reading", _reading_text(told)),
+        ("dataset", f"{plan.samples:,} samples in {plan.shards:,} shards, {human_bytes(plan.bytes)}"),
+        ("steps", f"{plan.steps:,} of {plan.global_batch:,} samples, the same on every rank"),
+        ("tail", _tail_text(plan)),
+        ("shuffle", _window_text(plan)),
+        ("quality", _quality_text(plan)),
+        ("reading", _reading_text(plan)),
     ]
-    if told.epoch_samples != told.samples or told.class_factors:
-        rows.insert(1, ("epoch", _epoch_text(told)))
-    if told.measured:
-        rows.insert(len(rows) - 1, ("a batch", _spread_text(told.measured)))
-    if told.slots_bytes_per_rank is not None:
-        rows.append(("memory", f"{human_bytes(told.slots_bytes_per_rank)} of batch slots per rank"))
-    if told.needed_bytes_per_second is not None:
-        rows.append(("rate", f"{human_bytes(round(told.needed_bytes_per_second))}/s per machine to keep up"))
-    return "\n".join(f"{word:<9}{text}" for word, text in rows)
+    if plan.epoch_samples != plan.samples or plan.class_factors:
+        rows.insert(1, ("epoch", _epoch_text(plan)))
+    if plan.measured:
+        rows.insert(len(rows) - 1, ("a batch", _spread_text(plan.measured)))
+    if plan.slots_bytes_per_rank is not None:
+        rows.append(("memory", f"{human_bytes(plan.slots_bytes_per_rank)} of batch slots per rank"))
+    if plan.needed_bytes_per_second is not None:
+        rows.append(("rate", f"{human_bytes(round(plan.needed_bytes_per_second))}/s per machine to keep up"))
+    return "\n".join(f"{name:<9}{text}" for name, text in rows)
 
 
-def _epoch_text(told: Forecast) -> str:
-    text = f"{told.epoch_samples:,} samples chosen"
-    if told.class_factors:
-        by_factor = sorted(told.class_factors.items(), key=lambda item: item[1])
-        shown = by_factor if len(by_factor) <= _SHOWN_CLASSES else [*by_factor[:3], *by_factor[-3:]]
+def _epoch_text(plan: Forecast) -> str:
+    text = f"{plan.epoch_samples:,} samples chosen"
+    if plan.class_factors:
+        by_factor = sorted(plan.class_factors.items(), key=lambda item: item[1])
+        shown = by_factor if len(by_factor) <= _MAX_CLASSES else [*by_factor[:3], *by_factor[-3:]]
         text += ", a sample of " + ", ".join(f"{name} x{factor:.2f}" for name, factor in shown)
-        text += " (the extremes)" if len(shown) < len(by_factor) else ""
+        text += " (lowest and highest)" if len(shown) < len(by_factor) else ""
     return text
 
 
-def _tail_text(told: Forecast) -> str:
-    if told.padded:
-        return f"{told.padded:,} rows of padding in the last step"
-    return f"{told.dropped:,} samples left out of each epoch, others each time" if told.dropped else "nothing left over"
+def _tail_text(plan: Forecast) -> str:
+    if plan.padded:
+        return f"{plan.padded:,} rows of padding in the last step"
+    if plan.dropped:
+        return f"{plan.dropped:,} samples dropped in each epoch, different ones each time"
+    return "no samples dropped"
 
 
-def _window_text(told: Forecast) -> str:
-    blocks = f"blocks of {told.block_samples:,} samples ({human_bytes(told.block_bytes)})"
-    if not told.window_samples:
+def _window_text(plan: Forecast) -> str:
+    blocks = f"blocks of {plan.block_samples:,} samples ({human_bytes(plan.block_bytes)})"
+    if not plan.window_samples:
         return f"none: stored order; {blocks}"
-    window = f"window of {told.window_samples:,} samples ({human_bytes(told.window_bytes)} of page cache)"
-    return f"{window}, {blocks}, {told.lanes} lane{'s' if told.lanes > 1 else ''}"
+    window = f"window of {plan.window_samples:,} samples ({human_bytes(plan.window_bytes)} of page cache)"
+    return f"{window}, {blocks}, {plan.lanes} lane{'s' if plan.lanes > 1 else ''}"
 
 
-def _quality_text(told: Forecast) -> str:
-    text = f"{told.quality:.2f} of a full shuffle expected"
-    if told.measured:
-        text += f", {told.measured.quality:.2f} measured on the labels"
-    if told.window_for_wanted:
-        text += f"; {DEFAULT_QUALITY} takes shuffle={told.window_for_wanted} (samples), or packing again"
+def _quality_text(plan: Forecast) -> str:
+    text = f"{plan.quality:.2f} of a full shuffle expected"
+    if plan.measured:
+        text += f", {plan.measured.quality:.2f} measured on the labels"
+    if plan.window_for_wanted:
+        text += f"; {DEFAULT_QUALITY} requires shuffle={plan.window_for_wanted} (samples), or packing again"
     return text
 
 
@@ -309,8 +318,8 @@ def _spread_text(measured: MeasuredOrder) -> str:
     )
 
 
-def _reading_text(told: Forecast) -> str:
+def _reading_text(plan: Forecast) -> str:
     return (
-        f"{human_bytes(told.read_bytes_per_node)} per machine and epoch, "
-        f"{told.read_twice:.0%} of the dataset by more than one machine"
+        f"{human_bytes(plan.read_bytes_per_node)} per machine and epoch, "
+        f"{plan.read_twice:.0%} of the dataset by more than one machine"
     )

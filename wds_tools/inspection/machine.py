@@ -1,6 +1,7 @@
-"""What this machine has, for `doctor`: versions, limits, cores, memory, GPU. Facts only, and nothing but the library.
+"""Facts about this machine for `doctor`: versions, limits, cores, memory, GPU.
 
-Everything here must work where packages are missing or broken: those are imported by another process.
+This module must work if packages are missing or broken. So it imports only the standard library and
+`options`, and tests the import of packages in another process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from wds_tools.options import CacheOptions, available_cores, group_files, quota_
 IMPORTED = ("numpy", "PIL.Image", "pyarrow.parquet", "simplejpeg", "xxhash", "fsspec", "braceexpand", "tqdm", "torch")
 NATIVE = "wds_tools.images._native"
 SIMD = {"avx2": "AVX2", "neon": "NEON", "none": "no SIMD"}
-"""Which instructions the compiled path says it uses, and how that is written."""
+"""What ``simd()`` of the compiled module returns -> text."""
 
 _PROBE_SECONDS = 120
 _PROBE = """
@@ -37,7 +38,7 @@ def cuda(torch):
     try:
         facts["names"] = [torch.cuda.get_device_name(number) for number in range(count)]
         if torch.version.cuda or torch.version.hip:
-            torch.cuda.init()  # says why there is no device
+            torch.cuda.init()  # raises an error that explains why there is no device
         if count:
             torch.empty(1 << 20, pin_memory=True)
     except Exception as error:
@@ -61,32 +62,32 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)(?:;.*extra\s*==\s*
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution that wds_tools asks for.
+    """A package that wds_tools requires, or that an extra requires.
 
     Attributes:
-        name: As pip knows it.
-        installed: Its version, None if it is not there.
-        least: The oldest version that will do, "" for any.
-        extra: The extra that it belongs to; "" for those that are always needed.
+        name: Name for pip.
+        installed: Installed version; None if it is not installed.
+        min_version: Minimum version; "" if there is none.
+        extra: The extra that requires it; "" if wds_tools itself does.
     """
 
     name: str
     installed: str | None
-    least: str = ""
+    min_version: str = ""
     extra: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """What torch sees.
+    """Facts reported by torch.
 
     Attributes:
-        version: Of torch.
-        cuda: The version of CUDA that it was built for, None if it was not.
+        version: Version of torch.
+        cuda: Version of CUDA that torch was built for; None if it was built without CUDA.
         hip: The same for AMD's ROCm.
-        devices: How many it can use.
-        names: Of the devices.
-        error: Why no device can be used, or no memory be pinned; "" if all went well.
+        devices: Number of devices that torch can use.
+        names: Names of the devices.
+        error: Why no device can be used or no memory can be pinned; "" without an error.
     """
 
     version: str
@@ -99,12 +100,12 @@ class Torch:
 
 @dataclass(frozen=True, slots=True)
 class Imports:
-    """What became of importing the packages.
+    """The result of importing the packages.
 
     Attributes:
-        broken: Name of a module to the reason why it cannot be imported.
-        torch: None if it cannot be imported.
-        simd: What the compiled path says of itself: one of `SIMD`; "" if it says nothing.
+        broken: Module -> reason why it cannot be imported.
+        torch: Facts reported by torch; None if it cannot be imported.
+        simd: Instructions that the compiled module uses, a key of `SIMD`; "" if not known.
     """
 
     broken: dict[str, str] = field(default_factory=dict)
@@ -113,20 +114,20 @@ class Imports:
 
 
 def packages(distribution: str = "wds-tools") -> list[Package]:
-    """Return what a distribution asks for, without the extras for its tests; nothing if it is not installed itself."""
+    """Return the packages that a distribution requires, except for tests; none if it is not installed."""
     try:
-        wanted = importlib.metadata.requires(distribution) or []
+        required = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return []
     return [
-        Package(name, _installed(name), least, extra)
-        for name, least, extra in map(parse_requirement, wanted)
+        Package(name, _installed(name), min_version, extra)
+        for name, min_version, extra in map(parse_requirement, required)
         if not extra.startswith("test")
     ]
 
 
 def parse_requirement(text: str) -> tuple[str, str, str]:
-    """Split a requirement into name, oldest version and extra.
+    """Split a requirement into name, minimum version and extra.
 
     >>> parse_requirement("numpy>=2.0"), parse_requirement("s3fs>=2025.5; extra == 's3'")
     (('numpy', '2.0', ''), ('s3fs', '2025.5', 's3'))
@@ -134,8 +135,8 @@ def parse_requirement(text: str) -> tuple[str, str, str]:
     match = _REQUIREMENT.match(text)
     assert match is not None, text
     name, versions, extra = match.groups()
-    least = re.search(r">=\s*([\w.]+)", versions)
-    return name, least[1] if least else "", extra or ""
+    minimum = re.search(r">=\s*([\w.]+)", versions)
+    return name, minimum[1] if minimum else "", extra or ""
 
 
 def _installed(name: str) -> str | None:
@@ -146,17 +147,17 @@ def _installed(name: str) -> str | None:
 
 
 def imports(*names: str) -> Imports:
-    """Import modules in a process of their own, which a broken one may end, and look at what torch sees."""
+    """Import modules in another process, which a broken one may kill, and collect facts about torch."""
     command = [sys.executable, "-c", _PROBE, *names]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)  # noqa: S603
-        lines, end = done.stdout.splitlines(), _how_it_ended(done.returncode)
+        lines, end = done.stdout.splitlines(), _end_text(done.returncode)
     except subprocess.TimeoutExpired as error:
         lines, end = _text(error.stdout).splitlines(), f"takes more than {_PROBE_SECONDS} s"
     return read_probe([json.loads(line) for line in lines if line.startswith("{")], end)
 
 
-def _how_it_ended(code: int) -> str:
+def _end_text(code: int) -> str:
     return f"ends the process with signal {-code}" if code < 0 else f"ends the process with exit code {code}"
 
 
@@ -164,11 +165,16 @@ def _text(data: bytes | str | None) -> str:
     return data.decode(errors="replace") if isinstance(data, bytes) else data or ""
 
 
-def read_probe(told: list[dict[str, Any]], end: str) -> Imports:
-    """Return what the other process has told; a module that it began and never finished has ended it so."""
+def read_probe(lines: list[dict[str, Any]], end: str) -> Imports:
+    """Read the output of the other process.
+
+    Args:
+        lines: Its lines, parsed: one before each import, and one after it with the result.
+        end: How the process ended, which is the reason for an import without a result.
+    """
     broken: dict[str, str] = {}
     found: dict[str, Any] = {}
-    for line in told:
+    for line in lines:
         if "begins" in line:
             broken[line["begins"]] = end
             continue
@@ -177,12 +183,12 @@ def read_probe(told: list[dict[str, Any]], end: str) -> Imports:
             broken[line["name"]] = line["error"]
         found |= line
     torch = found.get("torch")
-    seen = Torch(**{**torch, "names": tuple(torch.get("names", ()))}) if torch else None
-    return Imports(broken, seen, found.get("simd", ""))
+    torch_facts = Torch(**{**torch, "names": tuple(torch.get("names", ()))}) if torch else None
+    return Imports(broken, torch_facts, found.get("simd", ""))
 
 
-def compiled_path() -> str:
-    """Return which path decodes here, and with which instructions, for ``wds-tools --version``."""
+def active_decoder() -> str:
+    """Return whether the compiled decoder is used, and with which instructions, for ``wds-tools --version``."""
     broken: dict[str, str] = {}
     simd = ""
     try:
@@ -190,23 +196,23 @@ def compiled_path() -> str:
         simd = module.simd() if hasattr(module, "simd") else ""
     except ImportError as error:
         broken[NATIVE] = f"{type(error).__name__}: {error}"
-    return describe_path(broken, simd, allowed=use_native())
+    return decoder_text(broken, simd, allowed=use_native())
 
 
-def describe_path(broken: Mapping[str, str], simd: str, *, allowed: bool) -> str:
-    """Say in a few words which path decodes.
+def decoder_text(broken: Mapping[str, str], simd: str, *, allowed: bool) -> str:
+    """Return as text which decoder is used: the compiled one, or Python only and why.
 
-    >>> describe_path({}, "avx2", allowed=True), describe_path({}, "avx2", allowed=False)
+    >>> decoder_text({}, "avx2", allowed=True), decoder_text({}, "avx2", allowed=False)
     ('compiled, AVX2', 'Python only: WDS_TOOLS_NATIVE=0')
 
     Args:
         broken: `Imports.broken`.
         simd: `Imports.simd`.
-        allowed: Compiled code may be used.
+        allowed: Whether compiled code may be used.
     """
     if NATIVE in broken:
-        there = not broken[NATIVE].startswith("ModuleNotFoundError")
-        return "Python only: the compiled module cannot be loaded" if there else "Python only: not compiled"
+        exists = not broken[NATIVE].startswith("ModuleNotFoundError")
+        return "Python only: the compiled module cannot be loaded" if exists else "Python only: not compiled"
     if not allowed:
         return "Python only: WDS_TOOLS_NATIVE=0"
     return ", ".join(filter(None, ["compiled", SIMD.get(simd, simd)]))
@@ -214,26 +220,26 @@ def describe_path(broken: Mapping[str, str], simd: str, *, allowed: bool) -> str
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found.
+    """The facts about this machine.
 
     Attributes:
-        python: Its version.
-        packages: Those that wds_tools asks for.
-        imports: What became of importing them, and of the compiled path.
-        native: Compiled code may be used (``WDS_TOOLS_NATIVE``).
-        cores: That the machine has.
-        usable_cores: That this process may use.
-        quota: Cores whose time its control group may use; None without a limit.
-        memory_bytes: Of the machine.
-        memory_limit: Bytes that its control group may use; None without a limit.
-        shm_bytes: Size of ``/dev/shm``; None where there is none.
-        open_files: (now, at most) for this process.
-        gpus: Devices of NVIDIA that this machine, or container, shows.
+        python: Version of Python.
+        packages: Packages that wds_tools and its extras require.
+        imports: Result of importing them and the compiled module.
+        native: Whether compiled code may be used (``WDS_TOOLS_NATIVE``).
+        cores: Cores of the machine.
+        usable_cores: Cores that this process may use.
+        quota: CPU quota of the control group, in cores; None without a quota.
+        memory_bytes: Memory of the machine.
+        memory_limit: Memory limit of the control group in bytes; None without a limit.
+        shm_bytes: Size of ``/dev/shm``; None if it does not exist.
+        open_files: (soft limit, hard limit) of open files for this process.
+        gpus: Number of NVIDIA devices in ``/dev``.
         driver: Version of NVIDIA's driver; None if it is not loaded.
         hidden: ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        cache: Where blocks of remote shards go, and how many bytes.
-        cache_writable: That folder can be written to, or made.
-        cache_free: Free bytes there.
+        cache: Folder and limit of the cache for remote shards.
+        cache_writable: Whether the cache folder can be written to, or created.
+        cache_free: Free bytes on the disk of the cache.
     """
 
     python: tuple[int, int, int]
@@ -256,14 +262,14 @@ class Machine:
 
     @property
     def memory(self) -> int:
-        """Bytes that this process may use."""
+        """Bytes of memory that this process may use."""
         return min(self.memory_bytes, self.memory_limit or self.memory_bytes)
 
 
-def look() -> Machine:
-    """Return what this machine has."""
+def inspect_machine() -> Machine:
+    """Collect the facts about this machine."""
     cache = CacheOptions.of()
-    there = next(folder for folder in (cache.folder, *cache.folder.absolute().parents) if folder.exists())
+    existing = next(folder for folder in (cache.folder, *cache.folder.absolute().parents) if folder.exists())
     return Machine(
         python=sys.version_info[:3],
         packages=packages(),
@@ -274,35 +280,35 @@ def look() -> Machine:
         quota=quota_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         memory_limit=memory_limit(),
-        shm_bytes=_size_of("/dev/shm"),  # noqa: S108 - its size is asked, nothing is written
+        shm_bytes=_size_of("/dev/shm"),  # noqa: S108 - only the size is read
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE),
         gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))),
         driver=driver_version(),
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
         cache=cache,
-        cache_writable=there.is_dir() and os.access(there, os.W_OK | os.X_OK),
-        cache_free=shutil.disk_usage(there).free,
+        cache_writable=existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
+        cache_free=shutil.disk_usage(existing).free,
     )
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process's control group may use; None where it has no limit.
+    """Return the memory limit of this process's control group in bytes; None without a limit.
 
     Args:
-        root: Where ``proc`` and ``sys`` are.
+        root: Folder with ``proc`` and ``sys``.
     """
     texts = group_files("memory.max", root)
-    with contextlib.suppress(OSError):  # version 1; in a container that is its own group
+    with contextlib.suppress(OSError):  # cgroup version 1, where a container sees its own group here
         texts.append((root / "sys/fs/cgroup/memory/memory.limit_in_bytes").read_text())
     limits = [int(text) for text in texts if text.strip().isdigit()]
-    return min((limit for limit in limits if limit < 1 << 60), default=None)  # version 1 writes "no limit" so
+    return min((limit for limit in limits if limit < 1 << 60), default=None)  # larger: "no limit" in version 1
 
 
 def driver_version(root: Path = Path("/")) -> str | None:
-    """Return the version of NVIDIA's driver, None if it is not loaded.
+    """Return the version of NVIDIA's driver; None if it is not loaded.
 
     Args:
-        root: Where ``proc`` is.
+        root: Folder with ``proc``.
     """
     try:
         text = (root / "proc/driver/nvidia/version").read_text()
@@ -313,6 +319,7 @@ def driver_version(root: Path = Path("/")) -> str | None:
 
 
 def _size_of(folder: str) -> int | None:
+    """Return the size of a file system; None if the folder does not exist."""
     try:
         return shutil.disk_usage(folder).total
     except OSError:

@@ -1,4 +1,4 @@
-"""What a dataset holds, read from its manifest and indexes alone: counts, bytes, classes, sizes, modes, fields."""
+"""`describe()`: counts, sizes, classes, image modes and fields, read from the manifest and the indexes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.wording import counted, human_bytes
 
 MAX_CLASSES = 20
-"""Classes that `render` draws; the rest is counted."""
+"""Limit for the classes that `format_stats` lists. The others are counted."""
 
 MAX_MODES = 20
-"""Modes of images that `render` names."""
+"""Limit for the image modes that `format_stats` lists."""
 
 MAX_NAME = 30
 _BAR_WIDTH = 40
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class FieldCount:
-    """One field: the samples that have it and the bytes it takes, headers and padding not counted."""
+    """A field: the samples that have it, and its bytes without tar headers and padding."""
 
     samples: int
     bytes: int
@@ -47,7 +47,7 @@ class FieldCount:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Smallest, middle and largest value, in pixels as shown (orientation applied)."""
+    """Minimum, median and maximum in pixels, after the EXIF orientation is applied."""
 
     min: int
     median: float
@@ -56,25 +56,25 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class DatasetStats:
-    """What a dataset holds.
+    """Statistics of a dataset.
 
     Attributes:
-        dataset: As it was named.
-        fingerprint: Identity of its content.
+        dataset: The argument of `describe`.
+        fingerprint: Hash of the content.
         samples: Number of samples.
         shards: Number of shards.
-        bytes: Length of all shards.
-        mean_sample_bytes: Bytes of a shard per sample, headers and padding counted.
-        shuffled: The samples were put in random order when packed.
-        classes: By number; classes without a sample included.
+        bytes: Total length of all shards.
+        mean_sample_bytes: Bytes of the shards per sample, including tar headers and padding.
+        shuffled: Whether the samples were shuffled when packed.
+        classes: Classes by number, including those without a sample.
         unlabelled: Samples without a class number.
-        images: Samples whose image header is known.
-        width: Of the images; None without images.
-        height: Of the images; None without images.
+        images: Samples whose image header could be read.
+        width: Widths of the images; None without images.
+        height: Heights of the images; None without images.
         turned: Images with an EXIF orientation other than 1.
-        crop_ready: Images of which a part can be decoded alone.
-        modes: Pillow's mode to number of images, most common first.
-        fields: By name.
+        crop_ready: Images of which a crop can be decoded without the rest.
+        modes: Pillow's mode -> number of images, most common first.
+        fields: Name -> counts of the field.
     """
 
     dataset: str
@@ -95,22 +95,23 @@ class DatasetStats:
     fields: dict[str, FieldCount]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the statistics as JSON can hold them."""
+        """Return the statistics as values for JSON."""
         return asdict(self)
 
 
 def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = None) -> DatasetStats:
-    """Gather what the manifest and the indexes say; no shard is read.
+    """Return the statistics of a dataset from its manifest and indexes, without reading its shards.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed shards.
-        cache_dir: Where blocks of remote shards are kept; None takes ``WDS_TOOLS_CACHE_DIR`` or the user's cache.
+        dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed
+            shards.
+        cache_dir: Cache folder for remote data; None takes ``WDS_TOOLS_CACHE_DIR`` or the user's cache.
 
     Raises:
         NotADatasetError: There is no dataset.
-        ManifestError: A manifest or index that breaks its format.
-        ChecksumError: An index that is not the one that the manifest names.
-        StoreError: Storage that does not answer.
+        ManifestError: The manifest or an index is invalid.
+        ChecksumError: An index does not match its checksum in the manifest.
+        StoreError: The storage cannot be read.
     """
     shards = open_shards(dataset, cache=CacheOptions.of(cache_dir, None))
     manifest = shards.manifest
@@ -140,7 +141,7 @@ def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = 
 
 @dataclass(slots=True)
 class _Totals:
-    """What is gathered over the indexes of all shards."""
+    """Sums over the indexes of all shards."""
 
     labels: Counter[int] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
@@ -165,8 +166,8 @@ class _Totals:
 
 def _class_counts(labels: Counter[int], names: tuple[str, ...]) -> tuple[ClassCount, ...]:
     numbers = sorted({*labels, *range(len(names))})
-    named = dict(enumerate(names))
-    return tuple(ClassCount(number, named.get(number, str(number)), labels[number]) for number in numbers)
+    name_of = dict(enumerate(names))
+    return tuple(ClassCount(number, name_of.get(number, str(number)), labels[number]) for number in numbers)
 
 
 def _counts(values: NDArray[Any]) -> dict[int, int]:
@@ -180,17 +181,17 @@ def _spread(counts: Counter[int]) -> Spread | None:
     values = sorted(counts)
     ends = np.cumsum([counts[value] for value in values])
     middle = [(int(ends[-1]) - 1) // 2, int(ends[-1]) // 2]
-    lower, upper = (values[place] for place in np.searchsorted(ends, middle, side="right"))
+    lower, upper = (values[index] for index in np.searchsorted(ends, middle, side="right"))
     return Spread(values[0], (lower + upper) / 2, values[-1])
 
 
-def render(stats: DatasetStats) -> str:
-    """Write statistics as plain text, classes as a histogram."""
+def format_stats(stats: DatasetStats) -> str:
+    """Return statistics as plain text, with a histogram of the classes."""
     lines = [
         f"{stats.dataset}",
         f"  samples      {stats.samples:,} in {counted(stats.shards, 'shard')}, {human_bytes(stats.bytes)}",
-        f"  sample       {human_bytes(stats.mean_sample_bytes)} on average, headers and padding counted",
-        f"  order        {'shuffled when packed' if stats.shuffled else 'as it came: not known to be shuffled'}",
+        f"  sample       {human_bytes(stats.mean_sample_bytes)} on average, with headers and padding",
+        f"  order        {'shuffled when packed' if stats.shuffled else 'as in the source: not known to be shuffled'}",
         f"  fingerprint  {stats.fingerprint}",
         *_image_lines(stats),
         "",
@@ -203,19 +204,19 @@ def render(stats: DatasetStats) -> str:
 def _image_lines(stats: DatasetStats) -> list[str]:
     if stats.width is None or stats.height is None:
         return ["  images       none"]
-    modes = ", ".join(f"{_shown(mode)} {count:,}" for mode, count in list(stats.modes.items())[:MAX_MODES])
+    modes = ", ".join(f"{_printable(mode)} {count:,}" for mode, count in list(stats.modes.items())[:MAX_MODES])
     lines = [f"  images       {stats.images:,}: {modes}"]
     if stats.turned:
-        lines.append(f"               {stats.turned:,} are turned by their EXIF orientation; sizes are as shown")
+        lines.append(f"               {stats.turned:,} are turned by their EXIF orientation; sizes are after that")
     if stats.crop_ready:
         lines.append(f"               {stats.crop_ready:,} are crop-ready: a crop is decoded without the rest")
-    for word, spread in (("width", stats.width), ("height", stats.height)):
-        lines.append(f"  {word:11}  {spread.min:,} to {spread.max:,} pixels, median {spread.median:,g}")
+    for name, spread in (("width", stats.width), ("height", stats.height)):
+        lines.append(f"  {name:11}  {spread.min:,} to {spread.max:,} pixels, median {spread.median:,g}")
     return lines
 
 
 def _field_lines(stats: DatasetStats) -> list[str]:
-    names = [_shown(name) for name in stats.fields]
+    names = [_printable(name) for name in stats.fields]
     width = max([5, *map(len, names)])
     lines = [f"  {'field':{width}}  {'samples':>12}  {'bytes':>10}"]
     lines += [
@@ -229,7 +230,7 @@ def _class_lines(stats: DatasetStats) -> list[str]:
     if not stats.classes:
         return ["", "  no labels"]
     shown = sorted(stats.classes, key=lambda one: (-one.samples, one.label))[:MAX_CLASSES]
-    names = [_shown(one.name) for one in shown]
+    names = [_printable(one.name) for one in shown]
     width = max(map(len, names))
     digits = max(len(f"{one.samples:,}") for one in shown)
     most = max(1, shown[0].samples)
@@ -247,17 +248,17 @@ def _class_lines(stats: DatasetStats) -> list[str]:
     return lines
 
 
-def _shown(name: str) -> str:
-    """Names come from data: they may hold anything, and be long."""
+def _printable(name: str) -> str:
+    """Escape and shorten a name, which comes from data and may contain anything."""
     name = name if name.isprintable() else ascii(name)[1:-1]
     return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
 
 
 def bar(share: float, width: int = _BAR_WIDTH) -> str:
-    """Draw a share of 1 as a bar, to an eighth of a character; what is more than nothing shows.
+    """Draw a share of 1 as a bar with a resolution of an eighth of a character, at least one if not 0.
 
     >>> bar(1.0, 4), bar(0.5, 4), bar(0.001, 4), bar(0, 4)
     ('████', '██', '▏', '')
     """
     eighths = max(round(share * width * 8), share > 0)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    return "█" * (eighths // 8) + _EIGHTH_BLOCKS[eighths % 8].strip()
