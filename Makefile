@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
+BUILDS_DOCS := docs/build_site.py
 COMPILED := $(wildcard wds_tools/images/csrc/*.* wds_tools/images/csrc/abi3/*)
 # Test processes at a time; more only helps with more cores, as many tests start workers themselves.
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format emulated torture lowest bench wheels clean
+.PHONY: help demo test lint format cov sanitize emulated torture lowest docs bench profile wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -23,13 +24,20 @@ test: lint ## run the linters and the whole test suite
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 lint: $(VENV)/installed-test ## run ruff and mypy
-	@$(BIN)/ruff check $(CODE)
-	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE) $(BUILDS_DOCS)
+	@$(BIN)/ruff format --check $(CODE) $(BUILDS_DOCS)
 	@$(BIN)/mypy
 
 format: $(VENV)/installed-test ## rewrite the code the way lint wants it
-	@$(BIN)/ruff check --fix $(CODE)
-	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/ruff check --fix $(CODE) $(BUILDS_DOCS)
+	@$(BIN)/ruff format $(CODE) $(BUILDS_DOCS)
+
+cov: $(VENV)/installed-test ## run the test suite and report the lines and branches that no test reaches
+	@$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term $(ARGS)
+
+sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code with AddressSanitizer and UBSan
+	@$(BIN)/python -m pytest tests/images/test_csrc.py
+	@$(BIN)/python tests/sanitize.py $(ARGS)
 
 emulated: $(VENV)/installed-test ## compare what other processors decode, by qemu-user (Debian: qemu-user)
 	@$(BIN)/python -m pytest -m emulated $(ARGS)
@@ -45,9 +53,15 @@ lowest: ## run the test suite with the lowest versions of what wds_tools and its
 	  'aiobotocore[boto3]<3'  # for the lowest s3fs; with its boto3, as pip gives up where it has to search for one
 	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers or emulated)' $(ARGS)
 
+docs: $(VENV)/installed-docs ## build the documentation site, without network, in build/docs
+	@$(BIN)/python docs/build_site.py $(ARGS)
+
 bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
 	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB --images keep
 	@$(BIN)/wds-tools bench shards/bench $(ARGS)
+
+profile: $(VENV)/installed ## profile the loader on the sample photographs: functions and stages
+	@$(BIN)/python examples/profile_loader.py $(ARGS)
 
 wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
 	@$(PYTHON) -m venv build/wheels
@@ -55,7 +69,7 @@ wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in
 	@build/wheels/bin/python tests/wheels.py dist
 
 clean: ## remove what demo, bench and test have made, but not .venv
-	rm -rf build dist shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist .cache shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf $(wildcard $(foreach depth,/ /*/ /*/*/,$(addsuffix $(depth)__pycache__,$(CODE))))
 
 # A stamp per set of packages: they are installed again only when pyproject.toml or what is compiled has changed.
@@ -69,6 +83,11 @@ $(VENV)/installed-test: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools, what it needs and what tests it into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
 	@$(BIN)/wds-tools --version
+	@touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: pyproject.toml $(COMPILED) | $(BIN)/python
+	@echo "installing wds_tools and what builds its documentation into $(VENV) (torch is large: this takes minutes, once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[docs]'
 	@touch $(VENV)/installed $@
 
 $(BIN)/python:
