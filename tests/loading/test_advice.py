@@ -99,15 +99,16 @@ def test_a_dataloader_with_another_batch_size_issues_one_warning(packed):
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [({"batch_size": 20}, 20), ({}, 20), ({"batch_size": 20}, None), ({"decode": False}, None)]
+    ("dataset_options", "loader_batch"),
+    [({"batch_size": 20}, 20), ({}, 20), ({"batch_size": 20}, None), ({"decode": False}, None)],
 )
-def test_no_warning_for_equal_batch_sizes_or_single_samples(packed, ours, theirs):
-    options = {"fields": "label", **ours} if ours.get("decode", True) else ours
+def test_no_warning_for_equal_batch_sizes_or_single_samples(packed, dataset_options, loader_batch):
+    options = {"fields": "label", **dataset_options} if dataset_options.get("decode", True) else dataset_options
     dataset = wt.StreamingDataset(packed, **options)
-    list(DataLoader(dataset, batch_size=theirs))
+    list(DataLoader(dataset, batch_size=loader_batch))
     list(dataset)
-    if theirs:
-        next(iter(DataLoader(dataset, batch_size=theirs, num_workers=2)))
+    if loader_batch:
+        next(iter(DataLoader(dataset, batch_size=loader_batch, num_workers=2)))
 
 
 WORKERS = """

@@ -40,10 +40,16 @@ class Loader:
     iterator; a new one ends the previous one. Workers start with the first batch and stay until `close`, or until the
     loader is deleted. A loader is also a context manager that closes itself.
 
-    Iteration raises ChecksumError, DecodeError or another SampleError for unreadable samples, StoreError if remote
-    storage fails, WorkerError if a worker dies or stalls, TransformError or your own exception if ``transform=`` fails,
-    ProofError if the ranks together did not deliver each sample once, and LoaderError if the loader is closed meanwhile
-    or used in a forked process. After an error, ``iter(loader)`` works again.
+    Iteration raises:
+
+    * ShardError or SampleError (such as ChecksumError and DecodeError): damaged shards and unreadable samples.
+    * StoreError: remote storage fails.
+    * WorkerError: a worker dies, stalls or cannot start.
+    * TransformError, or your own exception: ``transform=`` fails.
+    * ProofError: the ranks together did not deliver each sample once.
+    * LoaderError: the loader was closed meanwhile, or is used in a forked process.
+
+    After an error, ``iter(loader)`` works again: it restarts the workers.
 
     A loader is not a torch ``DataLoader``, so ``prepare`` of Accelerate does not change it. The attributes ``dataset``,
     ``sampler``, ``batch_sampler`` and ``collate_fn`` exist for libraries that read them: a ``DataLoader`` created from
@@ -115,7 +121,7 @@ class Loader:
 
     @property
     def samples(self) -> int:
-        """Samples per epoch over all ranks. With ``tail="drop"``, samples that do not fill a step are included here."""
+        """Samples per epoch over all ranks, including those that ``tail="drop"`` skips."""
         return self._epochs.samples
 
     @property
