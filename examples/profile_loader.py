@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 import wds_tools as wt
-from wds_tools.bench.stages import measure
-from wds_tools.bench.workloads import IN_A_WORKER, IN_THE_MAIN_PROCESS, Setup
+from wds_tools.bench.stages import measure_stages
+from wds_tools.bench.workloads import MAIN_PROCESS_STAGES, WORKER_STAGES, Setup
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,15 +92,15 @@ def print_stages(dataset: str, options: argparse.Namespace) -> None:
         folder="",
         tree="",
         shards=dataset,
-        work="train",
+        workload="train",
         workers=options.workers,
         batch_size=options.batch_size,
         probes=(),
     )
-    found = measure(setup, options.seconds)
+    found = measure_stages(setup, options.seconds)
     for title, stages in (
-        ("a worker, measured without workers", IN_A_WORKER),
-        (f"the main process beside {options.workers} workers", IN_THE_MAIN_PROCESS),
+        ("a worker, measured without workers", WORKER_STAGES),
+        (f"the main process beside {options.workers} workers", MAIN_PROCESS_STAGES),
     ):
         total = sum(found[stage] for stage in stages)
         print(f"\nStages of {title}: {1e6 / total:,.0f} images/s\n\n{'us':>9} {'share':>6}  stage")

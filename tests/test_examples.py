@@ -135,3 +135,10 @@ def test_processes_or_threads_makes_the_same_batches_and_prints_a_table(packed: 
     rows = [line.split()[:3] for line in out.partition("CPU-s per 1,000")[2].splitlines()[1:]]
     cores = min(2, len(os.sched_getaffinity(0)))
     assert rows == [[str(c), w, t] for c in range(1, cores + 1) for w in "12" for t in "12"]
+
+
+def test_the_profile_shows_functions_and_stages(packed: Path) -> None:
+    output = run(command("profile_loader.py", packed, "--seconds", "0.2", "--batch-size", "16"))
+    functions, stages = output.split("\nStages of a worker", 1)
+    assert "render_jpegs" in functions
+    assert {"decode", "resize", "hand-over", "wait"} <= {line.split()[-1] for line in stages.splitlines() if line}
