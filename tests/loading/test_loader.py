@@ -169,7 +169,6 @@ def test_mask_says_which_rows_are_padding_and_counts_each_sample_once(make):
 def test_resume_goes_on_at_the_next_sample_with_other_workers_and_batch_sizes(make, stop):
     loader = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
     batches = [(batch.key, batch.image.clone()) for batch in loader]
-    seen = iter(make(fields=("__key__", "image"), view=VIEW, shuffle=True))
     source = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
     seen = iter(source)
     for _ in range(stop):
@@ -206,7 +205,6 @@ def test_resuming_twice_in_one_epoch_loses_and_repeats_nothing(make):
 def test_set_epoch_after_a_resume_keeps_the_position_in_that_epoch(make):
     loader = make(fields=KEYS, shuffle=True, batch_size=100)
     whole = keys_of(loader)
-    it = iter(make(fields=KEYS, shuffle=True, batch_size=100))
     source = make(fields=KEYS, shuffle=True, batch_size=100)
     it = iter(source)
     next(it)
