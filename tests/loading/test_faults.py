@@ -96,12 +96,17 @@ def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_lim
 
     def hangs(image):
         calls.append(1)
-        if len(calls) > 20 and flag.exists():
+        if len(calls) > 10 and flag.exists():  # in the second batch of a worker, which is made ahead
+            (tmp_path / "hangs").touch()
             time.sleep(1000)
         return image
 
     loader = make(transform=hangs)
     next(iter(loader))
+    start = time.monotonic()
+    while not (tmp_path / "hangs").exists():
+        assert time.monotonic() - start < BOUND_SECONDS
+        time.sleep(0.01)
     flag.unlink()
     start = time.monotonic()
     assert len(list(loader)) == 50

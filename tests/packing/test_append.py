@@ -4,9 +4,9 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -104,21 +104,35 @@ def test_a_training_run_includes_the_new_samples_from_its_next_epoch_on(halves, 
         assert len({key for batch in loader for key in batch.key}) == len(loader) * 10
 
 
-@pytest.mark.parametrize("moment", ["plan.json", "shard-000003.json", "shard-000004.json"])
+# Appends in a process that is killed just before a file gets its final name.
+KILLED_APPEND = """
+import os, sys
+import wds_tools as wt
+
+def kill(event, arguments):
+    if event == "os.rename" and str(arguments[1]).endswith(sys.argv[3]):
+        os.kill(os.getpid(), 9)
+
+sys.addaudithook(kill)
+wt.append(sys.argv[1], sys.argv[2], images="keep", workers=1)
+"""
+
+
+@pytest.mark.parametrize("moment", ["plan.json", "shard-{:06}.tar", "shard-{:06}.json", "manifest.json"])
 def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same_bytes(halves, tmp_path, moment):
     first, second = halves
-    wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP)
+    shards = len(wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP).manifest.shards)
     shutil.copytree(tmp_path / "dst", tmp_path / "undisturbed")
     wt.append(second, tmp_path / "undisturbed", **KEEP)
     manifest = (tmp_path / "dst" / "manifest.json").read_bytes()
-    script = f"import wds_tools as wt; wt.append({str(second)!r}, {str(tmp_path / 'dst')!r}, images='keep', workers=1)"
-    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
-    while process.poll() is None and not (tmp_path / "dst" / ".packing" / moment).exists():
-        time.sleep(0.001)
-    process.kill()
-    if process.wait():
-        assert (tmp_path / "dst" / "manifest.json").read_bytes() == manifest
-        assert wt.verify(tmp_path / "dst").damage_count == 0
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_APPEND, second, tmp_path / "dst", moment.format(shards + 2)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert (tmp_path / "dst" / "manifest.json").read_bytes() == manifest
+    assert wt.verify(tmp_path / "dst").damage_count == 0
     wt.append(second, tmp_path / "dst", **KEEP)
     assert contents(tmp_path / "dst") == contents(tmp_path / "undisturbed")
 
@@ -145,7 +159,7 @@ def test_resharding_keeps_the_samples_and_their_order(packed, tmp_path):
     manifest = wt.reshard(packed, tmp_path / "big", workers=1).manifest
     assert len(manifest.shards) == 1
     assert manifest.shuffled  # the original was shuffled
-    assert manifest.classes == wt.Manifest(manifest.shards, {}, manifest.classes).classes
+    assert list(manifest.classes) == json.loads((packed / "manifest.json").read_text())["classes"]
     before, after = stored(packed), stored(tmp_path / "big")
     assert [row[1:] for row in before] == [row[1:] for row in after]
     wt.reshard(packed, tmp_path / "mixed", shuffle=True, seed=5, shard_bytes="300kB", workers=1)

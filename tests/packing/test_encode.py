@@ -61,7 +61,7 @@ def test_gz_compresses_as_webdataset_does_and_always_to_the_same_bytes() -> None
     for name, value in (("json.gz", [1]), ("txt.gz", "x"), ("bin.gz", b"\1")):
         theirs = gzip.decompress(encode_based_on_extension1(value, name, default_handlers))
         assert gzip.decompress(encode_field(name, value)).replace(b" ", b"") == theirs.replace(b" ", b"")
-        assert encode_field(name, value) == encode_field(name, value)
+        assert encode_field(name, value)[4:8] == bytes(4)  # the header has no time
 
 
 def test_npz_is_read_back_unchanged() -> None:
