@@ -49,7 +49,7 @@ class Loader:
     * ProofError: the ranks together did not deliver each sample once.
     * LoaderError: the loader was closed meanwhile, or is used in a forked process.
 
-    After an error, ``iter(loader)`` works again: it restarts the workers.
+    After an error, ``iter(loader)`` works again.
 
     A loader is not a torch ``DataLoader``, so ``prepare`` of Accelerate does not change it. The attributes ``dataset``,
     ``sampler``, ``batch_sampler`` and ``collate_fn`` exist for libraries that read them: a ``DataLoader`` created from
