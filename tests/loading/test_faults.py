@@ -105,7 +105,7 @@ def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_lim
     next(iter(loader))
     start = time.monotonic()
     while not (tmp_path / "hangs").exists():
-        assert time.monotonic() - start < BOUND_SECONDS
+        assert time.monotonic() - start < MAX_SECONDS
         time.sleep(0.01)
     flag.unlink()
     start = time.monotonic()
