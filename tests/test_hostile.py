@@ -225,7 +225,7 @@ def test_an_array_of_items_without_bytes_is_a_sample_error() -> None:
     head = b"{'descr': '|S0', 'fortran_order': False, 'shape': (1099511627776, 1099511627776, 3), }\n"
     from wds_tools.format.codecs import decode_field
 
-    with pytest.raises(SampleError, match="does not fit"):
+    with pytest.raises(SampleError, match="does not match the 0 bytes"):
         decode_field("npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head, shard="s", key="k")
 
 

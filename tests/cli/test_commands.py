@@ -854,7 +854,7 @@ def test_plan_prints_a_forecast_of_an_epoch(call: Call, packed: Path) -> None:
     for words in (
         "400 samples in 7 shards",
         "6 of 64 samples",
-        "16 samples left out",
+        "16 samples dropped",
         "1.00 of a full shuffle",
         "MB/s",
     ):
@@ -870,7 +870,7 @@ def test_plan_prints_a_forecast_of_an_epoch(call: Call, packed: Path) -> None:
         (["--shuffle", "odd"], "allowed are yes, no"),
         (["--shuffle", "1.5"], "allowed are True"),
         (["--tail", "odd"], "drop"),
-        (["--world-size", "3", "--ranks-per-node", "2"], "equally many"),
+        (["--world-size", "3", "--ranks-per-node", "2"], "must be a multiple of ranks_per_node"),
         (["--ranks-per-node", "0"], "ranks_per_node=0; allowed are whole numbers of 1 and more"),
         (["--num-workers", "-1"], "num_workers=-1; allowed are whole numbers of 0 and more"),
         (["--size", "-5"], "-5 is not in the range"),

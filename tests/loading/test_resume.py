@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from natively import needs_native
+from native_helpers import needs_native
 from torch.utils.data import DataLoader
 
 import wds_tools as wt

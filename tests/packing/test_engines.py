@@ -42,7 +42,7 @@ def test_concurrent_tasks_and_a_finish_write_the_same_bytes_as_one_process(photo
     tasks = [start_task(photos, dst, index, 3) for index in range(3)]
     outputs = [task.communicate(timeout=300) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0, 0], outputs
-    assert "the same with --finish" in outputs[0][0]
+    assert "run the same command with --finish" in outputs[0][0]
     assert not (dst / "manifest.json").exists()
     report = wt.pack(photos, dst, finish=True, **OPTIONS)
     assert report.kept == len(report.manifest.shards)

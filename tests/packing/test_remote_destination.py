@@ -216,7 +216,7 @@ def test_a_damaged_report_is_ignored(src, bucket, whole, data, tmp_path):
 
 def test_a_bucket_without_write_access_is_an_error_before_anything_is_packed(src, bucket, tmp_path):
     Bucketful.fault = staticmethod(lambda *_: "forbidden")
-    with pytest.raises(DestinationError, match=r"PermissionError: not yours; 0 of 6 shards"):
+    with pytest.raises(DestinationError, match=r"PermissionError: access denied; 0 of 6 shards"):
         wt.pack(src, url_of(bucket), **OPTIONS)
     assert Bucketful.puts == 1
     assert not spooled(tmp_path)
@@ -497,7 +497,7 @@ def test_an_interrupt_ends_uploads_soon_and_a_rerun_continues(src, bucket, whole
     packer.send_signal(signal.SIGINT)
     _, said = packer.communicate(timeout=300)
     assert packer.returncode == 130
-    assert "run the same command again to go on" in said
+    assert "run the same command again to continue" in said
     assert "Traceback" not in said
     assert time.monotonic() - started < 20  # one part takes 6 s, an upload 60 s
     assert wt.pack(src, url_of(bucket), **OPTIONS).kept >= 1

@@ -136,12 +136,12 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill(photos, packed, s3, elsewhere, tmp_path):
     done = run(f"""
-        publish_one = remote_destination.BucketDestination._publish
+        publish_one = remote_destination.BucketDestination._upload_shard
         def publish_some(self, report):
             if report.number == 4:
                 os.kill(os.getpid(), 9)
             publish_one(self, report)
-        remote_destination.BucketDestination._publish = publish_some
+        remote_destination.BucketDestination._upload_shard = publish_some
         wt.pack({str(photos)!r}, "s3://bucket/train", **{OPTIONS!r})
     """)
     assert done.returncode == -signal.SIGKILL, done.stderr

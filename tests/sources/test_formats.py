@@ -559,7 +559,7 @@ def test_random_items_floats_iterators_and_workers_are_refused(tmp_path: Path, s
         pack(Items([(np.zeros((8, 8, 3), "f4"), 0)]), tmp_path / "dst")
     with pytest.raises(OptionError, match="with len"):
         pack((photo for photo in six), tmp_path / "dst")
-    with pytest.raises(OptionError, match="workers=2, but an object"):
+    with pytest.raises(OptionError, match="workers=2, but a Python object"):
         pack(Items([(six[0].data, 0)]), tmp_path / "dst", workers=2)
     with pytest.raises(SourceError, match="class names are not known"):
         ObjectSource([(six[0].data, "x")]).read(ObjectSource([(six[0].data, 1)]).scan().inputs[0])

@@ -221,7 +221,7 @@ def test_a_field_that_occurs_twice_is_an_error_at_its_byte(tmp_path: Path, twice
 def test_a_truncated_shard_is_an_error(tmp_path: Path, length: int) -> None:
     path = write_tar(tmp_path / "a.tar", PLAIN)
     os.truncate(path, length)
-    assert refused(path, TruncatedShardError, "copy or pack it again|was truncated").shard == "a.tar"
+    assert refused(path, TruncatedShardError, "copy it again, or pack it again|was truncated").shard == "a.tar"
 
 
 def test_a_file_that_is_not_a_tar_archive_is_an_error(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_images_whose_keys_have_dots_are_not_put_into_one_sample_by_default(tmp_
 
 def test_the_error_about_dots_names_images_that_would_become_one_sample(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [(f"photo.2024.{number:02}.jpg", image()) for number in range(16)])
-    words = "'photo.2024.00.jpg' and 'photo.2024.01.jpg' would become one sample, 'photo' (up to 16 pictures in one)"
+    words = "'photo.2024.00.jpg' and 'photo.2024.01.jpg' would become one sample, 'photo' (up to 16 images in one)"
     with pytest.raises(ShardError, match=re.escape(words)):
         index_shards(str(tmp_path / "a.tar"))
 
