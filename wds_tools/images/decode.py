@@ -146,13 +146,16 @@ def decode_slice(data: memoryview, frame: Frame, mode: str, orientation: int, bo
 def decode_top(data: memoryview, frame: Frame, rows: int) -> Pixels | None:
     """Decode the first rows of a JPEG.
 
-    The height in the frame header is lowered, so that the decoder stops there. The pixels are
-    identical to those of a full decode, because an extra row is decoded for the interpolation of
-    chroma.
+    The height in the frame header is lowered, so that the decoder stops there. It decodes an extra
+    row for the interpolation of chroma, so the pixels are identical to those of a full decode.
+
+    Args:
+        data: The JPEG file.
+        frame: Its `baseline_frame`.
+        rows: Number of rows that are needed.
 
     Returns:
-        uint8 [at least ``rows``, width, 3]. None if that is the whole image, or if a full decode is
-        needed.
+        uint8 [at least ``rows``, width, 3]. None if only a full decode is possible or useful.
     """
     if frame.restart:
         return None  # libjpeg would stop at a restart marker, with the same warning as for damage

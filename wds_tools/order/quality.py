@@ -42,10 +42,10 @@ def predicted(*, batch: int, block: int, window: int, shuffled: bool) -> float:
 
 
 def window_for(quality: float, *, batch: int, block: int) -> int:
-    """Return the window, in samples, that gives a quality on input sorted by class.
+    """Return the window, in samples, that has the requested quality on input sorted by class.
 
     Args:
-        quality: Wanted quality, above 0 and below 1.
+        quality: Requested quality, above 0 and below 1.
         batch: Samples of a step over all ranks.
         block: Samples per block.
 

@@ -156,8 +156,8 @@ class EpochProof:
     def _describe_mismatch(self) -> str:
         expected = self.expected * self.copies
         excess = self.delivered.samples + self.replaced.samples - expected.samples
-        mixed_up = "some were repeated, others are missing" if self.once else "some came too often, others too rarely"
-        count = f"{abs(excess):,} {'too many' if excess > 0 else 'missing'}" if excess else mixed_up
+        unequal = "some were repeated, others are missing" if self.once else "some repeat too often, others too rarely"
+        count = f"{abs(excess):,} {'too many' if excess > 0 else 'missing'}" if excess else unequal
         facts = [f"{expected.samples:,}", count]
         if disagreement := _disagreement(self._known):
             return "; ".join([f"{self.expected.samples:,}", disagreement])
