@@ -216,7 +216,7 @@ def test_a_damaged_report_counts_as_none(src, bucket, whole, data, tmp_path):
 
 def test_a_bucket_that_refuses_is_told_before_anything_is_packed(src, bucket, tmp_path):
     Bucketful.fault = staticmethod(lambda *_: "forbidden")
-    with pytest.raises(DestinationError, match=r"PermissionError: not yours; 0 of 6 shards"):
+    with pytest.raises(DestinationError, match=r"PermissionError: access denied; 0 of 6 shards"):
         wt.pack(src, url_of(bucket), **OPTIONS)
     assert Bucketful.puts == 1
     assert not spooled(tmp_path)
