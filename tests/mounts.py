@@ -40,7 +40,7 @@ def run(script: str, *arguments: object, timeout: float = 60) -> subprocess.Comp
 
 
 def enter() -> None:
-    """Move this process to a new mount namespace, and to a new user namespace, as its root, if that is allowed."""
+    """Move this process to a new mount namespace, as root of a new user namespace if that is allowed."""
     user, group = os.getuid(), os.getgid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0:
         Path("/proc/self/setgroups").write_text("deny")

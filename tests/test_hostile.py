@@ -1,4 +1,4 @@
-"""Small files that claim large contents are refused, or cost no more memory and time than their real contents."""
+"""Small files that claim large contents are refused, or cost no more than their real contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check of `wds-tools doctor` with good and bad facts, and the command with working and broken packages."""
+"""The checks of `wds-tools doctor` with good and bad facts; the command with working and broken packages."""
 
 from __future__ import annotations
 

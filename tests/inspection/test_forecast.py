@@ -79,7 +79,7 @@ def tiny_images(folder, classes, per_class):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Return the same small images twice: packed by wds_tools, and in shards of webdataset, sorted by class."""
+    """Return two datasets of small images: packed, and written by webdataset in the order of classes."""
     folder = tmp_path_factory.mktemp("tiny")
     tiny_images(folder / "images", 20, 100)
     wt.pack(folder / "images", folder / "packed", shard_bytes="500kB", workers=1)

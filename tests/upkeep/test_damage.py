@@ -1,4 +1,4 @@
-"""Random damage to the files of a dataset: loading gives right data or an error of wds_tools, and `verify` finds it.
+"""Random damage to a dataset: loading gives right data or an error of wds_tools, and `verify` finds it.
 
 Each case has a number, which a failure shows. ``_damaged(data, kind, number)`` reproduces its bytes.
 """

@@ -105,18 +105,19 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
 
 def _write(folder: str, name: str, data: bytes) -> None:
     """Write the dataset card, which contains the class names too, and then the manifest."""
-    place, its_card = parse_destination(folder), card(manifests.from_json(data)) if name == MANIFEST_NAME else None
-    if isinstance(place, str):
-        bucket = Bucket(place)
-        if its_card is not None:
-            publish_card(bucket, its_card)
+    destination = parse_destination(folder)  # a path, or a URL as text
+    new_card = card(manifests.from_json(data)) if name == MANIFEST_NAME else None
+    if isinstance(destination, str):
+        bucket = Bucket(destination)
+        if new_card is not None:
+            publish_card(bucket, new_card)
         bucket.write(name, data)
         return
     try:
-        if its_card is not None:
-            commit_card(place, its_card)
-        commit_bytes(place / name, data)
+        if new_card is not None:
+            commit_card(destination, new_card)
+        commit_bytes(destination / name, data)
     except OSError as error:
         raise DestinationError(
-            f"cannot write {place / name}: {error.strerror}; check the folder, then try again"
+            f"cannot write {destination / name}: {error.strerror}; check the folder, then try again"
         ) from error
