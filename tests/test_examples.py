@@ -135,3 +135,13 @@ def test_processes_or_threads_makes_the_same_batches_and_prints_a_table(packed: 
     rows = [line.split()[:3] for line in out.partition("CPU-s per 1,000")[2].splitlines()[1:]]
     cores = min(2, len(os.sched_getaffinity(0)))
     assert rows == [[str(c), w, t] for c in range(1, cores + 1) for w in "12" for t in "12"]
+
+
+def test_profile_prints_functions_and_stages(packed: Path, tmp_path: Path) -> None:
+    options = ("--seconds", "0.1", "--batch-size", "16", "--rows", "5", "--workers", "1")
+    out = run(command("profile_loader.py", packed, *options, "--out", tmp_path / "loader.pstats"))
+    assert "cProfile of one process without workers" in out
+    assert len(re.findall(r"^ +[0-9.]+ +[0-9.]+ +[0-9.]+  \S", out, re.MULTILINE)) == 5
+    stages = re.findall(r"^ +[0-9.]+ +[0-9.]+%  (\S+)$", out, re.MULTILINE)
+    assert stages == ["read", "verify", "slice", "decode", "resize", "write", "other", "hand-over", "wait"]
+    assert (tmp_path / "loader.pstats").stat().st_size > 1000
