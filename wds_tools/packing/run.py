@@ -124,8 +124,9 @@ class PackJob:
         keep, ray = self.options.images.images == "keep", self.options.engine == "ray"
         threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
         _log.debug(
-            "packing %d of %d shards (processes: %d, threads in each: %d, usable cores: %d); JPEGs are decoded by %s",
-            *(len(missing), self.plan.shards, processes, threads, available_cores(), native.description()),
+            "packing %d of %d shards (processes: %d, threads in each: %d, usable cores: %d); the compiled module is %s",
+            *(len(missing), self.plan.shards, processes, threads, available_cores()),
+            "there" if native.is_available() else "missing",
         )
         tasks = (self._task(number, threads) for number in missing)
         run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.is_bounded)
