@@ -45,6 +45,11 @@ class LRUCache(Generic[K, V]):
         self._items.move_to_end(key)
         return item[0]
 
+    def pop(self, key: K) -> None:
+        """Remove a value, if there is one."""
+        _, size = self._items.pop(key, (None, 0))
+        self.bytes -= size
+
     def put(self, key: K, value: V, size: int = 0) -> None:
         """Add or replace a value of ``size`` bytes, then evict values until both limits are kept."""
         _, replaced = self._items.pop(key, (None, 0))

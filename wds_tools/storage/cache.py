@@ -1,101 +1,304 @@
-"""A cache of remote blocks in a local folder, with a size limit, that several processes may share.
+"""A cache of remote blocks in a local folder, with a size limit, that all processes of a machine may share.
 
-The file name of a block is a hash of everything that identifies its bytes (URL, version, range), so
-shards with equal names do not collide. A block is written under a unique temporary name, ends with
-a checksum, and is renamed when it is complete. So readers need no lock.
+::
+
+    cache folder/
+      locks                 record locks: one byte per block, byte 0 for `usage`
+      usage                 bytes of all blocks, as text
+      3f2a…/                one folder per dataset
+        url                 where its blocks come from, for `wds-tools cache list`
+        9c/9c41…            one block: its bytes, then their checksum
+
+A block is written to a temporary file of its final size, and renamed when it is complete. Readers map
+the file, so they need no lock, and a block that is evicted stays valid for those that have it mapped.
+A block is never received into a mapping: a full disk is an error of a write, not a SIGBUS.
+
+Record locks belong to a process and end with it, so a killed process blocks nobody. Where a file
+system has no locks, two processes may fetch the same block, and both write the same bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
+import mmap
 import os
 import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from wds_tools.options import CacheOptions
+from wds_tools.lru_cache import LRUCache
 
 _log = logging.getLogger("wds_tools")
-_CHECKSUM_BYTES = 16
-_STALE_SECONDS = 3600.0
+CHECKSUM_BYTES = 16
+MAX_MAPS = 2048  # per process; Linux allows 65,530
+_USAGE_LOCK = 0  # byte of the lock file; blocks use the others
+_ABANDONED_SECONDS = 600.0  # since the last write to a temporary file
+_RELEASED = (1, 1)  # access and modification time in seconds of a block that is evicted first
+_lock_files: dict[tuple[int, Path], int] = {}  # never closed: closing one would release all locks of the process
+_usage_mutex = threading.Lock()  # record locks do not exclude threads of the same process
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDataset:
+    """The cached blocks of one dataset.
+
+    Attributes:
+        url: URL of its folder; "" if unknown.
+        folder: Local folder of the blocks.
+        blocks: Number of blocks.
+        bytes: Size of the blocks in bytes.
+        last_use: Time of the last use of a block, in seconds since 1970.
+    """
+
+    url: str
+    folder: Path
+    blocks: int
+    bytes: int
+    last_use: float
 
 
 class BlockCache:
-    """Cached blocks by name.
+    """Cached blocks of one dataset, by name.
 
-    The cache may exceed its limit by a sixteenth: a process checks the size of the folder each time
-    it has added that much.
+    Args:
+        folder: Folder of the cache, which several datasets share.
+        limit_bytes: Size limit of that folder in bytes.
+        url: URL of the dataset's folder.
     """
 
-    def __init__(self, options: CacheOptions) -> None:
-        self.folder = options.folder
-        self.limit_bytes = options.limit_bytes
-        self._added_bytes = self.limit_bytes  # so that the first put() checks the size of the folder
+    def __init__(self, folder: Path, limit_bytes: int, *, url: str) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self.url = url
+        self._own_folder = folder / xxhash.xxh3_128_hexdigest(url.encode())
+        self._maps = LRUCache[str, mmap.mmap](max_items=MAX_MAPS)  # a map is closed when its last view is gone
+        self._has_warned = False
 
-    def get(self, name: str) -> bytes | None:
-        """Return a block, or None if it is missing or damaged."""
-        path = self._path(name)
+    def get(self, name: str, size: int) -> memoryview | None:
+        """Return a block of ``size`` bytes, or None if it is missing. It is mapped, not copied.
+
+        Its checksum is not compared: the reader verifies each sample.
+        """
+        mapped = self._maps.get(name)
+        if mapped is None:
+            mapped = self._map(self._path(name), size)
+            if mapped is None:
+                return None
+            self._maps.put(name, mapped)
+        return memoryview(mapped)[:size]
+
+    def contains(self, name: str) -> bool:
+        """Return whether a block is cached, and mark it as used now."""
         try:
-            stored = path.read_bytes()
+            os.utime(self._path(name))
         except OSError:
-            return None
-        block = stored[:-_CHECKSUM_BYTES]
-        if len(stored) < _CHECKSUM_BYTES or xxhash.xxh3_128_digest(block) != stored[-_CHECKSUM_BYTES:]:
-            _log.debug("%s is damaged: its block is fetched again", path)
-            self.drop(name)
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # the modification time records the last use, for eviction
-        return block
+            return False
+        return True
 
-    def put(self, name: str, block: bytes) -> None:
-        """Store a block, unless it takes more than half of the limit; errors of the disk are ignored."""
-        if len(block) + _CHECKSUM_BYTES > self.limit_bytes // 2:
-            return
+    def put(self, name: str, block: memoryview | bytes) -> bool:
+        """Store a block; return False if the disk or the limit does not allow it."""
+        size = len(block) + CHECKSUM_BYTES
         path = self._path(name)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as file:
-                file.write(block)
-                file.write(xxhash.xxh3_128_digest(block))
+            if not self._reserve(temporary, size):
+                self._warn(f"cache_bytes={self.limit_bytes:,} is too small for a block of {size:,} bytes")
+                return False
+            file = os.open(temporary, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                _write(file, block, 0)
+                _write(file, xxhash.xxh3_128_digest(block), len(block))
+            finally:
+                os.close(file)
             temporary.replace(path)
         except OSError as error:
-            _log.debug("%s: a block cannot be cached: %s", self.folder, error)
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            return
-        self._added_bytes += len(block)
-        if self._added_bytes > self.limit_bytes // 16:
-            self._added_bytes = 0
-            self._evict()
+            self._discard(temporary, size)
+            self._warn(f"{error.strerror or error}")
+            return False
+        return True
 
     def drop(self, name: str) -> None:
         """Remove a block."""
+        self._maps.pop(name)
+        path = self._path(name)
         with contextlib.suppress(OSError):
-            self._path(name).unlink()
+            self._discard(path, path.stat().st_size)
+
+    def release(self, names: Iterable[str]) -> None:
+        """Mark blocks that nobody needs in this epoch: they are evicted first."""
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.utime(self._path(name), _RELEASED)
+
+    @contextlib.contextmanager
+    def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
+        """Hold the lock of a block, so that only one process fetches it.
+
+        Args:
+            name: Name of the block.
+            wait: Wait for a process that has the lock.
+
+        Returns:
+            A context manager; its value is False if another process has the lock and ``wait`` is False. It is True
+            where the file system has no locks.
+        """
+        number = 1 + int(_digest(name)[:15], 16)
+        is_claimed = self._lock(number, wait=wait)
+        try:
+            yield is_claimed
+        finally:
+            if is_claimed:
+                self._unlock(number)
 
     def _path(self, name: str) -> Path:
-        digest = xxhash.xxh3_128_hexdigest(name.encode())
-        return self.folder / digest[:2] / digest
+        digest = _digest(name)
+        return self._own_folder / digest[:2] / digest
 
-    def _evict(self) -> None:
-        """Remove least recently used blocks until an eighth of the limit is free, and old temporary files."""
-        files = []
-        for path in self.folder.glob("??/*"):
-            with contextlib.suppress(OSError):  # another process may have removed the file
-                status = path.stat()
-                files.append((status.st_mtime, status.st_size, path))
-        newest = max((mtime for mtime, _, _ in files), default=0.0)
-        total = sum(size for _, size, _ in files)
-        for mtime, size, path in sorted(files):
-            if path.name.startswith("."):
-                if mtime < newest - _STALE_SECONDS:
-                    path.unlink(missing_ok=True)
+    def _map(self, path: Path, size: int) -> mmap.mmap | None:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            if os.fstat(file).st_size == size + CHECKSUM_BYTES:
+                return mmap.mmap(file, size + CHECKSUM_BYTES, access=mmap.ACCESS_READ)
+        finally:
+            os.close(file)
+        path.unlink(missing_ok=True)  # truncated by someone
+        return None
+
+    def _reserve(self, temporary: Path, size: int) -> bool:
+        """Create a temporary file of ``size`` bytes and count it; evict other blocks if the cache is full."""
+        with self._usage_locked():
+            used = self._usage()
+            if used + size > self.limit_bytes:
+                used = self._evict(size)
+            if used + size > self.limit_bytes:
+                self._set_usage(used)
+                return False
+            if not temporary.parent.is_dir():
+                temporary.parent.mkdir(parents=True, exist_ok=True)
+                (self._own_folder / "url").write_text(self.url)
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.ftruncate(file, size)  # so that a recount includes it
+            finally:
+                os.close(file)
+            self._set_usage(used + size)
+        return True
+
+    def _discard(self, path: Path, size: int) -> None:
+        """Remove a file and subtract its size."""
+        with contextlib.suppress(OSError), self._usage_locked():
+            path.unlink()
+            self._set_usage(max(0, self._usage() - size))
+
+    def _usage(self) -> int:
+        """Return the bytes of all blocks, from the file that counts them, or counted again if that is unreadable."""
+        try:
+            return int((self.folder / "usage").read_text())
+        except (OSError, ValueError):
+            return sum(size for _, size, _ in _files(self.folder))
+
+    def _set_usage(self, used: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "usage").write_text(str(used))
+
+    def _evict(self, size: int) -> int:
+        """Remove blocks until ``size`` bytes and a sixteenth of the limit are free; return the bytes left.
+
+        Released blocks are removed first, then those that were used least recently.
+        """
+        files = sorted(_files(self.folder))
+        used = sum(file_bytes for _, file_bytes, _ in files)
+        target = self.limit_bytes * 15 // 16 - size
+        for last_use, file_bytes, path in files:
+            is_temporary = path.name.startswith(".")
+            if is_temporary and time.time() - last_use < _ABANDONED_SECONDS:  # another process is writing it
                 continue
-            if total <= self.limit_bytes * 7 // 8:
+            if not is_temporary and used <= target:
                 continue
-            path.unlink(missing_ok=True)
-            total -= size
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                used -= file_bytes
+        return used
+
+    @contextlib.contextmanager
+    def _usage_locked(self) -> Iterator[None]:
+        with _usage_mutex:
+            is_locked = self._lock(_USAGE_LOCK, wait=True)
+            try:
+                yield
+            finally:
+                if is_locked:
+                    self._unlock(_USAGE_LOCK)
+
+    def _lock(self, number: int, *, wait: bool) -> bool:
+        try:
+            fcntl.lockf(self._lock_file(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:  # a file system without locks
+            _log.debug("%s: no record locks: %s", self.folder, error)
+        return True
+
+    def _unlock(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._lock_file(), fcntl.LOCK_UN, 1, number)
+
+    def _lock_file(self) -> int:
+        key = os.getpid(), self.folder
+        if key not in _lock_files:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _lock_files[key] = os.open(self.folder / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return _lock_files[key]
+
+    def _warn(self, reason: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("%s: blocks cannot be cached: %s; samples are fetched one by one", self.folder, reason)
+
+
+def cached_datasets(folder: Path) -> list[CachedDataset]:
+    """Return the datasets in a cache folder, sorted by URL."""
+    found = []
+    for path in folder.glob("*/url"):
+        files = list(_files(folder, path.parent.name))
+        newest = max((time for time, _, _ in files), default=0.0)
+        found.append(CachedDataset(path.read_text(), path.parent, len(files), sum(size for _, size, _ in files), newest))
+    return sorted(found, key=lambda dataset: dataset.url)
+
+
+def damaged_blocks(dataset: CachedDataset) -> Iterator[tuple[Path, bool]]:
+    """Yield (path, whether it is damaged) for each cached block of a dataset."""
+    for path in sorted(dataset.folder.glob("??/[!.]*")):
+        with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+            stored = path.read_bytes()
+            block = memoryview(stored)[:-CHECKSUM_BYTES]
+            yield path, xxhash.xxh3_128_digest(block) != stored[-CHECKSUM_BYTES:]
+
+
+def _files(folder: Path, dataset: str = "*") -> Iterator[tuple[float, int, Path]]:
+    """Yield (time of last use, size, path) of the blocks in a cache folder, and of temporary files."""
+    for path in folder.glob(f"{dataset}/??/*"):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            status = path.stat()
+            yield status.st_mtime, status.st_size, path
+
+
+def _digest(name: str) -> str:
+    return xxhash.xxh3_128_hexdigest(name.encode())
+
+
+def _write(file: int, data: memoryview | bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, offset)
+        view, offset = view[written:], offset + written

@@ -6,20 +6,21 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.errors import ManifestError, StoreError, TruncatedShardError
-from wds_tools.storage.base import Range
+from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, StoredFile
 
-MAX_FILE_BYTES = 1 << 30  # of a manifest or an index; a few megabytes are typical
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
 
 
 class LocalStore:
     """Files of a local folder."""
+
+    is_remote = False
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -32,7 +33,7 @@ class LocalStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["folder"])  # type: ignore[misc]
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:  # noqa: ARG002 - required by the protocol
         """Return a whole file: a manifest or an index."""
         path = Path(self.folder) / name
         try:
@@ -48,23 +49,24 @@ class LocalStore:
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
-    def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
-        """Return byte ranges of a shard as views of the mapped file, without a copy."""
-        view = memoryview(self._map(name, total_bytes))
-        return [view[start:stop] for start, stop in ranges]
+    def fetch(self, extents: Sequence[Extent]) -> list[memoryview]:
+        """Return byte ranges of shards as views of the mapped files, without a copy."""
+        return [memoryview(self._map(block.file.name, block.file.bytes))[start:stop] for block, start, stop in extents]
 
-    def read_ahead(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> None:
-        """Let the kernel read these ranges into the page cache in the background."""
-        mapped = self._map(name, total_bytes)
-        for start, stop in ranges:
+    def read_ahead(self, blocks: Sequence[Block]) -> None:
+        """Let the kernel read these blocks into the page cache in the background."""
+        for file, start, stop in blocks:
             page = start // mmap.PAGESIZE * mmap.PAGESIZE
-            mapped.madvise(mmap.MADV_WILLNEED, page, stop - page)
+            self._map(file.name, file.bytes).madvise(mmap.MADV_WILLNEED, page, stop - page)
 
-    def drop_cached(self, name: str, ranges: Sequence[Range]) -> bool:  # noqa: ARG002 - required by the protocol
+    def release(self, blocks: Sequence[Block]) -> None:
+        """Do nothing: the kernel caches local files."""
+
+    def drop_cached(self, blocks: Iterable[Block]) -> bool:  # noqa: ARG002 - required by the protocol
         """Return False: local files are not cached, so another fetch would return the same bytes."""
         return False
 
-    def log_cache_use(self) -> None:
+    def log_use(self) -> None:
         """Do nothing: the kernel caches local files."""
 
     def list(self) -> list[str]:
