@@ -15,7 +15,7 @@ from pathlib import Path
 
 import xxhash
 
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 
 _log = logging.getLogger("wds_tools")
 _CHECKSUM_BYTES = 16
@@ -29,9 +29,9 @@ class BlockCache:
     it has added that much.
     """
 
-    def __init__(self, options: CacheOptions) -> None:
-        self.folder = options.folder
-        self.limit_bytes = options.limit_bytes
+    def __init__(self, options: RemoteOptions) -> None:
+        self.folder = options.cache_folder
+        self.limit_bytes = options.cache_bytes
         self._added_bytes = self.limit_bytes  # so that the first put() checks the size of the folder
 
     def get(self, name: str) -> bytes | None:
