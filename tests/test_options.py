@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wds_tools import options
 from wds_tools.errors import OptionError
-from wds_tools.options import DEFAULT_CACHE_BYTES, CacheOptions, available_cores, parse_bytes, quota_cores
+from wds_tools.options import DEFAULT_CACHE_BYTES, RemoteOptions, available_cores, parse_bytes, quota_cores
 
 QUICK = settings(deadline=None)
 UNITS = {
@@ -119,28 +119,73 @@ def test_there_is_no_quota_without_control_groups(tmp_path: Path) -> None:
     assert quota_cores(tmp_path) is None
 
 
-def test_cache_options_come_from_the_arguments_then_the_environment_then_the_defaults(
+def test_remote_options_come_from_the_arguments_then_the_environment_then_the_defaults(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("WDS_TOOLS_CACHE_BYTES", raising=False)
     monkeypatch.delenv("WDS_TOOLS_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert CacheOptions.of() == CacheOptions(folder=tmp_path / "xdg" / "wds_tools", limit_bytes=DEFAULT_CACHE_BYTES)
+    assert RemoteOptions.of() == RemoteOptions(
+        cache_folder=tmp_path / "xdg" / "wds_tools", cache_bytes=DEFAULT_CACHE_BYTES
+    )
     monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "variable"))
     monkeypatch.setenv("WDS_TOOLS_CACHE_BYTES", "5GB")
-    assert CacheOptions.of() == CacheOptions(folder=tmp_path / "variable", limit_bytes=5 * 10**9)
-    assert CacheOptions.of(tmp_path, "1MB") == CacheOptions(folder=tmp_path, limit_bytes=10**6)
+    assert RemoteOptions.of() == RemoteOptions(cache_folder=tmp_path / "variable", cache_bytes=5 * 10**9)
+    assert RemoteOptions.of(tmp_path, "1MB") == RemoteOptions(cache_folder=tmp_path, cache_bytes=10**6)
 
 
 def test_the_default_cache_folder_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("WDS_TOOLS_CACHE_DIR", "WDS_TOOLS_CACHE_BYTES", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert CacheOptions.of().folder == tmp_path / ".cache" / "wds_tools"
-    assert CacheOptions.of("~/here", None).folder == tmp_path / "here"
+    assert RemoteOptions.of().cache_folder == tmp_path / ".cache" / "wds_tools"
+    assert RemoteOptions.of("~/here", None).cache_folder == tmp_path / "here"
 
 
 @pytest.mark.parametrize("limit", [0, "0", "much"])
 def test_an_invalid_cache_size_is_refused(tmp_path: Path, limit: int | str) -> None:
     with pytest.raises(OptionError, match="cache_bytes="):
-        CacheOptions.of(tmp_path, limit)
+        RemoteOptions.of(tmp_path, limit)
+
+
+@pytest.fixture
+def no_remote_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CACHE_DIR", "CACHE_BYTES", "READ_AHEAD_BYTES", "RETRY_SECONDS"):
+        monkeypatch.delenv(f"WDS_TOOLS_{name}", raising=False)
+
+
+@pytest.mark.usefixtures("no_remote_variables")
+def test_read_ahead_and_retries_come_from_the_arguments_then_the_environment_then_the_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    defaults = RemoteOptions.of()
+    assert (defaults.read_ahead_bytes, defaults.retry_seconds) == (None, 300.0)
+    monkeypatch.setenv("WDS_TOOLS_READ_AHEAD_BYTES", "64MiB")
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "2.5")
+    found = RemoteOptions.of()
+    assert (found.read_ahead_bytes, found.retry_seconds) == (64 << 20, 2.5)
+    given = RemoteOptions.of(read_ahead_bytes="1MB", retry_seconds=7)
+    assert (given.read_ahead_bytes, given.retry_seconds) == (10**6, 7.0)
+
+
+@pytest.mark.usefixtures("no_remote_variables")
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
+def test_an_invalid_retry_time_is_refused(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", seconds)
+    with pytest.raises(OptionError, match=r"(?i)retry_seconds="):
+        RemoteOptions.of()
+
+
+@pytest.mark.parametrize("options", ["anon=True", [("anon", True)], {1: "x"}])
+def test_storage_options_that_are_not_a_dict_of_names_are_refused(options: object) -> None:
+    with pytest.raises(OptionError, match=r"storage_options= .*expected a dict"):
+        RemoteOptions.of(storage_options=options)  # type: ignore[arg-type]
+
+
+def test_storage_options_are_copied_and_are_not_in_the_repr() -> None:
+    given = {"secret": "s3cr3t-sentinel"}
+    options = RemoteOptions.of(storage_options=given)
+    given.clear()
+    assert options.storage_options == {"secret": "s3cr3t-sentinel"}
+    assert "s3cr3t-sentinel" not in f"{options!r}{options}"
+    assert isinstance(hash(options), int)

@@ -7,14 +7,16 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from wds_tools.errors import OptionError
 
 _CGROUP_V1_CPU = "sys/fs/cgroup/cpu"
 DEFAULT_CACHE_BYTES = 20 * 10**9
+DEFAULT_RETRY_SECONDS = 300.0
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -128,31 +130,85 @@ def use_native() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOptions:
-    """Local cache for blocks of remote shards.
+class RemoteOptions:
+    """How URLs are read.
 
     Attributes:
-        folder: Local folder. Datasets and processes may share it, and it may be deleted at any time.
-        limit_bytes: Approximate size limit of the folder.
+        cache_folder: Local folder for blocks of remote shards. Datasets and processes may share it, and it may be
+            deleted at any time.
+        cache_bytes: Approximate size limit of that folder.
+        read_ahead_bytes: Bytes to read before they are needed; None: chosen automatically.
+        retry_seconds: For how long a failed request is repeated.
+        storage_options: Options of the file system, by the names of fsspec. They may contain secrets, so they are not
+            in the ``repr``.
     """
 
-    folder: Path
-    limit_bytes: int = DEFAULT_CACHE_BYTES
+    cache_folder: Path
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+    read_ahead_bytes: int | None = None
+    retry_seconds: float = DEFAULT_RETRY_SECONDS
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     @classmethod
-    def of(cls, folder: str | os.PathLike[str] | None = None, limit_bytes: int | str | None = None) -> CacheOptions:
-        """Return the options as given, or else from the environment, or else the defaults.
+    def of(
+        cls,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        *,
+        read_ahead_bytes: int | str | None = None,
+        retry_seconds: float | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> RemoteOptions:
+        """Return the options as given, otherwise from the environment, otherwise the defaults.
 
         Args:
-            folder: Default: ``WDS_TOOLS_CACHE_DIR``, or ``wds_tools`` in the cache folder of the user.
-            limit_bytes: Default: ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
+            cache_dir: Default: ``WDS_TOOLS_CACHE_DIR``, or ``wds_tools`` in the cache folder of the user.
+            cache_bytes: Default: ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
+            read_ahead_bytes: Default: ``WDS_TOOLS_READ_AHEAD_BYTES``, or chosen automatically.
+            retry_seconds: Default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
+            storage_options: Default: none.
 
         Raises:
-            OptionError: The limit is not a size.
+            OptionError: An invalid option.
         """
-        folder = folder or os.environ.get("WDS_TOOLS_CACHE_DIR")
+        environment = os.environ.get
+        folder = cache_dir or environment("WDS_TOOLS_CACHE_DIR")
         if not folder:
-            folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wds_tools"
-        if limit_bytes is None:
-            limit_bytes = os.environ.get("WDS_TOOLS_CACHE_BYTES") or DEFAULT_CACHE_BYTES
-        return cls(folder=Path(folder).expanduser(), limit_bytes=parse_bytes(limit_bytes, what="cache_bytes"))
+            folder = Path(environment("XDG_CACHE_HOME") or Path.home() / ".cache") / "wds_tools"
+        if cache_bytes is None:
+            cache_bytes = environment("WDS_TOOLS_CACHE_BYTES") or DEFAULT_CACHE_BYTES
+        if read_ahead_bytes is None:
+            read_ahead_bytes = environment("WDS_TOOLS_READ_AHEAD_BYTES") or None
+        if retry_seconds is None:
+            retry_seconds = _parse_seconds("WDS_TOOLS_RETRY_SECONDS", DEFAULT_RETRY_SECONDS)
+        check_seconds("retry_seconds", retry_seconds)
+        return cls(
+            cache_folder=Path(folder).expanduser(),
+            cache_bytes=parse_bytes(cache_bytes, what="cache_bytes"),
+            read_ahead_bytes=None
+            if read_ahead_bytes is None
+            else parse_bytes(read_ahead_bytes, what="read_ahead_bytes"),
+            retry_seconds=float(retry_seconds),
+            storage_options=_check_storage_options(storage_options),
+        )
+
+
+def _parse_seconds(variable: str, default: float) -> float:
+    """Return the number in an environment variable, or ``default`` if it is not set."""
+    text = os.environ.get(variable) or str(default)
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"{variable}={text!r} is not a number of seconds, such as {default:g}") from None
+
+
+def _check_storage_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a copy of the options. No message contains a value, because it may be a secret."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise OptionError(
+            f"storage_options= is of type {type(options).__name__}; expected a dict of fsspec options by name, such as "
+            "{'anon': True}"
+        )
+    return dict(options)

@@ -32,7 +32,7 @@ from wds_tools.inspection.doctor import (
     version_numbers,
 )
 from wds_tools.inspection.machine import NATIVE, Imports, Package, Torch, inspect_machine
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.storage.local import MAX_OPEN_MAPS
 
 NEEDED = [Package("torch", "2.15.0+cu132", "2.10"), Package("pillow", "13.0.0", "13.0"), Package("numpy", "2.0", "2.0")]
@@ -199,10 +199,10 @@ def test_missing_and_old_extras_are_listed() -> None:
 
 def test_the_finding_about_reading_depends_on_the_sizes_of_memory_and_cache() -> None:
     sizes = {"memory_bytes": 10**10, "cache_bytes": 10**9}
-    assert "read from the disk once" in check_fit(10**9, remote=False, **sizes).found
-    assert "every epoch reads from the disk" in check_fit(10**11, remote=False, **sizes).found
-    assert "downloaded once" in check_fit(10**8, remote=True, **sizes).found
-    found = check_fit(10**11, remote=True, **sizes)
+    assert "read from the disk once" in check_fit(10**9, is_remote=False, **sizes).found
+    assert "every epoch reads from the disk" in check_fit(10**11, is_remote=False, **sizes).found
+    assert "downloaded once" in check_fit(10**8, is_remote=True, **sizes).found
+    found = check_fit(10**11, is_remote=True, **sizes)
     assert (found.status, "WDS_TOOLS_CACHE_BYTES=100000000000" in found.remedy) == ("note", True)
 
 
@@ -211,7 +211,7 @@ def test_the_finding_about_reading_depends_on_the_sizes_of_memory_and_cache() ->
 
 def findings_of(dataset: Path) -> dict[str, tuple[str, str]]:
     """Return the status and the text of each finding."""
-    found = examine_dataset(str(dataset), memory_bytes=10**10, cache=CacheOptions.of())
+    found = examine_dataset(str(dataset), memory_bytes=10**10, remote=RemoteOptions.of())
     return {one.name: (one.status, one.found) for one in found}
 
 

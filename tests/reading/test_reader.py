@@ -90,17 +90,17 @@ def test_a_damaged_block_of_the_cache_is_fetched_again(packed, tmp_path):
     import fsspec
     import xxhash
 
-    from wds_tools.options import CacheOptions
+    from wds_tools.options import RemoteOptions
 
     memory = fsspec.filesystem("memory")
     memory.put(str(packed), "/again", recursive=True)
-    cache = CacheOptions(folder=tmp_path / "blocks")
+    remote = RemoteOptions(cache_folder=tmp_path / "blocks")
     try:
-        Reader(open_shards("memory://again", cache=cache), block=5).rows(np.arange(20)).images()
-        for path in cache.folder.glob("*/*"):  # damage that the checksum of the cache does not detect
+        Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
+        for path in remote.cache_folder.glob("*/*"):  # damage that the checksum of the cache does not detect
             block = bytes(len(path.read_bytes()) - 16)
             path.write_bytes(block + xxhash.xxh3_128_digest(block))
-        images = Reader(open_shards("memory://again", cache=cache), block=5).rows(np.arange(20)).images()
+        images = Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
     finally:
         memory.rm("/again", recursive=True)
     assert [bytes(i) for i in images] == [

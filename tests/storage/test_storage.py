@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import StoreError, TruncatedShardError
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.storage import open_store, split_folder
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.remote import _join_neighbours
@@ -79,12 +79,12 @@ def serve():
 
 
 @pytest.fixture
-def cache(tmp_path):
-    return CacheOptions(folder=tmp_path / "blocks", limit_bytes=10**7)
+def remote(tmp_path):
+    return RemoteOptions(cache_folder=tmp_path / "blocks", cache_bytes=10**7)
 
 
 @pytest.fixture(params=["local", "file", "memory", "http"])
-def store(request, tmp_path, serve, cache):
+def store(request, tmp_path, serve, remote):
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "a.tar").write_bytes(CONTENT)
@@ -92,11 +92,11 @@ def store(request, tmp_path, serve, cache):
     if request.param == "memory":
         memory = fsspec.filesystem("memory")
         memory.pipe({"/data/a.tar": CONTENT, "/data/small.json": b"{}"})
-        yield open_store("memory://data", cache=cache)
+        yield open_store("memory://data", remote=remote)
         memory.rm("/data", recursive=True)
         return
     urls = {"local": str(folder), "file": f"file://{folder}"}
-    yield open_store(urls.get(request.param) or serve(folder)[0], cache=cache)
+    yield open_store(urls.get(request.param) or serve(folder)[0], remote=remote)
 
 
 def test_a_store_reads_whole_files(store):
@@ -136,10 +136,10 @@ def test_reading_ahead_does_not_change_the_bytes_that_are_read(store):
     assert bytes(store.fetch("a.tar", [(100, 9000)], total_bytes=len(CONTENT))[0]) == CONTENT[100:9000]
 
 
-def test_adjacent_blocks_are_requested_together_and_only_once(tmp_path, serve, cache):
+def test_adjacent_blocks_are_requested_together_and_only_once(tmp_path, serve, remote):
     (tmp_path / "a.tar").write_bytes(CONTENT)
     url, server = serve(tmp_path)
-    store = open_store(url, cache=cache)
+    store = open_store(url, remote=remote)
     blocks = [(0, 1000), (1000, 2000), (2000, 3000), (9000, 9500)]
     store.fetch("a.tar", blocks, total_bytes=len(CONTENT))
     assert [requested for _, requested in server.requests] == ["bytes=0-2999", "bytes=9000-9499"]
@@ -147,34 +147,34 @@ def test_adjacent_blocks_are_requested_together_and_only_once(tmp_path, serve, c
     assert len(server.requests) == 2
 
 
-def test_a_replaced_shard_is_not_read_from_cached_blocks_of_the_old_one(tmp_path, serve, cache):
+def test_a_replaced_shard_is_not_read_from_cached_blocks_of_the_old_one(tmp_path, serve, remote):
     shard = tmp_path / "a.tar"
     shard.write_bytes(CONTENT)
     url, _ = serve(tmp_path)
-    open_store(url, cache=cache).fetch("a.tar", [(0, 100)], total_bytes=len(CONTENT))
+    open_store(url, remote=remote).fetch("a.tar", [(0, 100)], total_bytes=len(CONTENT))
     shard.write_bytes(CONTENT[::-1])
     os.utime(shard, ns=(1, 1))
-    again = open_store(url, cache=cache).fetch("a.tar", [(0, 100)], total_bytes=len(CONTENT))[0]
+    again = open_store(url, remote=remote).fetch("a.tar", [(0, 100)], total_bytes=len(CONTENT))[0]
     assert bytes(again) == CONTENT[::-1][:100]
 
 
-def test_a_server_that_ignores_ranges_is_an_error(tmp_path, serve, cache):
+def test_a_server_that_ignores_ranges_is_an_error(tmp_path, serve, remote):
     (tmp_path / "a.tar").write_bytes(CONTENT)
     url, server = serve(tmp_path)
     server.ignore_ranges = True
-    store = open_store(url, cache=cache)
+    store = open_store(url, remote=remote)
     with pytest.raises(StoreError, match="range requests"):
         store.fetch("a.tar", [(500, 600)], total_bytes=len(CONTENT))
 
 
-def test_an_unknown_scheme_is_a_store_error_with_the_reason(cache):
+def test_an_unknown_scheme_is_a_store_error_with_the_reason(remote):
     with pytest.raises(StoreError, match=r"Protocol not known|not installed"):
-        open_store("nonsense://bucket/x", cache=cache).read("manifest.json")
+        open_store("nonsense://bucket/x", remote=remote).read("manifest.json")
 
 
-def test_the_error_for_an_unreachable_server_names_the_url(cache):
+def test_the_error_for_an_unreachable_server_names_the_url(remote):
     with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:9/x"):
-        open_store("http://127.0.0.1:9/x", cache=cache).read("manifest.json")
+        open_store("http://127.0.0.1:9/x", remote=remote).read("manifest.json")
 
 
 @settings(max_examples=200)
@@ -190,18 +190,18 @@ def test_joined_requests_contain_each_block_once_in_order(sizes, gaps):
     assert all(a[1] == b[0] for request in joined for a, b in pairwise(request))
 
 
-def test_the_cache_returns_a_stored_block(cache):
-    blocks = BlockCache(cache)
+def test_the_cache_returns_a_stored_block(remote):
+    blocks = BlockCache(remote)
     blocks.put("a", b"one")
     assert blocks.get("a") == b"one"
     assert blocks.get("b") is None
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"\0" + b[1:], lambda _: b"", lambda b: b + b"x"])
-def test_a_damaged_cached_block_is_missing_and_removed(cache, damage):
-    blocks = BlockCache(cache)
+def test_a_damaged_cached_block_is_missing_and_removed(remote, damage):
+    blocks = BlockCache(remote)
     blocks.put("a", b"content" * 100)
-    (path,) = cache.folder.glob("*/*")
+    (path,) = remote.cache_folder.glob("*/*")
     path.write_bytes(damage(path.read_bytes()))
     assert blocks.get("a") is None
     assert not path.exists()
@@ -209,7 +209,7 @@ def test_a_damaged_cached_block_is_missing_and_removed(cache, damage):
 
 def test_the_cache_stays_near_its_limit_and_evicts_the_least_recently_used_block_first(tmp_path):
     limit = 2_000_000
-    blocks = BlockCache(CacheOptions(folder=tmp_path / "blocks", limit_bytes=limit))
+    blocks = BlockCache(RemoteOptions(cache_folder=tmp_path / "blocks", cache_bytes=limit))
     blocks.put("kept", b"k" * 10_000)
     for number in range(300):
         blocks.put(f"block {number}", bytes(20_000))
@@ -222,13 +222,13 @@ def test_the_cache_stays_near_its_limit_and_evicts_the_least_recently_used_block
 
 def test_a_cache_that_cannot_be_written_raises_no_error(tmp_path):
     (tmp_path / "blocks").write_text("a file where the folder should be")
-    blocks = BlockCache(CacheOptions(folder=tmp_path / "blocks", limit_bytes=10**6))
+    blocks = BlockCache(RemoteOptions(cache_folder=tmp_path / "blocks", cache_bytes=10**6))
     blocks.put("a", b"x")
     assert blocks.get("a") is None
 
 
 def test_a_block_larger_than_the_cache_is_not_stored(tmp_path):
-    blocks = BlockCache(CacheOptions(folder=tmp_path / "blocks", limit_bytes=1000))
+    blocks = BlockCache(RemoteOptions(cache_folder=tmp_path / "blocks", cache_bytes=1000))
     blocks.put("a", bytes(2000))
     assert not list(tmp_path.glob("blocks/*/*"))
 

@@ -389,7 +389,7 @@ def _examine_dataset(dataset: str, machine: Machine) -> list[Finding]:
         return [Finding("dataset", "note", "not checked: packages that are needed for it cannot be imported")]
     from wds_tools.inspection.datacheck import examine_dataset
 
-    return examine_dataset(dataset, memory_bytes=machine.memory, cache=machine.cache)
+    return examine_dataset(dataset, memory_bytes=machine.memory, remote=machine.remote)
 
 
 def _check_writable(path: Path | None) -> None:

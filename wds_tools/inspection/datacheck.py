@@ -7,22 +7,22 @@ from pathlib import Path
 
 from wds_tools.errors import WdsToolsError
 from wds_tools.inspection.doctor import Finding
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.storage import is_url
 from wds_tools.wording import counted, human_bytes
 
 
-def examine_dataset(dataset: str, *, memory_bytes: int, cache: CacheOptions) -> list[Finding]:
+def examine_dataset(dataset: str, *, memory_bytes: int, remote: RemoteOptions) -> list[Finding]:
     """Check manifest and indexes of a dataset, and the lengths of its shards, which are not read.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a pattern of indexed shards.
         memory_bytes: Memory that this process may use.
-        cache: Folder and limit of the cache for remote shards.
+        remote: Folder and limit of the cache for remote shards.
     """
     try:
-        shards = open_shards(dataset, cache=cache)
+        shards = open_shards(dataset, remote=remote)
     except WdsToolsError as error:
         return [Finding("dataset", "problem", str(error))]
     manifest = shards.manifest
@@ -31,7 +31,7 @@ def examine_dataset(dataset: str, *, memory_bytes: int, cache: CacheOptions) -> 
         Finding("dataset", "ok", f"{dataset}: {what}{human_bytes(manifest.bytes)}"),
         _check_indexes(shards),
         *_check_files(shards),
-        check_fit(manifest.bytes, remote=is_url(dataset), memory_bytes=memory_bytes, cache_bytes=cache.limit_bytes),
+        check_fit(manifest.bytes, is_remote=is_url(dataset), memory_bytes=memory_bytes, cache_bytes=remote.cache_bytes),
     ]
 
 
@@ -72,13 +72,13 @@ def _length(path: Path) -> int:
         return -1
 
 
-def check_fit(size: int, *, remote: bool, memory_bytes: int, cache_bytes: int) -> Finding:
+def check_fit(size: int, *, is_remote: bool, memory_bytes: int, cache_bytes: int) -> Finding:
     """Report whether later epochs read from the cache, from memory, or again from storage."""
-    if remote and size > cache_bytes:
+    if is_remote and size > cache_bytes:
         found = f"larger than the cache of {human_bytes(cache_bytes)}: much is downloaded again in every epoch"
         remedy = f"set WDS_TOOLS_CACHE_BYTES={size} if the disk has enough free space, or cache_bytes="
         return Finding("reading", "note", found, remedy)
-    if remote:
+    if is_remote:
         return Finding("reading", "ok", f"fits into the cache of {human_bytes(cache_bytes)}: downloaded once")
     if size > memory_bytes:
         found = f"larger than the memory of {human_bytes(memory_bytes)}: every epoch reads from the disk"

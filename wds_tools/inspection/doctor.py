@@ -68,10 +68,10 @@ def examine(machine: Machine) -> list[Finding]:
         check_open_files(*machine.open_files, machine.usable_cores),
         check_gpu(machine.imports.torch, gpus=machine.gpus, driver=machine.driver, hidden=machine.hidden),
         check_cache(
-            machine.cache.folder,
+            machine.remote.cache_folder,
             writable=machine.cache_writable,
             free=machine.cache_free,
-            limit=machine.cache.limit_bytes,
+            limit=machine.remote.cache_bytes,
         ),
         check_extras(machine.packages),
     ]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wds_tools.options import CacheOptions, available_cores, group_files, quota_cores, use_native
+from wds_tools.options import RemoteOptions, available_cores, group_files, quota_cores, use_native
 
 IMPORTED = ("numpy", "PIL.Image", "pyarrow.parquet", "simplejpeg", "xxhash", "fsspec", "braceexpand", "tqdm", "torch")
 NATIVE = "wds_tools.images._native"
@@ -237,7 +237,7 @@ class Machine:
         gpus: Number of NVIDIA devices in ``/dev``.
         driver: Version of NVIDIA's driver; None if it is not loaded.
         hidden: ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        cache: Folder and limit of the cache for remote shards.
+        remote: Folder and limit of the cache for remote shards.
         cache_writable: Whether the cache folder can be written to, or created.
         cache_free: Free bytes on the disk of the cache.
     """
@@ -256,7 +256,7 @@ class Machine:
     gpus: int
     driver: str | None
     hidden: str | None
-    cache: CacheOptions
+    remote: RemoteOptions
     cache_writable: bool
     cache_free: int
 
@@ -268,8 +268,10 @@ class Machine:
 
 def inspect_machine() -> Machine:
     """Collect the facts about this machine."""
-    cache = CacheOptions.of()
-    existing = next(folder for folder in (cache.folder, *cache.folder.absolute().parents) if folder.exists())
+    remote = RemoteOptions.of()
+    existing = next(
+        folder for folder in (remote.cache_folder, *remote.cache_folder.absolute().parents) if folder.exists()
+    )
     return Machine(
         python=sys.version_info[:3],
         packages=packages(),
@@ -285,7 +287,7 @@ def inspect_machine() -> Machine:
         gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))),
         driver=driver_version(),
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        cache=cache,
+        remote=remote,
         cache_writable=existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
         cache_free=shutil.disk_usage(existing).free,
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.totals import count_fields
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 from wds_tools.wording import counted, human_bytes
 
@@ -113,7 +113,7 @@ def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = 
         ChecksumError: An index does not match its checksum in the manifest.
         StoreError: The storage cannot be read.
     """
-    shards = open_shards(dataset, cache=CacheOptions.of(cache_dir, None))
+    shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, None))
     manifest = shards.manifest
     totals = _Totals()
     for number in range(len(manifest.shards)):

@@ -22,7 +22,7 @@ from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sam
 from wds_tools.loading.collate import join_parts
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Tail, World
 from wds_tools.order.where import Where
@@ -148,7 +148,7 @@ class StreamingDataset(IterableDataset[Any]):
             class_weights=class_weights,
             lanes=lanes,
             ranks=RankOptions(rank, world_size, group),
-            cache=CacheOptions.of(cache_dir, cache_bytes),
+            remote=RemoteOptions.of(cache_dir, cache_bytes),
             errors=errors,
         )
         self._errors = ErrorLog(errors)

@@ -25,7 +25,7 @@ from wds_tools.loading.pipeline import FinishedBatch, Pipeline, PipelineOptions
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import OpenedDataset, Request, open_dataset
 from wds_tools.loading.workers import STALL_SECONDS
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
@@ -425,7 +425,7 @@ def make_loader(
         class_weights=class_weights,
         lanes=lanes,
         ranks=RankOptions(rank, world_size, group),
-        cache=CacheOptions.of(cache_dir, cache_bytes),
+        remote=RemoteOptions.of(cache_dir, cache_bytes),
         errors=ErrorPolicy(on_error=on_error, max_errors=max_errors),
     )
     opened = open_dataset(dataset, request)

@@ -16,7 +16,7 @@ from wds_tools.images.views import View
 from wds_tools.loading.assemble import Recipe, Transform
 from wds_tools.loading.bad_samples import ErrorPolicy
 from wds_tools.loading.ranks import RankOptions, default_lanes
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import AnyOrder, EpochPlan, World
 from wds_tools.order.quality import window_of
@@ -46,7 +46,7 @@ class Request:
     class_weights: Weights | None = None
     lanes: int | None = None
     ranks: RankOptions = field(default_factory=RankOptions)
-    cache: CacheOptions = field(default_factory=CacheOptions.of)
+    remote: RemoteOptions = field(default_factory=RemoteOptions.of)
     errors: ErrorPolicy = field(default_factory=ErrorPolicy)
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
 
 def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:
     """Open one dataset and check the options against it."""
-    shards = open_shards(name, cache=request.cache)
+    shards = open_shards(name, remote=request.remote)
     manifest = shards.manifest
     check_fields(request.names, manifest.fields)
     if request.view is not None:

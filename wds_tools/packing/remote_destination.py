@@ -24,7 +24,7 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.index import index_name
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, is_card, may_replace
 from wds_tools.packing.destination import (
     Destination,
@@ -104,7 +104,7 @@ def open_destination(
 
 def spool_folder(url: str, spool: str | Path | None) -> Path:
     """Return the spool folder of a URL. Each URL has its own."""
-    root = CacheOptions.of().folder / "spool" if spool is None else Path(spool).expanduser()
+    root = RemoteOptions.of().cache_folder / "spool" if spool is None else Path(spool).expanduser()
     return root / xxhash.xxh3_128_hexdigest(url.encode())
 
 

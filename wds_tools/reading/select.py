@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import MissingFieldError, OptionError
 from wds_tools.format.index import ABSENT, NO_LABEL, Index
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.order.selection import Balance, Selection, balance, draw, in_rounds, split_by_class
 from wds_tools.order.where import Where, parse
 from wds_tools.reading.shardset import ShardSet, open_shards
@@ -127,7 +127,7 @@ def train_test_split(
         train, test = train_test_split("shards/photos", 0.1)
         loader = make_loader("shards/photos", batch_size=256, subset=train)
     """
-    shards = open_shards(dataset, cache=CacheOptions.of())
+    shards = open_shards(dataset, remote=RemoteOptions.of())
     selection = Choice(where=where).select(shards)
     ids = selection.selected_ids if selection else _all_ids(shards.manifest.samples)
     count = round(test_size * len(ids)) if isinstance(test_size, float) else test_size

@@ -20,7 +20,7 @@ from wds_tools.format.index import Index, from_bytes, index_name, shard_entry
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.storage import Range, Store, is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
@@ -147,12 +147,12 @@ class ShardSet:
         return index
 
 
-def open_shards(spec: str | os.PathLike[str], *, cache: CacheOptions | None = None) -> ShardSet:
+def open_shards(spec: str | os.PathLike[str], *, remote: RemoteOptions | None = None) -> ShardSet:
     """Open a dataset given by its folder, URL, manifest or pattern.
 
     Args:
         spec: Folder or URL with a manifest, the manifest itself, or a pattern of indexed shards.
-        cache: Options of the block cache for URLs; None uses the defaults.
+        remote: How URLs are read; None uses the defaults.
 
     Raises:
         NotADatasetError: The folder or manifest does not exist, a shard has no index, the pattern
@@ -161,16 +161,16 @@ def open_shards(spec: str | os.PathLike[str], *, cache: CacheOptions | None = No
         StoreError: The storage fails.
     """
     name = os.fspath(spec)
-    cache = cache or CacheOptions.of()
+    remote = remote or RemoteOptions.of()
     if is_pattern(name):
-        return _from_pattern(name, cache)
+        return _from_pattern(name, remote)
     folder, manifest_name = split_manifest(name)
     if not is_url(folder) and os.path.isfile(folder):  # noqa: PTH113 - Path would normalize the string
         raise NotADatasetError(
             f"{folder} is a file; pass the folder that `wds-tools pack` wrote, its manifest.json, or a pattern of "
             "shards"
         )
-    store = open_store(folder, cache=cache)
+    store = open_store(folder, remote=remote)
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
     except (FileNotFoundError, NotADirectoryError):
@@ -208,7 +208,7 @@ def _why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
     return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"
 
 
-def _from_pattern(pattern: str, cache: CacheOptions) -> ShardSet:
+def _from_pattern(pattern: str, remote: RemoteOptions) -> ShardSet:
     """Open shards by a pattern: as the manifests of their folders list them, or else by their indexes."""
     urls = expand_pattern(pattern)
     stores: dict[str, Store] = {}
@@ -218,7 +218,7 @@ def _from_pattern(pattern: str, cache: CacheOptions) -> ShardSet:
     for url in urls:
         folder, name = split_folder(url)
         if folder not in stores:
-            stores[folder] = open_store(folder, cache=cache)
+            stores[folder] = open_store(folder, remote=remote)
             found = manifests[folder] = _find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
         entry = listed[folder].get(name) or _entry_from_index(stores[folder], name, totals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from wds_tools.errors import SourceError, WdsToolsError
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.storage import open_store, split_folder
 
 URL_BYTES = 150_000
@@ -25,7 +25,7 @@ def fetch(url: str) -> bytes:
     folder, name = split_folder(url)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return open_store(folder, cache=CacheOptions.of()).read(name)
+            return open_store(folder, remote=RemoteOptions.of()).read(name)
         except FileNotFoundError as error:
             raise SourceError(f"URL {url!r} does not exist") from error
         except WdsToolsError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.storage.base import Range, Store
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.remote import RemoteStore
@@ -34,13 +34,13 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def open_store(folder: str, *, cache: CacheOptions) -> Store:
+def open_store(folder: str, *, remote: RemoteOptions) -> Store:
     """Return a store for a folder; nothing is read yet.
 
     Args:
         folder: Local path, or URL.
-        cache: Options of the block cache, used for URLs except ``file://``.
+        remote: How URLs are read; not used for ``file://``.
     """
     if folder.startswith("file://"):
         folder = folder.removeprefix("file://")
-    return RemoteStore(folder, cache=cache) if is_url(folder) else LocalStore(folder)
+    return RemoteStore(folder, remote=remote) if is_url(folder) else LocalStore(folder)

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec.asyn
 
 from wds_tools.errors import StoreError, TruncatedShardError
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.storage.base import Range
 from wds_tools.storage.cache import BlockCache
 
@@ -27,10 +27,10 @@ class RemoteStore:
     The version of a shard is determined when it is first read. A shard must not change during a run.
     """
 
-    def __init__(self, folder: str, *, cache: CacheOptions) -> None:
+    def __init__(self, folder: str, *, remote: RemoteOptions) -> None:
         self.folder = folder
-        self._cache_options = cache
-        self._cache = BlockCache(cache)
+        self._options = remote
+        self._cache = BlockCache(remote)
         self._versions: dict[str, str] = {}
         self._read: Counter[str] = Counter()  # blocks that were read, by shard
         self._fetched: Counter[str] = Counter()  # those of them that were not in the cache
@@ -38,10 +38,10 @@ class RemoteStore:
         self._pid = -1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "cache": self._cache_options, "versions": self._versions}
+        return {"folder": self.folder, "remote": self._options, "versions": self._versions}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["folder"], cache=state["cache"])  # type: ignore[misc]
+        self.__init__(state["folder"], remote=state["remote"])  # type: ignore[misc]
         self._versions = state["versions"]
 
     def read(self, name: str) -> bytes:
@@ -136,7 +136,9 @@ class RemoteStore:
     def _connect(self) -> Any:
         """Return the file system; each process creates its own, because clients do not survive a fork."""
         if self._system is None or self._pid != os.getpid():
-            self._system, _ = fsspec.core.url_to_fs(self.folder, skip_instance_cache=self._pid != -1)
+            self._system, _ = fsspec.core.url_to_fs(
+                self.folder, skip_instance_cache=self._pid != -1, **self._options.storage_options
+            )
             self._pid = os.getpid()
         return self._system
 

@@ -24,7 +24,7 @@ from wds_tools.format import index as indexes
 from wds_tools.format.index import index_name, shard_entry
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import count_fields, image_stats
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
 from wds_tools.packing.plan import shard_name
 from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
@@ -119,8 +119,8 @@ def merge(
     started = time.monotonic()
     if is_url(os.fspath(dst)):
         raise OptionError(f"{dst} is not a local folder; merge into a local folder, then copy it")
-    cache = CacheOptions.of(None, 1)  # every byte is read only once, so caching is useless
-    sets = [open_shards(name, cache=cache) for name in datasets]
+    remote = RemoteOptions.of(None, 1)  # every byte is read only once, so caching is useless
+    sets = [open_shards(name, remote=remote) for name in datasets]
     dst = Path(dst)
     _check_inputs(sets, dst)
     classes = _common_classes(sets)

@@ -10,7 +10,7 @@ from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, 
 from wds_tools.format import manifest as manifests
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.totals import Totals
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card, commit_card
 from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.reading.shardset import ShardLocation, ShardSet, is_pattern, split_manifest
@@ -66,7 +66,7 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
     if is_pattern(spec):
         raise OptionError(f"{spec} is a pattern of shards; name the folder of the dataset, or its manifest")
     folder, name = split_manifest(spec)
-    store, path = open_store(folder, cache=CacheOptions.of()), join(folder, name)
+    store, path = open_store(folder, remote=RemoteOptions.of()), join(folder, name)
     try:
         data = store.read(name)
     except (FileNotFoundError, NotADirectoryError):

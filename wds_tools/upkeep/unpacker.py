@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, MissingFieldError, OptionError, WdsToolsError
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage import is_url
@@ -100,7 +100,7 @@ def unpack(
         raise OptionError(f"layout={layout!r}; allowed are {', '.join(LAYOUTS)}")
     if is_url(os.fspath(dst)):
         raise OptionError(f"{dst} is not a local folder; unpack into a local folder")
-    shards = open_shards(dataset, cache=CacheOptions.of(None, 1))  # no cache, as every byte is read only once
+    shards = open_shards(dataset, remote=RemoteOptions.of(None, 1))  # no cache, as every byte is read only once
     wanted = _wanted(shards, fields)
     _check_not_dataset(shards, Path(dst))
     report = UnpackReport(Path(dst))

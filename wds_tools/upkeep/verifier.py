@@ -24,7 +24,7 @@ from wds_tools.format.index import ABSENT, Index
 from wds_tools.format.manifest import MANIFEST_NAME, OLD_VERSION
 from wds_tools.format.sample import split_name
 from wds_tools.format.totals import Totals
-from wds_tools.options import CacheOptions
+from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME
 from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet, open_shards
@@ -131,7 +131,7 @@ def verify(
     started = time.monotonic()
     report = VerifyReport(os.fspath(dataset))
     try:
-        shards = open_shards(dataset, cache=CacheOptions.of(cache_dir, None))
+        shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, None))
     except ManifestError as error:
         report.add([Damage(error.shard or MANIFEST_NAME, error.key, None, None, str(error.args[0]))])
         return report
