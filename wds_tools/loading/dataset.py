@@ -24,8 +24,9 @@ from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture
-from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Tail, World
+from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
+from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.select import Subset, Weights
 
 _CHUNK = 16  # samples that are decoded together
@@ -202,22 +203,33 @@ class StreamingDataset(IterableDataset[Any]):
             advice.warn_of_batch_sizes(self.batch_size, advice.batch_size_of_dataloader())
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._errors.begin(len(plan) * self.batch_size // num_workers)
-        for number in range(worker, len(plan), num_workers):
-            step = plan.step(number)
-            if not self.decode:
-                yield from self._assembler.reader.rows(step.ids).stored()
-                continue
-            for start in range(0, len(step.ids), _CHUNK):
-                part = slice(start, start + _CHUNK)
-                values = values_of(
-                    self._assembler,
-                    self._errors,
-                    order=plan.order,
-                    epoch=plan.cursor.epoch,
-                    positions=step.positions[part],
-                    ids=step.ids[part],
-                )
-                yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
+        numbers = range(worker, len(plan), num_workers)
+        read_ahead = ReadAhead(self._assembler.reader.reopened(), self._opened.read_ahead_bytes // num_workers)
+        read_ahead.begin(plan, numbers)
+        try:
+            for number in numbers:
+                read_ahead.advance(number)
+                yield from self._samples(plan, plan.step(number))
+        finally:
+            read_ahead.stop()
+
+    def _samples(self, plan: EpochPlan, step: Step) -> Iterator[Any]:
+        """Yield the samples of a step."""
+        assert self._assembler is not None
+        if not self.decode:
+            yield from self._assembler.reader.rows(step.ids).stored()
+            return
+        for start in range(0, len(step.ids), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            values = values_of(
+                self._assembler,
+                self._errors,
+                order=plan.order,
+                epoch=plan.cursor.epoch,
+                positions=step.positions[part],
+                ids=step.ids[part],
+            )
+            yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened

@@ -407,12 +407,6 @@ def make_loader(
         for images, labels in loader: ...
     """
     autoscaler = Autoscaler.from_options(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
-    options = PipelineOptions(
-        batch_size=batch_size,
-        device=resolve_device(device),
-        start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
-        stall_seconds=stall_seconds,
-    )
     request = Request(
         batch_size=batch_size,
         view=view,
@@ -429,6 +423,14 @@ def make_loader(
         errors=ErrorPolicy(on_error=on_error, max_errors=max_errors),
     )
     opened = open_dataset(dataset, request)
+    options = PipelineOptions(
+        batch_size=batch_size,
+        device=resolve_device(device),
+        start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
+        # A request is repeated for `retry_seconds`, and then fails with a message that names the cause.
+        stall_seconds=stall_seconds + (request.remote.retry_seconds if opened.shards.is_remote else 0),
+        read_ahead_bytes=opened.read_ahead_bytes,
+    )
     loader = Loader(
         opened,
         tail=tail,

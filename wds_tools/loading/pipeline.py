@@ -27,6 +27,8 @@ from wds_tools.loading.ring import Ring
 from wds_tools.loading.tasks import BatchRunner, BatchTask, ImageSpecTask, InlinePool, SampleResults, split_into_tasks
 from wds_tools.loading.workers import WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
+from wds_tools.reading.read_ahead import ReadAhead
+from wds_tools.reading.reader import Reader
 
 _DRAIN_SECONDS = 5.0  # to finish the batches of an iteration that was left early; slower workers are replaced
 _log = logging.getLogger("wds_tools")
@@ -65,6 +67,7 @@ class PipelineOptions:
     device: torch.device
     start_method: str
     stall_seconds: float
+    read_ahead_bytes: int
 
 
 class Pipeline:
@@ -96,6 +99,7 @@ class Pipeline:
         if recipe.has_slots:
             self._ring = Ring(slots=autoscaler.slots, rows=options.batch_size, image_spec=recipe.image_spec)
         self.pool = self._start_pool(BatchRunner(recipe, self._ring))
+        self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
         self._copier: CudaCopier | None = None
 
     def _start_pool(self, runner: BatchRunner) -> WorkerPool | InlinePool:
@@ -125,6 +129,7 @@ class Pipeline:
     def drain(self) -> bool:
         """Drop the batches that an earlier iteration left; return whether the pipeline can be used again."""
         with self._lock:
+            self._read_ahead.stop()
             try:
                 task_numbers = [task_number for sent in self._sent for task_number in sent.task_numbers]
                 if self.is_closed:
@@ -153,6 +158,7 @@ class Pipeline:
         self.pool.interrupt()  # a thread that waits for a batch gets a LoaderError
         with self._lock:
             self.is_closed = True
+            self._read_ahead.stop()
             self._sent.clear()
             if self._copier:
                 self._copier.close()
@@ -205,8 +211,10 @@ class Pipeline:
         self._autoscaler.begin_epoch()
         sent_steps, total = 0, len(plan)
         if total:
+            self._read_ahead.begin(plan, range(total))
             self._find_image_spec(plan)
         for number in range(total):
+            self._read_ahead.advance(number)
             while sent_steps < min(total, number + self._autoscaler.in_progress):
                 self._send(plan.step(sent_steps), plan.cursor.epoch)
                 sent_steps += 1

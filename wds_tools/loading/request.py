@@ -22,6 +22,7 @@ from wds_tools.order.planner import AnyOrder, EpochPlan, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import Where
+from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.reader import check_fields
 from wds_tools.reading.select import Choice, Subset, Weights
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
@@ -92,6 +93,7 @@ class OpenedDataset:
         prefix: Function that returns the order of the first n shards only; None for a mixture.
         ranks: How to find the rank of this process at the start of an iteration.
         recipe: Options that the workers need.
+        read_ahead_bytes: How many bytes of a remote dataset to read before they are needed.
         is_bare: Whether ``fields=`` was a single name, so that values are returned without a named tuple.
     """
 
@@ -99,6 +101,7 @@ class OpenedDataset:
     prefix: Callable[[int], AnyOrder] | None
     ranks: RankOptions
     recipe: Recipe
+    read_ahead_bytes: int
     is_bare: bool
 
     @property
@@ -134,12 +137,14 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "or remove 'label' from fields="
             )
     recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
-    return OpenedDataset(order, prefix, request.ranks, recipe, isinstance(request.fields, str))
+    return OpenedDataset(
+        order, prefix, request.ranks, recipe, read_ahead_bytes(request.remote), isinstance(request.fields, str)
+    )
 
 
 def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:
     """Open one dataset and check the options against it."""
-    shards = open_shards(name, remote=request.remote)
+    shards = open_shards(name, remote=request.remote, for_training=True)
     manifest = shards.manifest
     check_fields(request.names, manifest.fields)
     if request.view is not None:

@@ -85,8 +85,9 @@ class BatchRunner:
         self._assembler: Assembler | None = None
 
     def read_ahead(self, task: BatchTask | ImageSpecTask) -> None:
-        """Start to read the samples of a task."""
-        self._get_assembler().read_ahead(task.ids)
+        """Start to read the samples of a task. Remote blocks are announced by the main process."""
+        if not self._recipe.shards.is_remote:
+            self._get_assembler().read_ahead(task.ids)
 
     def run(self, task: BatchTask | ImageSpecTask) -> list[Any] | SampleResults | ImageSpec | None:
         """Run a task.
@@ -116,7 +117,7 @@ class BatchRunner:
 
     def close(self) -> None:
         """Log what is known at the end."""
-        self._recipe.shards.log_cache_use()
+        self._recipe.shards.log_use()
 
     def _get_assembler(self) -> Assembler:
         if self._assembler is None:

@@ -1,12 +1,12 @@
 """Reading of samples by id, with verified checksums.
 
-For each block that a batch touches, the whole byte range is fetched: a view of the page cache for
-local shards, one request for adjacent blocks of remote shards. The fields are views of that range,
-so no byte is copied. The checksum of every field is verified before the field is returned.
+Local shards and cached blocks of remote shards are memory-mapped, and fields are views of them: no byte
+is copied. The checksum of every field is verified before the field is returned.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from wds_tools.format.index import ABSENT, FieldColumns, Index, image_field
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage import Range
+from wds_tools.storage import Block, Extent
 
 _log = logging.getLogger("wds_tools")
 _MAX_SHARDS = 1024
@@ -33,12 +33,27 @@ _MAX_READ_AHEAD = 8192  # blocks remembered, about 16 GB; older ones may no long
 class _Shard:
     """The index of a shard, and values derived from it that every batch needs."""
 
+    number: int
     name: str
     index: Index
     image: FieldColumns  # columns of the image field, which may differ from sample to sample
     kind: NDArray[np.int8]  # [samples], index of that field in IMAGE_FIELDS, -1 for a sample without an image
     block: int  # samples per block
     spans: NDArray[np.int64]  # [blocks, 2], byte range of each block
+
+
+_Group = tuple[_Shard, NDArray[np.int64], NDArray[np.int64]]
+"""Samples of one shard: the shard, their positions among all samples, their rows in the shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One field of some samples of a shard."""
+
+    shard: _Shard
+    name: str
+    columns: FieldColumns
+    rows: NDArray[np.int64]  # [samples]
 
 
 class Rows:
@@ -54,10 +69,9 @@ class Rows:
         self._reader = reader
         self.ids = ids
         self.shard, self.row = reader.locate(ids)
-        # One group per shard: (shard, positions in `ids`, rows in the shard).
         order = np.argsort(self.shard, kind="stable")
         edges = np.flatnonzero(np.diff(self.shard[order])) + 1
-        self._groups = [
+        self._groups: list[_Group] = [
             (reader.shard(int(self.shard[group[0]])), group, self.row[group])
             for group in np.split(order, edges)
             if len(group)
@@ -120,21 +134,33 @@ class Rows:
             StoreError: A shard cannot be read.
             TruncatedShardError: A shard does not have the length that its manifest records.
         """
-        groups = [self._stored(shard, int(self.shard[group[0]]), rows) for shard, group, rows in self._groups]
+        groups = [self._columns(group) for group in self._groups]
+        values = iter(self._reader.values([column for columns in groups for column, _ in columns]))
+        samples = [
+            self._stored(group, [(column.name, present, next(values)) for column, present in columns])
+            for group, columns in zip(self._groups, groups, strict=True)
+        ]
         group_of = np.empty(len(self), np.int64)
         for number, (_, group, _) in enumerate(self._groups):
             group_of[group] = number
         for number in group_of.tolist():
-            yield next(groups[number])
+            yield next(samples[number])
 
-    def _stored(self, shard: _Shard, number: int, rows: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-        """Yield samples of one shard in their stored form."""
-        fields = []
+    def _columns(self, group: _Group) -> list[tuple[_Column, list[bool]]]:
+        """Return every field of the samples of one shard, and which of the samples have it."""
+        shard, _, rows = group
+        found = []
         for name, columns in shard.index.fields.items():
             present = columns.offset[rows] != ABSENT
-            values = self._reader.field_values(shard, number, name, columns, rows[present])
-            fields.append((name, present.tolist(), values))
-        url, keys = self._reader.shards.shard_url(number), shard.index.keys
+            found.append((_Column(shard, name, columns, rows[present]), present.tolist()))
+        return found
+
+    def _stored(
+        self, group: _Group, fields: list[tuple[str, list[bool], Iterator[memoryview]]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield samples of one shard in their stored form."""
+        shard, _, rows = group
+        url, keys = self._reader.shards.shard_url(shard.number), shard.index.keys
         for position, row in enumerate(rows.tolist()):
             sample: dict[str, Any] = {"__key__": keys[row], "__url__": url}
             for name, present, values in fields:
@@ -151,21 +177,25 @@ class Rows:
         return out
 
     def _read(self, name: str) -> list[memoryview]:
+        columns = [self._column(name, shard, rows) for shard, _, rows in self._groups]
         out: list[memoryview] = [memoryview(b"")] * len(self)
-        for shard, group, rows in self._groups:
-            columns = shard.image if name == "image" else shard.index.fields.get(name)
-            offset = columns.offset[rows] if columns else np.full(len(rows), ABSENT)
-            if columns is None or (offset == ABSENT).any():
-                row = int(rows[np.flatnonzero(offset == ABSENT)[0]])
-                raise MissingFieldError(
-                    f"the sample has no field {name!r}; it has {_fields_of(shard.index, row)}",
-                    shard=shard.name,
-                    key=shard.index.keys[row],
-                )
-            values = self._reader.field_values(shard, int(self.shard[group[0]]), name, columns, rows)
+        for (_, group, _), values in zip(self._groups, self._reader.values(columns), strict=True):
             for position, data in zip(group.tolist(), values, strict=True):
                 out[position] = data
         return out
+
+    def _column(self, name: str, shard: _Shard, rows: NDArray[np.int64]) -> _Column:
+        """Return one field of some samples of a shard; raise MissingFieldError if one of them lacks it."""
+        columns = shard.image if name == "image" else shard.index.fields.get(name)
+        offset = columns.offset[rows] if columns else np.full(len(rows), ABSENT)
+        if columns is None or (offset == ABSENT).any():
+            row = int(rows[np.flatnonzero(offset == ABSENT)[0]])
+            raise MissingFieldError(
+                f"the sample has no field {name!r}; it has {_fields_of(shard.index, row)}",
+                shard=shard.name,
+                key=shard.index.keys[row],
+            )
+        return _Column(shard, name, columns, rows)
 
 
 class Reader:
@@ -184,6 +214,10 @@ class Reader:
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
         self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
 
+    def reopened(self) -> Reader:
+        """Return a reader of the same dataset for another thread."""
+        return Reader(self.shards.reopened(), block=self._blocks)
+
     def rows(self, ids: NDArray[np.int64]) -> Rows:
         """Return the samples with these ids, int64 [n]; no bytes of them are read yet."""
         return Rows(self, ids)
@@ -195,51 +229,79 @@ class Reader:
 
     def read_ahead(self, ids: NDArray[np.int64]) -> None:
         """Start reading the blocks of samples, int64 [n], that will be needed soon."""
+        wanted = self.blocks_of(ids)
+        missing = self._read_ahead.missing(wanted)
+        for key in missing:
+            self._read_ahead.put(key, None)
+        self.shards.read_ahead([number for number, _ in missing], [self.block(*key) for key in missing])
+
+    def blocks_of(self, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return (shard number, block number in the shard) of the blocks of samples, each once, in their order."""
         shards, rows = self.locate(ids)
-        wanted = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
-        for number, block in self._read_ahead.missing(wanted):
-            self._read_ahead.put((number, block), None)
-            start, stop = self.shard(number).spans[block].tolist()
-            self.shards.read_ahead(number, [(start, stop)])
+        return list(dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True)))
+
+    def block(self, number: int, block: int) -> Block:
+        """Return block ``block`` of shard ``number``."""
+        start, stop = self.shard(number).spans[block].tolist()
+        return self.shards.block(number, (start, stop))
+
+    def read_samples_ahead(self, ids: NDArray[np.int64]) -> None:
+        """Start reading samples, int64 [n], before their blocks."""
+        shards, rows = self.locate(ids)
+        extents = []
+        for number, row in zip(shards.tolist(), rows.tolist(), strict=True):
+            block = self.block(number, row // self._blocks[number])
+            extents.append(Extent(block, *self.shard(number).index.span(row, row + 1)))
+        self.shards.read_samples_ahead(shards.tolist(), extents)
 
     def shard(self, number: int) -> _Shard:
         """Return a shard; its index is read and verified when it is first needed."""
         return self._shard(number)
 
-    def field_values(
-        self, shard: _Shard, number: int, name: str, columns: FieldColumns, rows: NDArray[np.int64]
-    ) -> Iterator[memoryview]:
-        """Yield the verified bytes of one field for some rows of one shard; raises as `Rows.images` does."""
-        block_of_row = rows // shard.block
-        blocks, block_index = np.unique(block_of_row, return_inverse=True)
-        spans: list[Range] = [(start, stop) for start, stop in shard.spans[blocks].tolist()]
-        data = self.shards.fetch(number, spans)
-        starts = columns.offset[rows] - shard.spans[block_of_row, 0]
-        stops = starts + columns.size[rows]
-        expected = columns.xxh3[rows]
-        values = (block_index.tolist(), starts.tolist(), stops.tolist(), expected.tolist())
-        for i, (block, start, stop, checksum) in enumerate(zip(*values, strict=True)):
-            value = data[block][start:stop]
-            if xxhash.xxh3_64_intdigest(value) != checksum:
-                value = self._fetch_again(shard, number, name, columns, int(rows[i]), spans[block])
-            yield value
+    def values(self, columns: Sequence[_Column]) -> list[Iterator[memoryview]]:
+        """Return iterators over the verified bytes of each column. The bytes of all columns are fetched together.
 
-    def _fetch_again(
-        self, shard: _Shard, number: int, name: str, columns: FieldColumns, row: int, span: Range
-    ) -> memoryview:
-        """Fetch a damaged block from the source if it came from a cache; otherwise report the damage."""
-        offset, size, expected = int(columns.offset[row]), int(columns.size[row]), int(columns.xxh3[row])
-        if self.shards.drop_cached(number, [span]):
-            value = self.shards.fetch(number, [span])[0][offset - span[0] : offset - span[0] + size]
+        They are verified when they are taken from the iterator, which raises as `Rows.images` does.
+        """
+        extents = [self._extents(column) for column in columns]
+        numbers = [column.shard.number for column, part in zip(columns, extents, strict=True) for _ in part]
+        data = iter(self.shards.fetch_extents(numbers, [extent for part in extents for extent in part]))
+        fetched = [list(itertools.islice(data, len(part))) for part in extents]
+        return [self._verified(*column) for column in zip(columns, extents, fetched, strict=True)]
+
+    def _extents(self, column: _Column) -> list[Extent]:
+        shard, rows = column.shard, column.rows
+        block_of_row = rows // shard.block
+        numbers, block_index = np.unique(block_of_row, return_inverse=True)
+        blocks = [self.shards.block(shard.number, (start, stop)) for start, stop in shard.spans[numbers].tolist()]
+        starts = column.columns.offset[rows]
+        stops = starts + column.columns.size[rows]
+        positions = zip(block_index.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        return [Extent(blocks[block], start, stop) for block, start, stop in positions]
+
+    def _verified(self, column: _Column, extents: list[Extent], data: list[memoryview]) -> Iterator[memoryview]:
+        expected = column.columns.xxh3[column.rows].tolist()
+        for i, (value, checksum) in enumerate(zip(data, expected, strict=True)):
+            if xxhash.xxh3_64_intdigest(value) == checksum:
+                yield value
+            else:
+                yield self._fetch_again(column, int(column.rows[i]), extents[i], checksum)
+
+    def _fetch_again(self, column: _Column, row: int, extent: Extent, expected: int) -> memoryview:
+        """Fetch a damaged sample from the source if it came from a cache; otherwise report the damage."""
+        shard, block = column.shard, extent.block
+        if self.shards.drop_cached(shard.number, [block]):
+            (value,) = self.shards.fetch_extents([shard.number], [extent])
             if xxhash.xxh3_64_intdigest(value) == expected:
-                _log.debug("shard %s: the block at byte %d was damaged and was fetched again", shard.name, span[0])
+                _log.debug("shard %s: the block at byte %d was damaged and was fetched again", shard.name, block.start)
                 return value
         raise ChecksumError(
-            f"field {name!r} ({size:,} bytes) has changed since it was packed: its checksum is not {expected:016x}; "
-            f"copy {self.shards.shard_url(number)} again; `wds-tools verify` lists all damage",
+            f"field {column.name!r} ({extent.stop - extent.start:,} bytes) has changed since it was packed: its "
+            f"checksum is not {expected:016x}; copy {self.shards.shard_url(shard.number)} again; `wds-tools verify` lists all "
+            "damage",
             shard=shard.name,
             key=shard.index.keys[row],
-            offset=offset,
+            offset=extent.start,
         )
 
 
@@ -247,7 +309,7 @@ def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], number: int) -> _Sh
     index = shards.index(number)
     image, kind = _image_columns(index)
     block = int(blocks[number])
-    return _Shard(shards.shard_name(number), index, image, kind, block, _spans(index, block))
+    return _Shard(number, shards.shard_name(number), index, image, kind, block, _spans(index, block))
 
 
 def _fields_of(index: Index, row: int) -> str:

@@ -7,9 +7,10 @@ and classes have numbers but no names.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,18 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
-from wds_tools.storage import Range, Store, is_url, join, open_store, split_folder
+from wds_tools.storage import (
+    Block,
+    Extent,
+    Range,
+    Store,
+    StoredFile,
+    is_url,
+    join,
+    open_store,
+    split_folder,
+    whole_file,
+)
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
@@ -49,7 +61,9 @@ class ShardSet:
         self.manifest = manifest
         self.locations = tuple(locations)
         self.name = name
-        self._one_folder = len({id(location.store) for location in self.locations}) == 1
+        self.stores = tuple({id(location.store): location.store for location in self.locations}.values())
+        """The stores of the shards, each once."""
+        self._one_folder = len(self.stores) == 1
         self._indexes = LRUCache[int, Index](max_items=MAX_OPEN_INDEXES, max_bytes=MAX_INDEX_BYTES)
 
     @property
@@ -92,8 +106,24 @@ class ShardSet:
             self._indexes.put(shard, index, index.memory_bytes)
         return index
 
+    def reopened(self) -> ShardSet:
+        """Return the same shards with stores of their own, for another thread."""
+        stores = {id(store): copy.copy(store) for store in self.stores}
+        locations = [ShardLocation(stores[id(location.store)], location.entry) for location in self.locations]
+        return ShardSet(self.manifest, locations, name=self.name)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading takes network requests."""
+        return any(store.is_remote for store in self.stores)
+
+    def block(self, shard: int, span: Range) -> Block:
+        """Return a range of a shard as a unit of reading."""
+        entry = self.locations[shard].entry
+        return Block(StoredFile(entry.name, entry.bytes, entry.xxh3), *span)
+
     def fetch(self, shard: int, ranges: Sequence[Range]) -> list[memoryview]:
-        """Return byte ranges of a shard, in the order of ``ranges``.
+        """Return byte ranges of a shard that are read once, in the order of ``ranges``: they are not cached.
 
         Raises:
             TruncatedShardError: The length of the shard is not the one that its manifest records.
@@ -102,36 +132,85 @@ class ShardSet:
         location = self.locations[shard]
         return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
 
-    def read_ahead(self, shard: int, ranges: Sequence[Range]) -> None:
-        """Start reading ranges that will be fetched soon, if the store can; raises as `fetch` does."""
-        location = self.locations[shard]
-        location.store.read_ahead(location.entry.name, ranges, total_bytes=location.entry.bytes)
+    def fetch_extents(self, shards: Sequence[int], extents: Sequence[Extent]) -> list[memoryview]:
+        """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does.
 
-    def drop_cached(self, shard: int, ranges: Sequence[Range]) -> bool:
-        """Remove damaged ranges from the cache; return whether another fetch may return different bytes."""
-        location = self.locations[shard]
-        return location.store.drop_cached(location.entry.name, ranges)
+        Args:
+            shards: Number of the shard of each extent.
+            extents: The parts.
+        """
+        found: list[memoryview] = [memoryview(b"")] * len(extents)
+        for store, positions in self._by_store(shards):
+            values = store.fetch_extents([extents[position] for position in positions])
+            for position, value in zip(positions, values, strict=True):
+                found[position] = value
+        return found
 
-    def log_cache_use(self) -> None:
-        """Log what came from the cache, at level DEBUG."""
-        for store in {id(location.store): location.store for location in self.locations}.values():
-            store.log_cache_use()
+    def read_ahead(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
+        """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does.
+
+        Args:
+            shards: Number of the shard of each block.
+            blocks: The blocks.
+        """
+        for store, positions in self._by_store(shards):
+            store.read_ahead([blocks[position] for position in positions])
+
+    def read_samples_ahead(self, shards: Sequence[int], extents: Sequence[Extent]) -> None:
+        """Start reading the samples of the first batch, if their blocks would take longer."""
+        for store, positions in self._by_store(shards):
+            store.read_samples_ahead([extents[position] for position in positions], dataset_bytes=self.manifest.bytes)
+
+    def read_indexes_ahead(self, shards: Iterable[int]) -> None:
+        """Read indexes into the cache, many at a time, if they are remote."""
+        missing = [shard for shard in shards if self._indexes.get(shard) is None]
+        for store, positions in self._by_store(missing):
+            entries = [self.locations[missing[position]].entry for position in positions]
+            store.read_files_ahead([_index_file(entry) for entry in entries])
+
+    def release(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
+        """Mark blocks that will not be fetched again in this epoch, so that a cache evicts them first."""
+        for store, positions in self._by_store(shards):
+            store.release([blocks[position] for position in positions])
+
+    def drop_cached(self, shard: int, blocks: Sequence[Block]) -> bool:
+        """Remove damaged blocks from the cache; return whether another fetch may return different bytes."""
+        return self.locations[shard].store.drop_cached(blocks)
+
+    def log_use(self) -> None:
+        """Log what was read, at level DEBUG."""
+        for store in self.stores:
+            store.log_use()
 
     def read_shard(self, shard: int) -> memoryview:
         """Return all bytes of a shard; raises as `fetch` does."""
         return self.fetch(shard, [(0, self.locations[shard].entry.bytes)])[0]
 
+    def _by_store(self, shards: Sequence[int]) -> Iterator[tuple[Store, Sequence[int]]]:
+        """Yield each store, and the positions in ``shards`` of those that it has."""
+        if self._one_folder:
+            if shards:
+                yield self.locations[0].store, range(len(shards))
+            return
+        positions: dict[int, list[int]] = {}
+        for position, shard in enumerate(shards):
+            positions.setdefault(id(self.locations[shard].store), []).append(position)
+        for found in positions.values():
+            yield self.locations[shards[found[0]]].store, found
+
     def _read_index(self, location: ShardLocation) -> Index:
         entry = location.entry
         path = join(location.store.folder, entry.index)
         try:
-            data = location.store.read(entry.index)
+            data = location.store.read(entry.index, file=_index_file(entry))
         except FileNotFoundError as error:
             raise StoreError(
                 f"the index {path} is missing: copy it, or rebuild it with `wds-tools index`",
                 shard=entry.name,
             ) from error
-        if len(data) != entry.index_bytes or xxhash.xxh3_128_hexdigest(data) != entry.index_xxh3:
+        if not _matches(data, entry) and location.store.drop_cached([whole_file(_index_file(entry))]):
+            data = location.store.read(entry.index)
+        if not _matches(data, entry):
             raise ChecksumError(
                 f"the index {path} does not match the checksum in the manifest: "
                 "it was damaged or replaced; copy it, or rebuild it with `wds-tools index`",
@@ -147,12 +226,24 @@ class ShardSet:
         return index
 
 
-def open_shards(spec: str | os.PathLike[str], *, remote: RemoteOptions | None = None) -> ShardSet:
+def _index_file(entry: ShardEntry) -> StoredFile:
+    return StoredFile(entry.index, entry.index_bytes, entry.index_xxh3)
+
+
+def _matches(data: bytes, entry: ShardEntry) -> bool:
+    """Return whether these bytes are the index of a shard."""
+    return len(data) == entry.index_bytes and xxhash.xxh3_128_hexdigest(data) == entry.index_xxh3
+
+
+def open_shards(
+    spec: str | os.PathLike[str], *, remote: RemoteOptions | None = None, for_training: bool = False
+) -> ShardSet:
     """Open a dataset given by its folder, URL, manifest or pattern.
 
     Args:
         spec: Folder or URL with a manifest, the manifest itself, or a pattern of indexed shards.
         remote: How URLs are read; None uses the defaults.
+        for_training: Let a process of its own fetch from a URL, see `open_store`.
 
     Raises:
         NotADatasetError: The folder or manifest does not exist, a shard has no index, the pattern
@@ -163,14 +254,14 @@ def open_shards(spec: str | os.PathLike[str], *, remote: RemoteOptions | None = 
     name = os.fspath(spec)
     remote = remote or RemoteOptions.of()
     if is_pattern(name):
-        return _from_pattern(name, remote)
+        return _from_pattern(name, remote, for_training=for_training)
     folder, manifest_name = split_manifest(name)
     if not is_url(folder) and os.path.isfile(folder):  # noqa: PTH113 - Path would normalize the string
         raise NotADatasetError(
             f"{folder} is a file; pass the folder that `wds-tools pack` wrote, its manifest.json, or a pattern of "
             "shards"
         )
-    store = open_store(folder, remote=remote)
+    store = open_store(folder, remote=remote, for_training=for_training)
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
     except (FileNotFoundError, NotADirectoryError):
@@ -208,7 +299,7 @@ def _why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
     return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"
 
 
-def _from_pattern(pattern: str, remote: RemoteOptions) -> ShardSet:
+def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) -> ShardSet:
     """Open shards by a pattern: as the manifests of their folders list them, or else by their indexes."""
     urls = expand_pattern(pattern)
     stores: dict[str, Store] = {}
@@ -218,7 +309,7 @@ def _from_pattern(pattern: str, remote: RemoteOptions) -> ShardSet:
     for url in urls:
         folder, name = split_folder(url)
         if folder not in stores:
-            stores[folder] = open_store(folder, remote=remote)
+            stores[folder] = open_store(folder, remote=remote, for_training=for_training)
             found = manifests[folder] = _find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
         entry = listed[folder].get(name) or _entry_from_index(stores[folder], name, totals)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from wds_tools.options import RemoteOptions
-from wds_tools.storage.base import Range, Store
+from wds_tools.storage.base import Block, Extent, Range, Store, StoredFile, whole_file
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.remote import RemoteStore
 
-__all__ = ["Range", "Store", "is_url", "join", "open_store", "split_folder"]
+__all__ = [
+    "Block",
+    "Extent",
+    "Range",
+    "Store",
+    "StoredFile",
+    "is_url",
+    "join",
+    "open_store",
+    "split_folder",
+    "whole_file",
+]
 
 
 def is_url(spec: str) -> bool:
@@ -34,13 +45,14 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
-def open_store(folder: str, *, remote: RemoteOptions) -> Store:
+def open_store(folder: str, *, remote: RemoteOptions, for_training: bool = False) -> Store:
     """Return a store for a folder; nothing is read yet.
 
     Args:
         folder: Local path, or URL.
         remote: How URLs are read; not used for ``file://``.
+        for_training: Let a process of its own fetch from a URL. Processes that read the same folder share it.
     """
     if folder.startswith("file://"):
         folder = folder.removeprefix("file://")
-    return RemoteStore(folder, remote=remote) if is_url(folder) else LocalStore(folder)
+    return RemoteStore(folder, remote=remote, for_training=for_training) if is_url(folder) else LocalStore(folder)

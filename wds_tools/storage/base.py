@@ -35,8 +35,13 @@ class Block(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Text that identifies the bytes of the block."""
+        """Text that identifies the bytes of the block in a cache."""
         return f"{self.file.checksum} {self.start}-{self.stop}"
+
+
+def whole_file(file: StoredFile) -> Block:
+    """Return a file as one block."""
+    return Block(file, 0, file.bytes)
 
 
 class Extent(NamedTuple):
@@ -71,16 +76,38 @@ class Store(Protocol):
             StoreError: The storage fails.
         """
 
-    def fetch(self, extents: Sequence[Extent]) -> list[memoryview]:
-        """Return ranges of shards, in the order of ``extents``. They are not verified.
+    def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
+        """Return byte ranges of a shard that are read once: they are not cached.
+
+        Args:
+            name: File name of the shard.
+            ranges: The ranges, or none to check only the length of the shard.
+            total_bytes: Expected length of the shard in bytes.
+
+        Returns:
+            The bytes of each range, in the order of ``ranges``.
 
         Raises:
-            TruncatedShardError: The length of a shard is not the expected one.
-            StoreError: The storage fails, or a shard does not exist.
+            TruncatedShardError: The length of the shard is not ``total_bytes``.
+            StoreError: The storage fails, or the shard does not exist.
         """
+
+    def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
+        """Return parts of blocks, in the order of ``extents``; the blocks are cached. Raises as `fetch` does."""
 
     def read_ahead(self, blocks: Sequence[Block]) -> None:
         """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does."""
+
+    def read_samples_ahead(self, extents: Sequence[Extent], *, dataset_bytes: int) -> None:
+        """Start reading the samples of the first batch, if their blocks would take longer.
+
+        Args:
+            extents: The samples.
+            dataset_bytes: Size of the dataset in bytes.
+        """
+
+    def read_files_ahead(self, files: Sequence[StoredFile]) -> None:
+        """Read indexes into the cache, many at a time."""
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Mark blocks that will not be fetched again in this epoch, so that a cache evicts them first."""

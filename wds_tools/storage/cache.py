@@ -272,7 +272,9 @@ def cached_datasets(folder: Path) -> list[CachedDataset]:
     for path in folder.glob("*/url"):
         files = list(_files(folder, path.parent.name))
         newest = max((time for time, _, _ in files), default=0.0)
-        found.append(CachedDataset(path.read_text(), path.parent, len(files), sum(size for _, size, _ in files), newest))
+        found.append(
+            CachedDataset(path.read_text(), path.parent, len(files), sum(size for _, size, _ in files), newest)
+        )
     return sorted(found, key=lambda dataset: dataset.url)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.errors import ManifestError, StoreError, TruncatedShardError
-from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, StoredFile
+from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, Range, StoredFile
 
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
 
@@ -33,23 +33,28 @@ class LocalStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["folder"])  # type: ignore[misc]
 
-    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:  # noqa: ARG002 - required by the protocol
+    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:  # noqa: ARG002 - of the protocol
         """Return a whole file: a manifest or an index."""
         path = Path(self.folder) / name
         try:
-            with _open_file(path) as file:
-                if (length := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
+            with _open_file(path) as opened:
+                if (length := os.fstat(opened.fileno()).st_size) > MAX_FILE_BYTES:
                     raise ManifestError(
                         f"{path} has {length:,} bytes; a manifest or an index has at most {MAX_FILE_BYTES:,}: "
                         "it was damaged or replaced; copy it again"
                     )
-                return file.read(length)
+                return opened.read(length)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
-    def fetch(self, extents: Sequence[Extent]) -> list[memoryview]:
+    def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
+        """Return byte ranges of a shard as views of the mapped file, without a copy."""
+        view = memoryview(self._map(name, total_bytes))
+        return [view[start:stop] for start, stop in ranges]
+
+    def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return byte ranges of shards as views of the mapped files, without a copy."""
         return [memoryview(self._map(block.file.name, block.file.bytes))[start:stop] for block, start, stop in extents]
 
@@ -58,6 +63,12 @@ class LocalStore:
         for file, start, stop in blocks:
             page = start // mmap.PAGESIZE * mmap.PAGESIZE
             self._map(file.name, file.bytes).madvise(mmap.MADV_WILLNEED, page, stop - page)
+
+    def read_samples_ahead(self, extents: Sequence[Extent], *, dataset_bytes: int) -> None:
+        """Do nothing: the blocks of local files are read fast enough."""
+
+    def read_files_ahead(self, files: Sequence[StoredFile]) -> None:
+        """Do nothing: local files are read when they are needed."""
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Do nothing: the kernel caches local files."""

@@ -1,159 +1,143 @@
-"""A store for any URL that fsspec supports, with a local cache of blocks."""
+"""A store for a URL: blocks come from a local cache, and a fetcher puts them there."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fsspec.asyn
 
-from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.options import RemoteOptions
-from wds_tools.storage.base import Range
+from wds_tools.storage.base import Block, Extent, Range, StoredFile, whole_file
 from wds_tools.storage.cache import BlockCache
+from wds_tools.storage.fetcher import Fetcher, FetchStatistics
+from wds_tools.storage.fetcher_process import FetcherConnection, FetcherGoneError, open_fetcher
 
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
 _log = logging.getLogger("wds_tools")
-MAX_REQUEST_BYTES = 16 << 20  # of several blocks in one request; AWS recommends requests of 8 to 16 MiB
+_OWN_THREADS = 4  # requests at a time of a process that fetches for itself
 
 
 class RemoteStore:
     """Files below a URL.
 
-    The version of a shard is determined when it is first read. A shard must not change during a run.
+    Args:
+        folder: URL of the folder.
+        remote: How URLs are read.
+        for_training: Use the fetcher process, which processes that read the same folder share.
     """
 
-    def __init__(self, folder: str, *, remote: RemoteOptions) -> None:
+    is_remote = True
+
+    def __init__(self, folder: str, *, remote: RemoteOptions, for_training: bool = False) -> None:
         self.folder = folder
-        self._options = remote
-        self._cache = BlockCache(remote)
-        self._versions: dict[str, str] = {}
-        self._read: Counter[str] = Counter()  # blocks that were read, by shard
-        self._fetched: Counter[str] = Counter()  # those of them that were not in the cache
-        self._system: Any = None
-        self._pid = -1
+        self._remote = remote
+        self._for_training = for_training
+        self._cache = BlockCache(remote.cache_folder, remote.cache_bytes, url=folder)
+        self._fetcher: Fetcher | FetcherConnection | None = None
+        self._pid = -1  # of the process that opened the fetcher
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "remote": self._options, "versions": self._versions}
+        return {"folder": self.folder, "remote": self._remote, "for_training": self._for_training}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["folder"], remote=state["remote"])  # type: ignore[misc]
-        self._versions = state["versions"]
+        self.__init__(**state)  # type: ignore[misc]
 
-    def read(self, name: str) -> bytes:
-        """Return a whole file: a manifest or an index. The cache is not used."""
-        return self._request(name, lambda system, path: system.cat_file(path))  # type: ignore[no-any-return]
+    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:
+        """Return a whole file: a manifest or an index."""
+        if file and (cached := self._cache.get(whole_file(file).key, file.bytes)) is not None:
+            return bytes(cached)
+        return bytes(self._call("read", name, file))
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
-        """Return byte ranges of a shard from the cache; fetch missing blocks with few requests."""
-        version = self._version(name, total_bytes)
-        blocks = {span: self._cache.get(self._block_name(name, version, span)) for span in set(ranges)}
-        missing = sorted(span for span, block in blocks.items() if block is None)
-        self._read[name] += len(blocks)
-        self._fetched[name] += len(missing)
-        for request in _join_neighbours(missing):
-            start, stop = request[0][0], request[-1][1]
-            data = self._get_range(name, start, stop)
-            for span in request:
-                block = data[span[0] - start : span[1] - start]
-                blocks[span] = block
-                self._cache.put(self._block_name(name, version, span), block)
-        return [memoryview(blocks[span] or b"") for span in ranges]
+        """Return byte ranges of a shard, read from the source."""
+        file = StoredFile(name, total_bytes, "")
+        wanted = [span for span in ranges if span[0] < span[1]] or [(0, 1)]  # one byte, to check the length
+        extents = [Extent(Block(file, start, stop), start, stop) for start, stop in wanted]
+        found = iter(self._call("fetch", extents, inline=True))
+        return [memoryview(next(found)) if start < stop else memoryview(b"") for start, stop in ranges]
 
-    def read_ahead(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> None:
-        """Do nothing: reading ahead is not implemented for remote files."""
+    def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
+        """Return parts of blocks: views of mapped blocks of the cache, if they are there."""
+        found = [self._find_cached(extent) for extent in extents]
+        for inline in (False, True):  # the second time for blocks that were evicted at once
+            missing = [position for position, data in enumerate(found) if data is None]
+            if not missing:
+                break
+            results = self._call("fetch", [extents[position] for position in missing], inline=inline)
+            for position, data in zip(missing, results, strict=True):
+                found[position] = self._find_cached(extents[position]) if data is None else memoryview(data)
+        return [data for data in found if data is not None]
 
-    def drop_cached(self, name: str, ranges: Sequence[Range]) -> bool:
+    def read_ahead(self, blocks: Sequence[Block]) -> None:
+        """Let the fetcher read these blocks into the cache, in this order."""
+        self._call("read_ahead", blocks)
+
+    def read_samples_ahead(self, extents: Sequence[Extent], *, dataset_bytes: int) -> None:
+        """Let the fetcher read these samples before all blocks."""
+        self._call("fetch_samples", extents, dataset_bytes=dataset_bytes)
+
+    def read_files_ahead(self, files: Sequence[StoredFile]) -> None:
+        """Read indexes into the cache, many at a time."""
+        missing = [file for file in files if self._cache.get(whole_file(file).key, file.bytes) is None]
+        if missing:
+            self._call("read_many", missing)
+
+    def release(self, blocks: Sequence[Block]) -> None:
+        """Let the cache evict these blocks first."""
+        self._cache.release(block.key for block in blocks)
+
+    def drop_cached(self, blocks: Iterable[Block]) -> bool:
         """Remove blocks from the cache; return True, because another fetch reads the source."""
-        version = self._versions.get(name, "")
-        for span in ranges:
-            self._cache.drop(self._block_name(name, version, span))
+        for block in blocks:
+            self._cache.drop(block.key)
         return True
-
-    def log_cache_use(self) -> None:
-        """Log how many blocks of each shard came from the cache since the last call, at level DEBUG."""
-        for name, blocks in sorted(self._read.items()):
-            hits = blocks - self._fetched[name]
-            where = f"{self.folder}/{name}".partition("?")[0]  # what follows may be a signature
-            _log.debug("%s: %d of %d blocks came from the cache", where, hits, blocks)
-        self._read.clear()
-        self._fetched.clear()
 
     def list(self) -> list[str]:
         """Return the sorted names of the files below the URL."""
-        entries: list[str] = self._request("", lambda system, path: system.ls(path, detail=False))
-        return sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries)
+        return list(self._call("list_files"))
 
-    def _block_name(self, name: str, version: str, span: Range) -> str:
-        return f"{self.folder}\0{name}\0{version}\0{span[0]}-{span[1]}"
-
-    def _version(self, name: str, total_bytes: int) -> str:
-        """Check the length of a shard, and return what identifies its content at the source."""
-        if name not in self._versions:
-            info = self._request(name, lambda system, path: system.info(path))
-            size = info.get("size")
-            if size is not None and size != total_bytes:
-                raise TruncatedShardError(
-                    f"{self.folder}/{name} has {size:,} bytes, but its manifest records {total_bytes:,}: "
-                    "it was truncated or replaced; upload it again",
-                    shard=name,
-                    offset=min(size, total_bytes),
-                )
-            tag = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("created") or ""
-            self._versions[name] = f"{tag} {total_bytes}"
-        return self._versions[name]
-
-    def _get_range(self, name: str, start: int, stop: int) -> bytes:
-        data: bytes = self._request(name, lambda system, path: system.cat_file(path, start=start, end=stop))
-        if len(data) != stop - start:
-            raise StoreError(
-                f"{self.folder}/{name}: requested {stop - start:,} bytes at {start:,}, received {len(data):,}; "
-                "check that the server supports range requests",
-                shard=name,
-                offset=start,
-            )
-        return data
-
-    def _request(self, name: str, request: Any) -> Any:
-        """Call ``request(file system, path)``; raise FileNotFoundError, or StoreError for other failures."""
-        path = f"{self.folder.rstrip('/')}/{name}" if name else self.folder
+    @property
+    def statistics(self) -> FetchStatistics:
+        """What was read so far, by all processes that share the fetcher."""
         try:
-            return request(self._connect(), path)
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{path} does not exist") from None
-        except ImportError as error:
-            scheme = self.folder.partition("://")[0]
-            raise StoreError(
-                f"{scheme}:// needs a package that is not installed: {error}; try `pip install 'wds-tools[{scheme}]'`"
-            ) from error
-        except Exception as error:  # each backend of fsspec has its own errors
-            raise StoreError(f"{path}: {type(error).__name__}: {error}".partition("?")[0]) from error
+            return self._get_fetcher().statistics
+        except FetcherGoneError:
+            return FetchStatistics()
 
-    def _connect(self) -> Any:
-        """Return the file system; each process creates its own, because clients do not survive a fork."""
-        if self._system is None or self._pid != os.getpid():
-            self._system, _ = fsspec.core.url_to_fs(
-                self.folder, skip_instance_cache=self._pid != -1, **self._options.storage_options
-            )
+    def log_use(self) -> None:
+        """Log what was read, at level DEBUG."""
+        if self._fetcher is None or self._pid != os.getpid():
+            return
+        used = self.statistics
+        _log.debug(
+            "%s: %d of %d blocks came from the cache; %d requests fetched %d bytes; readers waited %.1f s",
+            self.folder.partition("?")[0],  # what follows may be a signature
+            *(used.cached_blocks, used.blocks, used.requests, used.fetched_bytes, used.waiting_seconds),
+        )
+
+    def _find_cached(self, extent: Extent) -> memoryview | None:
+        block, start, stop = extent
+        data = self._cache.get(block.key, block.stop - block.start)
+        return None if data is None else data[start - block.start : stop - block.start]
+
+    def _call(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the fetcher; if its process has ended, of a fetcher in this process."""
+        try:
+            return getattr(self._get_fetcher(), method)(*args, **options)
+        except FetcherGoneError as error:
+            _log.warning("%s: %s; this process fetches for itself", self.folder.partition("?")[0], error)
+            self._fetcher = open_fetcher(self.folder, self._remote, threads=_OWN_THREADS)
+            return getattr(self._fetcher, method)(*args, **options)
+
+    def _get_fetcher(self) -> Fetcher | FetcherConnection:
+        """Return the fetcher of this process: a forked process cannot use the connection of its parent."""
+        if self._fetcher is None or self._pid != os.getpid():
             self._pid = os.getpid()
-        return self._system
-
-
-def _join_neighbours(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """Group sorted, adjacent ranges into requests of at most `MAX_REQUEST_BYTES`.
-
-    >>> list(_join_neighbours([(0, 10), (10, 20), (30, 40)]))
-    [[(0, 10), (10, 20)], [(30, 40)]]
-    """
-    request: list[Range] = []
-    for span in ranges:
-        if request and (span[0] != request[-1][1] or span[1] - request[0][0] > MAX_REQUEST_BYTES):
-            yield request
-            request = []
-        request.append(span)
-    if request:
-        yield request
+            self._fetcher = None  # if the next line fails
+            open_ = FetcherConnection if self._for_training else open_fetcher
+            self._fetcher = open_(self.folder, self._remote)
+        return self._fetcher

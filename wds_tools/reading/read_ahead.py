@@ -1,0 +1,153 @@
+"""Announcement of the blocks that a loader needs next, so that a fetcher has them before they are needed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from wds_tools.options import RemoteOptions
+from wds_tools.order.planner import EpochPlan, Step
+from wds_tools.order.sequence import Order
+from wds_tools.reading.reader import Reader
+
+_log = logging.getLogger("wds_tools")
+DEFAULT_BYTES = 512 << 20
+_STEPS_AT_ONCE = 8  # whose indexes are read together
+
+
+def read_ahead_bytes(remote: RemoteOptions) -> int:
+    """Return how many bytes to read before they are needed: as given, or 512 MiB, at most a quarter of the cache."""
+    return remote.read_ahead_bytes or min(DEFAULT_BYTES, remote.cache_bytes // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    """The blocks that a step needs and no earlier step."""
+
+    step: int
+    bytes: int
+    blocks: list[tuple[int, int]]  # (shard number, block number)
+
+
+class ReadAhead:
+    """Announces the blocks of some steps of an epoch, in the order of the plan, a limited number of bytes ahead.
+
+    It computes the steps in a thread, so that the training loop does not wait for it. Local files need no
+    announcement: for them it does nothing.
+
+    Args:
+        reader: The dataset.
+        limit_bytes: Most bytes of blocks that are announced before they are needed.
+    """
+
+    def __init__(self, reader: Reader, limit_bytes: int) -> None:
+        self._reader = reader
+        self._limit_bytes = limit_bytes
+        self._is_needed = reader.shards.is_remote
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._current = 0  # number of the step that is needed now
+        self._is_stopped = False
+
+    def begin(self, plan: EpochPlan, numbers: range) -> None:
+        """Start to announce steps.
+
+        The samples of the first step are announced before this method returns.
+
+        Args:
+            plan: The steps of an epoch.
+            numbers: Numbers of the steps that will be read.
+
+        Raises:
+            StoreError: The storage fails.
+        """
+        self.stop()
+        if not self._is_needed or not numbers:
+            return
+        first = plan.step(numbers[0])
+        self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(first.ids)[0].tolist())))
+        self._reader.read_samples_ahead(first.ids)
+        self._current, self._is_stopped = numbers[0], False
+        self._thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
+        self._thread.start()
+
+    def advance(self, number: int) -> None:
+        """Report that step ``number`` is needed now."""
+        if self._thread:
+            with self._condition:
+                self._current = number
+                self._condition.notify()
+
+    def stop(self) -> None:
+        """Stop announcing."""
+        if self._thread:
+            with self._condition:
+                self._is_stopped = True
+                self._condition.notify()
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, plan: EpochPlan, numbers: range) -> None:
+        """Main function of the thread."""
+        try:
+            self._announce(plan, numbers)
+        except Exception as error:  # the worker that reads the block raises it where the user sees it
+            _log.debug("reading ahead stopped: %s", error)
+
+    def _announce(self, plan: EpochPlan, numbers: range) -> None:
+        announced: set[tuple[int, int]] = set()
+        ahead: deque[_Announced] = deque()  # steps that are not needed yet
+        used: deque[_Announced] = deque()
+        span = _steps_per_block(plan)
+        bytes_ahead = 0
+        for step in self._steps(plan, numbers):
+            blocks = [key for key in self._reader.blocks_of(step.ids) if key not in announced]
+            announced.update(blocks)
+            found = [self._reader.block(*key) for key in blocks]
+            self._reader.shards.read_ahead([number for number, _ in blocks], found)
+            ahead.append(_Announced(step.number, sum(block.stop - block.start for block in found), blocks))
+            bytes_ahead += ahead[-1].bytes
+            while True:
+                with self._condition:
+                    current, is_stopped = self._current, self._is_stopped
+                if is_stopped:
+                    return
+                while ahead and ahead[0].step <= current:
+                    bytes_ahead -= ahead[0].bytes
+                    used.append(ahead.popleft())
+                while span is not None and used and used[0].step < current - span:
+                    out = used.popleft().blocks
+                    announced.difference_update(out)
+                    self._reader.shards.release(
+                        [number for number, _ in out], [self._reader.block(*key) for key in out]
+                    )
+                if bytes_ahead < self._limit_bytes:
+                    break
+                with self._condition:
+                    self._condition.wait_for(lambda seen=current: self._current != seen or self._is_stopped)  # type: ignore[misc]
+
+    def _steps(self, plan: EpochPlan, numbers: range) -> Iterator[Step]:
+        """Yield steps; the indexes that some of them need are read together."""
+        for start in range(0, len(numbers), _STEPS_AT_ONCE):
+            steps = [plan.step(number) for number in numbers[start : start + _STEPS_AT_ONCE]]
+            self._reader.shards.read_indexes_ahead(_sorted_unique(self._shards_of(steps)))
+            yield from steps
+
+    def _shards_of(self, steps: Iterable[Step]) -> Iterator[int]:
+        for step in steps:
+            yield from self._reader.locate(step.ids)[0].tolist()
+
+
+def _sorted_unique(numbers: Iterable[int]) -> list[int]:
+    return sorted(set(numbers))
+
+
+def _steps_per_block(plan: EpochPlan) -> int | None:
+    """Return a number of steps after which no sample of a block is left; None if it is not known."""
+    order = plan.order
+    if not isinstance(order, Order) or order.selection is not None:
+        return None
+    return 2 + -(-(order.window + 2 * order.block * order.lanes) // plan.global_batch)
