@@ -88,7 +88,6 @@ def test_check_fields_refuses_fields_that_a_dataset_lacks(fields, available, val
 
 def test_a_damaged_block_of_the_cache_is_fetched_again(packed, tmp_path):
     import fsspec
-    import xxhash
 
     from wds_tools.options import RemoteOptions
 
@@ -97,9 +96,8 @@ def test_a_damaged_block_of_the_cache_is_fetched_again(packed, tmp_path):
     remote = RemoteOptions(cache_folder=tmp_path / "blocks")
     try:
         Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
-        for path in remote.cache_folder.glob("*/*"):  # damage that the checksum of the cache does not detect
-            block = bytes(len(path.read_bytes()) - 16)
-            path.write_bytes(block + xxhash.xxh3_128_digest(block))
+        for path in remote.cache_folder.glob("*/*/*"):
+            path.write_bytes(bytes(path.stat().st_size))
         images = Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
     finally:
         memory.rm("/again", recursive=True)

@@ -5,21 +5,17 @@ import http.server
 import os
 import pickle
 import threading
-from itertools import pairwise
 from pathlib import Path
 
 import fsspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.options import RemoteOptions
-from wds_tools.storage import open_store, split_folder
-from wds_tools.storage.cache import BlockCache
-from wds_tools.storage.remote import _join_neighbours
+from wds_tools.storage import Block, Extent, StoredFile, open_store, split_folder, whole_file
 
 CONTENT = bytes(range(256)) * 400
+SHARD = StoredFile("a.tar", len(CONTENT), "checksum of a.tar")
 
 
 class RangeHandler(http.server.SimpleHTTPRequestHandler):
@@ -108,11 +104,31 @@ def test_a_missing_file_is_a_file_not_found_error(store):
         store.read("none.json")
 
 
+RANGES = [(5000, 6000), (0, 10), (10, 20), (len(CONTENT) - 1, len(CONTENT)), (300, 300), (0, 10)]
+
+
 def test_a_store_returns_exactly_the_requested_ranges_in_their_order(store):
-    ranges = [(5000, 6000), (0, 10), (10, 20), (len(CONTENT) - 1, len(CONTENT)), (300, 300), (0, 10)]
+    found = store.fetch("a.tar", RANGES, total_bytes=len(CONTENT))
+    assert [bytes(part) for part in found] == [CONTENT[start:stop] for start, stop in RANGES]
+
+
+def test_a_store_returns_exactly_the_requested_parts_of_blocks_in_their_order(store):
+    blocks = [Block(SHARD, 0, 3000), Block(SHARD, 3000, 9000), Block(SHARD, 9000, len(CONTENT))]
+    extents = [
+        Extent(block, start, stop)
+        for start, stop in RANGES
+        for block in blocks
+        if block.start <= start and stop <= block.stop
+    ]
     for _ in range(2):  # the second time from the cache, if the store has one
-        found = store.fetch("a.tar", ranges, total_bytes=len(CONTENT))
-        assert [bytes(part) for part in found] == [CONTENT[start:stop] for start, stop in ranges]
+        found = store.fetch_extents(extents)
+        assert [bytes(part) for part in found] == [CONTENT[start:stop] for start, stop in RANGES]
+
+
+def test_the_length_of_a_shard_is_checked_without_ranges(store):
+    assert store.fetch("a.tar", [], total_bytes=len(CONTENT)) == []
+    with pytest.raises(TruncatedShardError):
+        store.fetch("a.tar", [], total_bytes=len(CONTENT) - 1)
 
 
 def test_a_shard_of_another_length_is_a_truncated_shard_error(store):
@@ -132,30 +148,65 @@ def test_a_store_can_be_pickled(store):
 
 
 def test_reading_ahead_does_not_change_the_bytes_that_are_read(store):
-    store.read_ahead("a.tar", [(100, 9000)], total_bytes=len(CONTENT))
-    assert bytes(store.fetch("a.tar", [(100, 9000)], total_bytes=len(CONTENT))[0]) == CONTENT[100:9000]
+    block = Block(SHARD, 100, 9000)
+    store.read_files_ahead([StoredFile("small.json", 2, "0" * 32)])
+    store.read_samples_ahead([Extent(block, 200, 300)], dataset_bytes=10**9)
+    store.read_ahead([block])
+    assert bytes(store.fetch_extents([Extent(block, 200, 300)])[0]) == CONTENT[200:300]
+    assert bytes(store.fetch_extents([Extent(block, 100, 9000)])[0]) == CONTENT[100:9000]
+    store.release([block])
+    assert bytes(store.fetch_extents([Extent(block, 100, 9000)])[0]) == CONTENT[100:9000]
 
 
-def test_adjacent_blocks_are_requested_together_and_only_once(tmp_path, serve, remote):
+def test_a_block_is_requested_once(tmp_path, serve, remote):
+    (tmp_path / "a.tar").write_bytes(CONTENT)
+    url, server = serve(tmp_path)
+    store, block = open_store(url, remote=remote), Block(SHARD, 1000, 2000)
+    for start in (1000, 1500, 1900):
+        store.fetch_extents([Extent(block, start, start + 50)])
+    assert [requested for _, requested in server.requests] == ["bytes=1000-1999"]
+
+
+def test_neighbouring_blocks_that_are_read_ahead_share_requests(tmp_path, serve, remote):
     (tmp_path / "a.tar").write_bytes(CONTENT)
     url, server = serve(tmp_path)
     store = open_store(url, remote=remote)
-    blocks = [(0, 1000), (1000, 2000), (2000, 3000), (9000, 9500)]
-    store.fetch("a.tar", blocks, total_bytes=len(CONTENT))
-    assert [requested for _, requested in server.requests] == ["bytes=0-2999", "bytes=9000-9499"]
-    store.fetch("a.tar", blocks, total_bytes=len(CONTENT))
-    assert len(server.requests) == 2
+    blocks = [Block(SHARD, start, start + 900) for start in range(0, 100_000, 1000)]
+    store.read_ahead(blocks)
+    found = store.fetch_extents([Extent(block, block.start, block.stop) for block in blocks])
+    assert [bytes(data) for data in found] == [CONTENT[block.start : block.stop] for block in blocks]
+    assert len(server.requests) < 50
 
 
 def test_a_replaced_shard_is_not_read_from_cached_blocks_of_the_old_one(tmp_path, serve, remote):
     shard = tmp_path / "a.tar"
     shard.write_bytes(CONTENT)
     url, _ = serve(tmp_path)
-    open_store(url, remote=remote).fetch("a.tar", [(0, 100)], total_bytes=len(CONTENT))
+    old, new = Block(SHARD, 0, 100), Block(StoredFile("a.tar", len(CONTENT), "another checksum"), 0, 100)
+    open_store(url, remote=remote).fetch_extents([Extent(old, 0, 100)])
     shard.write_bytes(CONTENT[::-1])
     os.utime(shard, ns=(1, 1))
-    again = open_store(url, remote=remote).fetch("a.tar", [(0, 100)], total_bytes=len(CONTENT))[0]
+    again = open_store(url, remote=remote).fetch_extents([Extent(new, 0, 100)])[0]
     assert bytes(again) == CONTENT[::-1][:100]
+
+
+def test_an_index_is_read_from_the_cache_the_second_time(tmp_path, serve, remote):
+    (tmp_path / "index.parquet").write_bytes(CONTENT)
+    url, server = serve(tmp_path)
+    file = StoredFile("index.parquet", len(CONTENT), "checksum")
+    for _ in range(3):
+        assert open_store(url, remote=remote).read("index.parquet", file=file) == CONTENT
+    assert len(server.requests) == 1
+
+
+def test_a_dropped_block_is_fetched_again(tmp_path, serve, remote):
+    (tmp_path / "a.tar").write_bytes(CONTENT)
+    url, server = serve(tmp_path)
+    store, block = open_store(url, remote=remote), Block(SHARD, 0, 100)
+    store.fetch_extents([Extent(block, 0, 100)])
+    assert store.drop_cached([block, whole_file(SHARD)])
+    store.fetch_extents([Extent(block, 0, 100)])
+    assert len(server.requests) == 2
 
 
 def test_a_server_that_ignores_ranges_is_an_error(tmp_path, serve, remote):
@@ -175,62 +226,6 @@ def test_an_unknown_scheme_is_a_store_error_with_the_reason(remote):
 def test_the_error_for_an_unreachable_server_names_the_url(remote):
     with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:9/x"):
         open_store("http://127.0.0.1:9/x", remote=remote).read("manifest.json")
-
-
-@settings(max_examples=200)
-@given(st.lists(st.integers(1, 100), min_size=1, max_size=20), st.lists(st.booleans(), min_size=20, max_size=20))
-def test_joined_requests_contain_each_block_once_in_order(sizes, gaps):
-    ranges, position = [], 0
-    for size, gap in zip(sizes, gaps, strict=False):
-        position += 7 if gap else 0
-        ranges.append((position, position + size))
-        position += size
-    joined = list(_join_neighbours(ranges))
-    assert [part for request in joined for part in request] == ranges
-    assert all(a[1] == b[0] for request in joined for a, b in pairwise(request))
-
-
-def test_the_cache_returns_a_stored_block(remote):
-    blocks = BlockCache(remote)
-    blocks.put("a", b"one")
-    assert blocks.get("a") == b"one"
-    assert blocks.get("b") is None
-
-
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"\0" + b[1:], lambda _: b"", lambda b: b + b"x"])
-def test_a_damaged_cached_block_is_missing_and_removed(remote, damage):
-    blocks = BlockCache(remote)
-    blocks.put("a", b"content" * 100)
-    (path,) = remote.cache_folder.glob("*/*")
-    path.write_bytes(damage(path.read_bytes()))
-    assert blocks.get("a") is None
-    assert not path.exists()
-
-
-def test_the_cache_stays_near_its_limit_and_evicts_the_least_recently_used_block_first(tmp_path):
-    limit = 2_000_000
-    blocks = BlockCache(RemoteOptions(cache_folder=tmp_path / "blocks", cache_bytes=limit))
-    blocks.put("kept", b"k" * 10_000)
-    for number in range(300):
-        blocks.put(f"block {number}", bytes(20_000))
-        assert blocks.get("kept") is not None
-    total = sum(path.stat().st_size for path in (tmp_path / "blocks").glob("*/*"))
-    assert total <= limit * 1.07
-    assert blocks.get("block 299") is not None
-    assert blocks.get("block 0") is None
-
-
-def test_a_cache_that_cannot_be_written_raises_no_error(tmp_path):
-    (tmp_path / "blocks").write_text("a file where the folder should be")
-    blocks = BlockCache(RemoteOptions(cache_folder=tmp_path / "blocks", cache_bytes=10**6))
-    blocks.put("a", b"x")
-    assert blocks.get("a") is None
-
-
-def test_a_block_larger_than_the_cache_is_not_stored(tmp_path):
-    blocks = BlockCache(RemoteOptions(cache_folder=tmp_path / "blocks", cache_bytes=1000))
-    blocks.put("a", bytes(2000))
-    assert not list(tmp_path.glob("blocks/*/*"))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from wds_tools.storage.fetcher_process import FetcherConnection, FetcherGoneErro
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
 _log = logging.getLogger("wds_tools")
+_IN_THIS_PROCESS = ("memory://",)  # what these URLs contain exists only in this process and those forked from it
 _OWN_THREADS = 4  # requests at a time of a process that fetches for itself
 
 
@@ -35,7 +36,7 @@ class RemoteStore:
     def __init__(self, folder: str, *, remote: RemoteOptions, for_training: bool = False) -> None:
         self.folder = folder
         self._remote = remote
-        self._for_training = for_training
+        self._for_training = for_training and not folder.startswith(_IN_THIS_PROCESS)
         self._cache = BlockCache(remote.cache_folder, remote.cache_bytes, url=folder)
         self._fetcher: Fetcher | FetcherConnection | None = None
         self._pid = -1  # of the process that opened the fetcher

@@ -1,0 +1,233 @@
+"""The block cache: contents, limits, locks, and processes that are killed."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wds_tools.storage.cache import CHECKSUM_BYTES, BlockCache, cached_datasets, damaged_blocks
+
+URL = "s3://bucket/train"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "blocks"
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*/??/*"))
+
+
+def test_a_stored_block_is_returned_as_a_mapping(folder):
+    blocks = BlockCache(folder, 10**6, url=URL)
+    assert blocks.put("a", b"one")
+    assert bytes(blocks.get("a", 3)) == b"one"
+    assert blocks.get("b", 3) is None
+    assert blocks.contains("a")
+    assert not blocks.contains("b")
+
+
+def test_blocks_of_datasets_with_equal_names_do_not_collide(folder):
+    first, second = (BlockCache(folder, 10**6, url=url) for url in ("s3://a", "s3://b"))
+    first.put("x", b"1")
+    second.put("x", b"2")
+    assert bytes(first.get("x", 1)) == b"1"
+    assert bytes(second.get("x", 1)) == b"2"
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda _: b"", lambda b: b + b"x"])
+def test_a_block_of_another_length_is_missing_and_removed(folder, change):
+    BlockCache(folder, 10**6, url=URL).put("a", b"content" * 100)
+    (path,) = folder.glob("*/??/*")
+    path.write_bytes(change(path.read_bytes()))
+    assert BlockCache(folder, 10**6, url=URL).get("a", 700) is None
+    assert not path.exists()
+
+
+def test_an_evicted_block_stays_valid_for_those_that_have_it(folder):
+    blocks = BlockCache(folder, 300_000, url=URL)
+    blocks.put("kept", b"k" * 100_000)
+    view = blocks.get("kept", 100_000)
+    for number in range(10):
+        blocks.put(f"{number}", bytes(100_000))
+    assert not blocks.contains("kept")
+    assert bytes(view) == b"k" * 100_000
+
+
+def test_the_least_recently_used_block_is_evicted_first(folder):
+    blocks = BlockCache(folder, 2_000_000, url=URL)
+    blocks.put("kept", b"k" * 10_000)
+    for number in range(300):
+        blocks.put(f"block {number}", bytes(20_000))
+        assert blocks.contains("kept")
+        assert size_of(folder) <= 2_000_000
+    assert blocks.contains("block 299")
+    assert not blocks.contains("block 0")
+
+
+def test_a_released_block_is_evicted_before_others(folder):
+    blocks = BlockCache(folder, 1_000_000, url=URL)
+    for number in range(9):
+        blocks.put(f"{number}", bytes(100_000))
+    blocks.release(["7", "8", "missing"])
+    blocks.put("new", bytes(100_000))
+    assert [blocks.contains(f"{number}") for number in range(9)] == [True] * 7 + [False] * 2
+
+
+def test_a_block_larger_than_the_limit_is_not_stored_and_warned_of_once(folder, caplog):
+    blocks = BlockCache(folder, 1000, url=URL)
+    assert not blocks.put("a", bytes(2000))
+    assert not blocks.put("b", bytes(2000))
+    assert size_of(folder) == 0
+    assert caplog.text.count("cache_bytes=1,000") == 1
+
+
+def test_a_cache_that_cannot_be_written_raises_no_error(tmp_path, caplog):
+    (tmp_path / "blocks").write_text("a file where the folder should be")
+    blocks = BlockCache(tmp_path / "blocks", 10**6, url=URL)
+    assert not blocks.put("a", b"x")
+    assert blocks.get("a", 1) is None
+    assert "cannot be cached" in caplog.text
+
+
+def write_with_a_file_size_limit(folder: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    blocks = BlockCache(folder, 10**6, url=URL)
+    os._exit(0 if not blocks.put("large", bytes(100_000)) and blocks.put("small", bytes(1000)) else 1)
+
+
+def test_a_write_that_fails_is_not_an_error_and_leaves_nothing(folder):
+    folder.mkdir()
+    process = multiprocessing.get_context("fork").Process(target=write_with_a_file_size_limit, args=(folder,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert size_of(folder) == 1000 + CHECKSUM_BYTES
+    assert (folder / "usage").read_text() == str(1000 + CHECKSUM_BYTES)
+
+
+@pytest.mark.parametrize("content", ["", "many", None])
+def test_a_lost_byte_count_is_counted_again(folder, content):
+    blocks = BlockCache(folder, 1_000_000, url=URL)
+    for number in range(5):
+        blocks.put(f"{number}", bytes(100_000))
+    if content is None:
+        (folder / "usage").unlink()
+    else:
+        (folder / "usage").write_text(content)
+    blocks.put("5", bytes(100_000))
+    assert int((folder / "usage").read_text()) == size_of(folder) == 6 * (100_000 + CHECKSUM_BYTES)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40_000), st.sampled_from("pdr")), max_size=60))
+def test_the_byte_count_is_exact_and_below_the_limit(tmp_path_factory, steps):
+    folder, sizes = tmp_path_factory.mktemp("blocks"), {}
+    blocks = BlockCache(folder, 100_000, url=URL)
+    for name, size, step in steps:
+        if step == "d":
+            blocks.drop(str(name))
+            sizes.pop(name, None)
+        elif step == "r":
+            blocks.release([str(name)])
+        elif name not in sizes or not blocks.contains(str(name)):
+            assert blocks.put(str(name), bytes([name]) * size)
+            sizes[name] = size
+        assert size_of(folder) <= 100_000
+        for known, known_size in sizes.items():
+            found = blocks.get(str(known), known_size)
+            assert found is None or bytes(found) == bytes([known]) * known_size
+    if steps and (folder / "usage").exists():
+        assert int((folder / "usage").read_text()) == size_of(folder)
+
+
+def put_forever(folder: Path, seed: int) -> None:
+    blocks, number = BlockCache(folder, 2_000_000, url=URL), 0
+    while True:
+        number += 1
+        blocks.put(f"{seed} {number}", bytes([number % 256]) * 30_000)
+
+
+def test_many_processes_keep_the_limit_and_kills_leave_only_whole_blocks(folder):
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=put_forever, args=(folder, seed)) for seed in range(8)]
+    for process in processes:
+        process.start()
+    largest, end = 0, time.monotonic() + 3
+    while time.monotonic() < end:
+        largest = max(largest, sum(size_if_there(path) for path in folder.glob("*/??/*")))
+        time.sleep(0.01)
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
+    assert 0 < largest <= 2_000_000
+    blocks = BlockCache(folder, 2_000_000, url=URL)
+    for number in range(100):  # the folder is usable, and keeps its limit
+        assert blocks.put(f"after {number}", bytes(30_000))
+    assert size_of(folder) <= 2_000_000
+    (dataset,) = cached_datasets(folder)
+    assert not any(is_damaged for _, is_damaged in damaged_blocks(dataset))
+
+
+def size_if_there(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def hold(folder: Path, name: str, pipe) -> None:
+    with BlockCache(folder, 10**6, url=URL).claim(name, wait=True) as is_claimed:
+        pipe.send(is_claimed)
+        time.sleep(60)
+
+
+def test_a_claimed_block_is_free_when_its_holder_is_killed(folder):
+    folder.mkdir()
+    receiver, sender = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(folder, "a", sender))
+    process.start()
+    assert receiver.recv()
+    blocks = BlockCache(folder, 10**6, url=URL)
+    with blocks.claim("a", wait=False) as is_claimed:
+        assert not is_claimed
+    with blocks.claim("b", wait=False) as is_claimed:
+        assert is_claimed
+    process.kill()
+    process.join()
+    with blocks.claim("a", wait=True) as is_claimed:
+        assert is_claimed
+
+
+def test_cached_datasets_lists_each_dataset_with_its_size(folder):
+    BlockCache(folder, 10**6, url="s3://b/y").put("1", bytes(1000))
+    other = BlockCache(folder, 10**6, url="s3://b/x")
+    other.put("1", bytes(500))
+    other.put("2", bytes(500))
+    found = cached_datasets(folder)
+    assert [(dataset.url, dataset.blocks, dataset.bytes) for dataset in found] == [
+        ("s3://b/x", 2, 1000 + 2 * CHECKSUM_BYTES),
+        ("s3://b/y", 1, 1000 + CHECKSUM_BYTES),
+    ]
+    assert all(time.time() - dataset.last_use < 600 for dataset in found)
+
+
+def test_damaged_blocks_are_found(folder):
+    blocks = BlockCache(folder, 10**6, url=URL)
+    for number in range(5):
+        blocks.put(f"{number}", bytes(1000))
+    paths = sorted(folder.glob("*/??/*"))
+    with paths[2].open("r+b") as file:
+        file.seek(500)
+        file.write(b"x")
+    (dataset,) = cached_datasets(folder)
+    assert list(damaged_blocks(dataset)) == [(path, path == paths[2]) for path in paths]
