@@ -18,7 +18,7 @@ _RETRIED_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy"}  
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
 _CLOCK = {"RequestTimeTooSkewed"}
 _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
-_SECRET_NAMES = re.compile(
+SECRET_NAMES = re.compile(
     r"(?i)secret|token|key|password|passwd|auth|credential|cookie|sas|signature|connection_string"
 )
 _CHECK_NETWORK = "check the network and the state of the storage service"
@@ -112,7 +112,7 @@ def secrets_of(options: Mapping[str, Any], url: str = "") -> frozenset[str]:
 def _texts(value: Any, *, secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _texts(inner, secret=secret or bool(_SECRET_NAMES.search(str(name))) or name == "headers")
+            yield from _texts(inner, secret=secret or bool(SECRET_NAMES.search(str(name))) or name == "headers")
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _texts(inner, secret=secret)
@@ -179,7 +179,11 @@ def code_in(body: bytes, headers: Mapping[str, str]) -> tuple[str, str]:
         return str(error)[:100], ""
     code = re.search(r"<Code>\s*([^<]{1,100}?)\s*</Code>", text)
     message = re.search(r"<Message>\s*([^<]{1,1000}?)\s*</Message>", text)
-    return (code[1] if code else headers.get("x-ms-error-code", "")[:100], message[1] if message else "")
+    return (code[1] if code else _azure_code(headers), message[1] if message else "")
+
+
+def _azure_code(headers: Mapping[str, str]) -> str:
+    return next((value[:100] for name, value in headers.items() if name.lower() == "x-ms-error-code"), "")
 
 
 def failure_of_status(
