@@ -21,7 +21,7 @@ _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirecto
 SECRET_NAMES = re.compile(
     r"(?i)secret|token|key|password|passwd|auth|credential|cookie|sas|signature|connection_string"
 )
-_CHECK_NETWORK = "check the network and the state of the storage service"
+CHECK_NETWORK = "check the network and the state of the storage service"
 _LIBRARY_ERRORS: list[tuple[type[BaseException], bool, str, str]] = [  # type, retried, what happened, remedy
     (
         ssl.SSLCertVerificationError,
@@ -30,7 +30,7 @@ _LIBRARY_ERRORS: list[tuple[type[BaseException], bool, str, str]] = [  # type, r
         "check it; SSL_CERT_FILE or REQUESTS_CA_BUNDLE names a file of trusted certificates",
     ),
     (socket.gaierror, True, "the host name was not found", "check the host name, and the DNS of this machine"),
-    (TimeoutError, True, "no answer in time", _CHECK_NETWORK),
+    (TimeoutError, True, "no answer in time", CHECK_NETWORK),
 ]
 _MAX_REASON = 300  # characters of a text that a server or a library wrote
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s\"'<>]+")
@@ -264,7 +264,7 @@ def failure_of(  # noqa: PLR0911 - one kind of error per return
         return Failure(
             reason, retry=False, remedy=_remedy_of_status(403 if isinstance(error, PermissionError) else 0, "")
         )
-    return Failure(reason, remedy=_CHECK_NETWORK)
+    return Failure(reason, remedy=CHECK_NETWORK)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -209,18 +209,15 @@ class _Progressing(io.RawIOBase):
         try:
             count = self._raw.readinto(buffer)
         except TimeoutError:
-            raise Failure(f"no bytes arrived for {self._policy.idle_seconds:g} s", remedy=_REMEDY) from None
+            raise Failure(f"no bytes arrived for {self._policy.idle_seconds:g} s") from None
         self._received += count or 0
         if time.monotonic() > self._until:
             if self._received < self._policy.progress_bytes:
                 seconds, least = self._policy.idle_seconds, self._policy.progress_bytes
-                raise Failure(f"fewer than {least:,} bytes arrived in {seconds:g} s", remedy=_REMEDY)
+                raise Failure(f"fewer than {least:,} bytes arrived in {seconds:g} s")
             self.restart()
         return count
 
     def close(self) -> None:
         self._raw.close()
         super().close()
-
-
-_REMEDY = "check the network and the state of the storage service"
