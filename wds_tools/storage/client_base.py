@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from wds_tools.errors import ManifestError, StoreError, TruncatedShardError
+from wds_tools.errors import ManifestError, StoreError, TruncatedShardError, WdsToolsError
 from wds_tools.storage.failures import Failure, clean_url, failure_of, host_of, secrets_of
 from wds_tools.storage.retry import RetryPolicy, call
 
@@ -107,6 +107,19 @@ class Part:
         self.position += len(data)
 
 
+@dataclass(slots=True)
+class Partial:
+    """What has arrived of a whole object, in one call of `Client.read`.
+
+    Attributes:
+        data: The bytes from the start.
+        tag: Strong ETag of the object, or an empty text.
+    """
+
+    data: bytearray = field(default_factory=bytearray)
+    tag: str = ""
+
+
 class BaseClient:
     """What all clients share. A subclass sends one request at a time, in `_read`, `_fill` and `_list`.
 
@@ -143,7 +156,24 @@ class BaseClient:
     def read(self, path: str, *, most_bytes: int) -> bytes:
         """Return a whole object."""
         self._check_process()
-        return bytes(self._call(path, lambda: self._read(path, most_bytes)))
+        partial = Partial()
+
+        def request() -> bytes:
+            before = len(partial.data)
+            try:
+                data = self._read(path, most_bytes, partial)
+            except WdsToolsError:
+                raise
+            except Exception as error:
+                failure = failure_of(error, self._secrets)
+                failure.received = max(0, len(partial.data) - before)
+                self._count(received=failure.received)
+            else:
+                self._count(received=len(data) - before)
+                return data
+            raise failure
+
+        return bytes(self._call(path, request))
 
     def read_range(self, path: str, start: int, stop: int, into: memoryview, *, total_bytes: int | None = None) -> None:
         """Fill a buffer with a range of an object; a failed request is continued from the byte reached."""
@@ -161,9 +191,9 @@ class BaseClient:
                 self._fill(path, part, total_bytes)
                 if part.position < stop:
                     raise Failure(f"the answer ended after {part.position - before:,} of {stop - before:,} bytes")
+            except WdsToolsError:
+                raise
             except Exception as error:
-                if isinstance(error, StoreError | TruncatedShardError):
-                    raise
                 failure = failure_of(error, self._secrets)
                 failure.received = part.position - before
             else:
@@ -188,7 +218,8 @@ class BaseClient:
         """End requests that wait for another attempt."""
         self._stop.set()
 
-    def _read(self, path: str, most_bytes: int) -> bytes:
+    def _read(self, path: str, most_bytes: int, partial: Partial) -> bytes:
+        """Send one request for an object, or for what is missing in ``partial``."""
         raise NotImplementedError
 
     def _fill(self, path: str, part: Part, total_bytes: int | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from wds_tools.storage.client_base import Client, Part, RequestCounts
 from wds_tools.storage.fsspec_client import FsspecClient
+from wds_tools.storage.http_client import HttpClient
 from wds_tools.storage.retry import RetryPolicy
 
 __all__ = ["Client", "Part", "RequestCounts", "open_client"]
@@ -32,4 +33,8 @@ def open_client(
         OptionError: An option is unknown or invalid.
         StoreError: A required package is not installed.
     """
-    return FsspecClient(url, storage_options or {}, policy or RetryPolicy(), stop=stop)
+    options, policy = storage_options or {}, policy or RetryPolicy()
+    scheme = url.partition("://")[0].lower()
+    if scheme in {"http", "https"}:
+        return HttpClient(url, options, policy, stop=stop)
+    return FsspecClient(url, options, policy, stop=stop)

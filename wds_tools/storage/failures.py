@@ -18,10 +18,10 @@ _RETRIED_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy"}  
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
 _CLOCK = {"RequestTimeTooSkewed"}
 _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
-_SECRET_NAMES = re.compile(
+SECRET_NAMES = re.compile(
     r"(?i)secret|token|key|password|passwd|auth|credential|cookie|sas|signature|connection_string"
 )
-_CHECK_NETWORK = "check the network and the state of the storage service"
+CHECK_NETWORK = "check the network and the state of the storage service"
 _LIBRARY_ERRORS: list[tuple[type[BaseException], bool, str, str]] = [  # type, retried, what happened, remedy
     (
         ssl.SSLCertVerificationError,
@@ -30,7 +30,7 @@ _LIBRARY_ERRORS: list[tuple[type[BaseException], bool, str, str]] = [  # type, r
         "check it; SSL_CERT_FILE or REQUESTS_CA_BUNDLE names a file of trusted certificates",
     ),
     (socket.gaierror, True, "the host name was not found", "check the host name, and the DNS of this machine"),
-    (TimeoutError, True, "no answer in time", _CHECK_NETWORK),
+    (TimeoutError, True, "no answer in time", CHECK_NETWORK),
 ]
 _MAX_REASON = 300  # characters of a text that a server or a library wrote
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s\"'<>]+")
@@ -112,7 +112,7 @@ def secrets_of(options: Mapping[str, Any], url: str = "") -> frozenset[str]:
 def _texts(value: Any, *, secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _texts(inner, secret=secret or bool(_SECRET_NAMES.search(str(name))) or name == "headers")
+            yield from _texts(inner, secret=secret or bool(SECRET_NAMES.search(str(name))) or name == "headers")
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _texts(inner, secret=secret)
@@ -179,7 +179,11 @@ def code_in(body: bytes, headers: Mapping[str, str]) -> tuple[str, str]:
         return str(error)[:100], ""
     code = re.search(r"<Code>\s*([^<]{1,100}?)\s*</Code>", text)
     message = re.search(r"<Message>\s*([^<]{1,1000}?)\s*</Message>", text)
-    return (code[1] if code else headers.get("x-ms-error-code", "")[:100], message[1] if message else "")
+    return (code[1] if code else _azure_code(headers), message[1] if message else "")
+
+
+def _azure_code(headers: Mapping[str, str]) -> str:
+    return next((value[:100] for name, value in headers.items() if name.lower() == "x-ms-error-code"), "")
 
 
 def failure_of_status(
@@ -260,7 +264,7 @@ def failure_of(  # noqa: PLR0911 - one kind of error per return
         return Failure(
             reason, retry=False, remedy=_remedy_of_status(403 if isinstance(error, PermissionError) else 0, "")
         )
-    return Failure(reason, remedy=_CHECK_NETWORK)
+    return Failure(reason, remedy=CHECK_NETWORK)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec.asyn
 
 from wds_tools.errors import OptionError, StoreError
-from wds_tools.storage.client_base import BaseClient, Part
+from wds_tools.storage.client_base import BaseClient, Part, Partial
 from wds_tools.storage.failures import Failure, clean_url, failure_of, secrets_of
 from wds_tools.storage.retry import RetryPolicy
 
@@ -55,11 +55,10 @@ class FsspecClient(BaseClient):
         super().__init__(url, storage_options, policy, stop=stop)
         self._system, self._root = connect(url, storage_options)
 
-    def _read(self, path: str, most_bytes: int) -> bytes:
+    def _read(self, path: str, most_bytes: int, partial: Partial) -> bytes:  # noqa: ARG002 - not continued
         data = bytes(self._system.cat_file(self._path(path), start=0, end=most_bytes + 1))
         if len(data) > most_bytes:
             self._raise_too_large(path, len(data), most_bytes)
-        self._count(received=len(data))
         return data
 
     def _fill(self, path: str, part: Part, total_bytes: int | None) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from wds_tools.errors import StoreError, WdsToolsError
 from wds_tools.options import check_seconds
-from wds_tools.storage.failures import Failure, clean_url, failure_of, host_of
+from wds_tools.storage.failures import CHECK_NETWORK, Failure, clean_url, failure_of, host_of
 
 _log = logging.getLogger("wds_tools")
 _Result = TypeVar("_Result")
@@ -144,7 +144,7 @@ def call(
         _log.debug("%s: attempt %d failed, next in %.1f s: %s", clean_url(url), attempts.count, delay, failure.reason)
         if attempts.is_due_to_warn(now + delay) and _is_first_warning(host or host_of(url), now, policy.seconds / 2):
             _log.warning(
-                "%s cannot be %s for %.0f s: %s; trying for up to %.0f s",
+                "%s could not be %s for %.0f s: %s; trying for up to %.0f s in all",
                 clean_url(url),
                 verb,
                 now - attempts.started,
@@ -181,7 +181,8 @@ def _error(
         return FileNotFoundError(f"{location} does not exist{reason}")
     tried = f"{attempts.count} attempt{'s' * (attempts.count != 1)} in {now - attempts.started:.1f} s"
     where = f"host {host or host_of(url)}, " if host or host_of(url) else ""
-    remedy = f"; {failure.remedy}" if failure.remedy else ""
+    remedy = failure.remedy or (CHECK_NETWORK if failure.retry else "")
+    remedy = f"; {remedy}" if remedy else ""
     return StoreError(
         f"{location} cannot be {verb}: {failure.reason} ({where}{tried}){remedy}", shard=shard, offset=offset
     )

@@ -1,0 +1,646 @@
+"""Clients of remote storage against servers that misbehave: exactly the right bytes, or the named error in time."""
+
+import dataclasses
+import gc
+import logging
+import os
+import pickle
+import random
+import threading
+import time
+import warnings
+
+import bad_server
+import fsspec
+import pytest
+from bad_server import BadServer, certificates
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
+from wds_tools.storage.clients import open_client
+from wds_tools.storage.retry import RetryPolicy
+
+DATA = random.Random(7).randbytes(300_000)
+QUICK = RetryPolicy(
+    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=2, idle_seconds=0.2, progress_bytes=10_000
+)
+PATIENT = dataclasses.replace(QUICK, seconds=60)
+TOKEN_XML = (
+    b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+)
+
+
+@pytest.fixture(autouse=True)
+def without_proxies(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server():
+    with BadServer({"/d/a.tar": DATA, "/d/index.json": b'{"a": 1}'}).running() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    opened = open_client(f"{server.url}/d", {}, QUICK)
+    yield opened
+    opened.close()
+
+
+def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):
+    buffer = bytearray(stop - start)
+    client.read_range(name, start, stop, memoryview(buffer), total_bytes=total)
+    return bytes(buffer)
+
+
+# Correct answers
+
+
+def test_ranges_and_whole_objects_are_read_on_one_connection(client, server):
+    assert read(client) == DATA[1000:201_000]
+    assert read(client, len(DATA) - 1, len(DATA)) == DATA[-1:]
+    assert read(client, 5, 5) == b""
+    assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+    assert client.list() == ["a.tar", "index.json"]
+    assert server.connections == 1
+    assert {request.method for request in server.requests} == {"GET"}  # no HEAD
+    counts = client.counts()
+    assert (counts.requests, counts.failures, counts.received_bytes) == (4, 0, 200_001 + 8)
+
+
+def test_the_first_etag_is_sent_with_later_requests(client, server):
+    for _ in range(2):
+        read(client)
+    assert [request.headers.get("if-match") for request in server.requests] == [None, '"one"']
+
+
+@pytest.mark.parametrize("tag", [None, 'W/"weak"'])
+def test_a_server_without_a_strong_etag_gets_no_condition(client, server, tag):
+    server.tag = tag
+    for _ in range(2):
+        assert read(client) == DATA[1000:201_000]
+    assert all("if-match" not in request.headers for request in server.requests)
+
+
+@pytest.mark.parametrize("answer", [bad_server.chunked, bad_server.closing(), bad_server.closing(bad_server.chunked)])
+def test_chunked_answers_and_connections_closed_after_each_answer_are_no_failure(client, server, answer):
+    server.default = answer
+    for _ in range(5):
+        assert read(client) == DATA[1000:201_000]
+        assert client.read("a.tar", most_bytes=10**6) == DATA
+    assert client.counts().failures == 0
+
+
+def test_connection_close_in_the_header_is_no_failure(client, server):
+    def answer(request):
+        start, stop = request.span
+        fields = {"Content_Range": f"bytes {start}-{stop - 1}/{len(DATA)}", "Connection": "close"}
+        request.send(206, DATA[start:stop], **fields)
+        raise bad_server.HangUpError
+
+    server.default = answer
+    for _ in range(3):
+        assert read(client) == DATA[1000:201_000]
+    assert client.counts().failures == 0
+
+
+def test_threads_share_a_client(client, server):
+    wrong = []
+
+    def work(seed):
+        draw = random.Random(seed)
+        for _ in range(20):
+            start = draw.randrange(len(DATA) - 1)
+            stop = draw.randrange(start + 1, min(len(DATA), start + 50_000) + 1)
+            if read(client, start, stop) != DATA[start:stop]:
+                wrong.append((start, stop))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not wrong
+    assert server.connections <= 8
+
+
+# Faults that pass
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        bad_server.status(503),
+        bad_server.status(503, Retry_After="0"),
+        bad_server.status(429, b'{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}'),
+        bad_server.status(500, b"x" * 100_000),
+        bad_server.status(408),
+        bad_server.status(425),
+        bad_server.reset,
+        bad_server.disconnect,
+        bad_server.no_answer,
+        bad_server.cut_after(50_000),
+        bad_server.cut_after(50_000, by=bad_server.reset),
+        bad_server.stall_after(50_000),
+        bad_server.drip(100, 0.02),
+        bad_server.short_body,
+        bad_server.wrong_range,
+        bad_server.no_content_range,
+        bad_server.html,
+        bad_server.status(204),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_fault_that_passes_costs_only_time(server, fault, times):
+    client = open_client(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=0.1))
+    server.answers.extend([fault] * times)
+    assert read(client) == DATA[1000:201_000]
+    assert client.counts().failures == times
+    server.answers.extend([fault] * times)
+    if fault not in (bad_server.wrong_range, bad_server.no_content_range):
+        assert client.read("a.tar", most_bytes=10**6) == DATA
+
+
+def test_a_cut_answer_is_continued_from_the_byte_reached(client, server):
+    server.answers.append(bad_server.cut_after(50_000))
+    read(client)
+    first, second = (request.headers["range"] for request in server.requests)
+    assert first == "bytes=1000-200999"
+    start = int(second.removeprefix("bytes=").partition("-")[0])
+    assert 1000 < start <= 51_000
+    assert client.counts().received_bytes == 200_000
+
+
+def test_a_whole_object_that_is_cut_is_continued(client, server):
+    server.answers.append(bad_server.cut_after(50_000))
+    assert client.read("a.tar", most_bytes=10**6) == DATA
+    assert server.requests[1].headers["range"] == "bytes=50000-"
+    assert server.requests[1].headers["if-match"] == '"one"'
+
+
+def test_a_whole_object_that_is_replaced_meanwhile_is_read_again(client, server):
+    def replace(request):
+        server.objects["/d/a.tar"], server.tag = DATA[::-1], '"two"'
+        bad_server.good(request)
+
+    server.answers.extend([bad_server.cut_after(50_000), replace])
+    assert client.read("a.tar", most_bytes=10**6) == DATA[::-1]
+
+
+def test_retry_after_is_honoured(server):
+    for answer in (bad_server.status(503, Retry_After="1"), bad_server.retry_at(2)):
+        client, started = open_client(f"{server.url}/d", {}, PATIENT), time.monotonic()
+        server.answers.append(answer)
+        assert read(client) == DATA[1000:201_000]
+        assert 0.9 < time.monotonic() - started < 5
+
+
+def test_retry_after_does_not_exceed_the_time_of_the_policy(client, server):
+    server.default, started = bad_server.status(429, Retry_After="100000"), time.monotonic()
+    with pytest.raises(StoreError, match=r"HTTP 429.*2 attempts in 0\.5 s.*limits the rate"):
+        read(client)
+    assert time.monotonic() - started < 5
+
+
+# Faults that do not pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (bad_server.status(503, b"<Error><Code>SlowDown</Code></Error>"), r"HTTP 503 .*\(SlowDown\)"),
+        (bad_server.reset, "reset"),
+        (bad_server.disconnect, "closed connection without"),
+        (bad_server.no_answer, r"no bytes arrived for 0\.2 s"),
+        (bad_server.drip(100, 0.02), r"fewer than 10,000 bytes arrived in 0\.2 s"),
+        (bad_server.cut_after(10), "the answer ended"),
+        (bad_server.wrong_range, r"bytes [\d,]+ to [\d,]+ arrived instead of 1,000 to 201,000"),
+        (bad_server.no_content_range, "no valid Content-Range"),
+        (bad_server.html, "an HTML page arrived instead of data"),
+    ],
+)
+def test_a_fault_that_stays_is_a_store_error_in_time_that_names_everything(client, server, fault, words):
+    server.default, started = fault, time.monotonic()
+    with pytest.raises(StoreError, match=words) as caught:
+        read(client)
+    assert 0.5 <= time.monotonic() - started < 5
+    host = server.url.removeprefix("http://")
+    assert caught.value.shard == "a.tar"
+    for part in (f"{server.url}/d/a.tar cannot be read", f"host {host}, ", " attempts in ", "; "):
+        assert part in str(caught.value)
+
+
+def test_a_server_that_ignores_ranges_is_final_and_its_body_is_not_read(client, server):
+    sent = threading.Event()
+
+    def whole(request):
+        request.send(200, length=10**12)
+        for _ in range(1000):
+            request.connection.sendall(bytes(1 << 20))
+        sent.set()
+
+    server.default = whole
+    with pytest.raises(StoreError, match=r"ignores range requests \(HTTP 200 instead of 206\).*1 attempt"):
+        read(client)
+    assert not sent.is_set()
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "words"),
+    [
+        (403, TOKEN_XML, r"HTTP 403 Forbidden \(ExpiredToken: The provided token has expired\.\).*1 attempt .*renew"),
+        (403, b"", "HTTP 403.*1 attempt .*permission"),
+        (401, b"", "HTTP 401.*1 attempt .*credentials"),
+        (400, b"", "HTTP 400.*1 attempt "),
+        (412, b"", "was replaced while it was being read"),
+    ],
+)
+def test_final_statuses_end_at_once(client, server, code, body, words):
+    server.default = bad_server.status(code, body)
+    with pytest.raises(StoreError, match=words):
+        read(client)
+    assert len(server.requests) == 1
+
+
+def test_a_missing_object_is_a_file_not_found_error(client, server):
+    for request in (lambda: read(client, name="b.tar"), lambda: client.read("b.tar", most_bytes=9)):
+        with pytest.raises(FileNotFoundError, match=r"/d/b\.tar does not exist"):
+            request()
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("tag", ['"one"', None])
+def test_an_object_that_was_replaced_is_named_so(client, server, tag):
+    server.tag = tag
+    read(client)
+    if tag:
+        server.tag, server.objects["/d/a.tar"] = '"two"', DATA[::-1]
+        with pytest.raises(StoreError, match=r"was replaced while it was being read.*pack changed data"):
+            read(client)
+    server.objects["/d/a.tar"] = DATA + b"x"
+    with pytest.raises((TruncatedShardError, StoreError), match="replaced"):
+        read(client)
+
+
+def test_an_object_that_is_replaced_within_a_range_is_named_so(client, server):
+    def replaced(request):
+        server.tag, server.objects["/d/a.tar"] = '"two"', DATA[::-1]
+        bad_server.good(request)
+
+    server.answers.extend([bad_server.cut_after(50_000), replaced])
+    with pytest.raises(StoreError, match="was replaced while it was being read"):
+        read(client)
+
+
+def test_a_server_that_ignores_if_match_and_sends_another_etag_is_noticed(client, server):
+    read(client)
+    server.default = lambda request: request.send(
+        206, DATA[slice(*request.span)], ETag='"two"', Content_Range=f"bytes 1000-200999/{len(DATA)}"
+    )
+    with pytest.raises(StoreError, match=r'its ETag was "one" and is "two"'):
+        read(client)
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_an_object_of_another_length_is_a_truncated_shard_error(client, server, difference):
+    with pytest.raises(TruncatedShardError, match=r"has 300,000 bytes.*truncated or replaced") as caught:
+        read(client, 0, 10, total=len(DATA) + difference)
+    assert caught.value.shard == "a.tar"
+    assert len(server.requests) == 1
+
+
+def test_a_range_beyond_the_end_of_an_object_is_a_truncated_shard_error(client):
+    with pytest.raises(TruncatedShardError, match=r"has 300,000 bytes"):
+        read(client, 300_000, 300_010, total=300_010)
+
+
+@pytest.mark.parametrize("answer", [bad_server.good, bad_server.chunked])
+def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client, server, answer):
+    server.default = answer
+    with pytest.raises(ManifestError, match=r"a manifest or an index has at most 299,999"):
+        client.read("a.tar", most_bytes=299_999)
+    assert client.read("a.tar", most_bytes=300_000) == DATA
+
+
+def test_a_compressed_answer_is_refused(client, server):
+    server.default = bad_server.status(200, b"\x1f\x8b", Content_Encoding="gzip")
+    with pytest.raises(StoreError, match=r"compresses.*1 attempt"):
+        client.read("index.json", most_bytes=100)
+
+
+def test_a_host_name_that_does_not_exist_is_named(caplog):
+    client = open_client("http://nowhere.invalid/d", {}, dataclasses.replace(QUICK, seconds=0.05))
+    with pytest.raises(StoreError, match=r"host name was not found.*host nowhere\.invalid.*DNS"):
+        read(client)
+
+
+def test_an_unreachable_server_is_named():
+    client = open_client("http://127.0.0.1:9/d", {}, QUICK)
+    with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:9/d/a\.tar cannot be read: ConnectionRefusedError"):
+        read(client)
+
+
+@pytest.mark.parametrize("wrong", [(0, 10, 9), (5, 4, 0), (-1, 1, 2)])
+def test_a_buffer_of_another_size_is_refused(client, wrong):
+    start, stop, size = wrong
+    with pytest.raises(ValueError, match="do not fit"):
+        client.read_range("a.tar", start, stop, memoryview(bytearray(size)), total_bytes=None)
+
+
+# Cuts at random bytes
+
+
+def check_cuts(count, seed):
+    """Read an object with answers that are cut at random bytes, in random ways, until there were enough cuts."""
+    draw, cuts = random.Random(seed), 0
+    ways = [bad_server.disconnect, bad_server.reset]
+
+    def answer(request):
+        nonlocal cuts
+        start, stop = request.span
+        if draw.random() < 0.7 and cuts < count:
+            cuts += 1
+            return bad_server.cut_after(draw.randrange(stop - start), by=draw.choice(ways))(request)
+        return draw.choice([bad_server.good, bad_server.chunked])(request)
+
+    policy = RetryPolicy(seconds=300, first_seconds=0, most_seconds=0)
+    with BadServer({"/d/a.tar": DATA}, default=answer).running() as server:
+        client = open_client(f"{server.url}/d", {}, policy)
+        while cuts < count:
+            start = draw.randrange(len(DATA) - 1)
+            stop = draw.randrange(start + 1, len(DATA) + 1)
+            assert read(client, start, stop) == DATA[start:stop]
+        client.close()
+
+
+def test_after_2000_cuts_the_bytes_are_right():
+    check_cuts(2000, seed=1)
+
+
+@pytest.mark.torture
+def test_after_20000_cuts_the_bytes_are_right():
+    check_cuts(20_000, seed=2)
+
+
+# Redirects, credentials and options
+
+
+def test_a_redirect_to_another_host_gets_no_credentials(server):
+    options = {"headers": {"X-Api-Key": "secretkey", "X-Trace": "1"}, "client_kwargs": {"auth": ("me", "password")}}
+    with BadServer({"/d/a.tar": DATA}).running() as other:
+        server.default = bad_server.redirect(other.url)
+        client = open_client(f"{server.url}/d", options, QUICK)
+        for _ in range(2):
+            assert read(client) == DATA[1000:201_000]
+        assert server.connections == 1
+    for request in server.requests:
+        assert request.headers["authorization"] == "Basic bWU6cGFzc3dvcmQ="
+        assert request.headers["x-api-key"] == "secretkey"
+    for request in other.requests:
+        assert not {"authorization", "x-api-key"} & set(request.headers)
+        assert request.headers["x-trace"] == "1"
+
+
+def test_a_redirect_without_end_is_an_error(client, server):
+    server.default = bad_server.redirect(server.url)
+    with pytest.raises(StoreError, match="more than 5 redirects"):
+        read(client)
+
+
+def test_a_redirect_to_a_file_is_not_followed(client, server):
+    server.default = bad_server.redirect("file://")
+    with pytest.raises(StoreError, match="which is not followed"):
+        read(client)
+
+
+def test_user_and_password_of_the_url_are_sent_and_never_shown(server):
+    url = server.url.replace("http://", "http://me:pass%20word@")
+    client = open_client(f"{url}/d?sig=topsecret", {}, QUICK)
+    assert read(client) == DATA[1000:201_000]
+    assert server.requests[0].headers["authorization"] == "Basic bWU6cGFzcyB3b3Jk"
+    assert server.requests[0].path == "/d/a.tar?sig=topsecret"
+    server.default = bad_server.status(403, b"<Error><Message>sig topsecret, pass%20word</Message></Error>")
+    with pytest.raises(StoreError) as caught:
+        read(client)
+    assert client.url == f"{server.url}/d"
+    for secret in ("pass%20word", "sig=topsecret"):
+        assert secret not in str(caught.value)
+
+
+def test_names_are_quoted_once(server):
+    server.objects |= {"/a%20b/x%23%25.tar": DATA, "/a%2520b/x%23.tar": DATA}
+    assert read(open_client(f"{server.url}/a b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
+    assert read(open_client(f"{server.url}/a%20b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
+    encoded = open_client(f"{server.url}/a%2520b", {"encoded": True}, QUICK)
+    assert read(encoded, name="x%23.tar") == DATA[1000:201_000]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"token": "hiddenvalue"}, "unknown storage option for http:// and https://: token; allowed are client_kwargs"),
+        ({"client_kwargs": {"proxy": "hiddenvalue"}}, "unknown client_kwargs .*: proxy; allowed are auth, headers"),
+        ({"client_kwargs": {"auth": "hiddenvalue"}}, "not a pair"),
+        ({"client_kwargs": "hiddenvalue"}, "is not a dict"),
+        ({"headers": {"X-A": "hiddenvalue\r\nX-B: 1"}}, "line break"),
+    ],
+)
+def test_invalid_options_are_refused_without_their_values(options, words):
+    with pytest.raises(OptionError, match=words) as caught:
+        open_client("https://host/d", options)
+    assert "hiddenvalue" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://", "http:///d", "http://host:port/d"])
+def test_an_invalid_url_is_refused(url):
+    with pytest.raises(OptionError, match="is not a valid URL"):
+        open_client(url)
+
+
+def test_a_proxy_of_the_environment_is_used(monkeypatch):
+    with BadServer({"http://data.example/d/a.tar": DATA}).running() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:word@"))
+        client = open_client("http://data.example/d", {}, QUICK)
+        assert read(client) == DATA[1000:201_000]
+    assert proxy.requests[0].headers["host"] == "data.example"
+    assert proxy.requests[0].headers["proxy-authorization"] == "Basic bWU6d29yZA=="
+
+
+def test_no_proxy_is_honoured(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert read(open_client(f"{server.url}/d", {}, QUICK)) == DATA[1000:201_000]
+
+
+# TLS
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_tls_with_a_certificate_of_an_own_authority(tmp_path, monkeypatch, variable):
+    trusted, context = certificates(tmp_path)
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    with BadServer({"/d/a.tar": DATA}).running(context) as server:
+        with pytest.raises(StoreError, match=r"certificate of the server is not trusted.*1 attempt.*SSL_CERT_FILE"):
+            read(open_client(f"{server.url}/d", {}, QUICK))
+        monkeypatch.setenv(variable, str(trusted))
+        client = open_client(f"{server.url}/d", {}, QUICK)
+        server.answers.extend([bad_server.cut_after(50_000), bad_server.stall_after(20_000)])
+        for _ in range(3):
+            assert read(client) == DATA[1000:201_000]
+        assert client.counts().failures == 2
+        client.close()
+
+
+def test_a_redirect_from_https_to_http_is_not_followed(tmp_path, monkeypatch, server):
+    trusted, context = certificates(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    with (
+        BadServer(default=bad_server.redirect(server.url)).running(context) as secure,
+        pytest.raises(StoreError, match="which is not followed from https://"),
+    ):
+        read(open_client(f"{secure.url}/d", {}, QUICK))
+    assert not server.requests
+
+
+# Life of a client
+
+
+def test_close_ends_requests_at_once(server):
+    server.default = bad_server.no_answer
+    client = open_client(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=60))
+    ended = []
+
+    def work():
+        with pytest.raises(StoreError, match="closed"):
+            read(client)
+        ended.append(time.monotonic())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [thread.start() for thread in threads]
+    while len(server.requests) < 4:
+        time.sleep(0.01)
+    started = time.monotonic()
+    client.close()
+    [thread.join(30) for thread in threads]
+    assert len(ended) == 4
+    assert max(ended) - started < 5
+    with pytest.raises(StoreError, match="is closed"):
+        read(client)
+
+
+def test_a_shared_event_ends_the_waits_of_a_client(server):
+    server.default, stop = bad_server.status(503, Retry_After="1000"), threading.Event()
+    client = open_client(f"{server.url}/d", {}, RetryPolicy(), stop=stop)
+    threading.Timer(0.2, stop.set).start()
+    started = time.monotonic()
+    with pytest.raises(StoreError, match="HTTP 503"):
+        read(client)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("scheme", ["http", "memory"])
+def test_a_forked_process_cannot_use_a_client_of_its_parent(client, scheme):
+    if scheme == "memory":
+        client = open_client("memory://d", {}, QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, from Python 3.12 on
+        child = os.fork()
+    if not child:
+        code = 1
+        try:
+            client.list()
+        except StoreError as error:
+            code = 0 if "was created in process" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_client_cannot_be_pickled(client):
+    with pytest.raises(TypeError, match="open_client"):
+        pickle.dumps(client)
+
+
+def test_a_client_leaves_no_open_sockets(server):
+    client = open_client(f"{server.url}/d", {}, QUICK)
+    server.answers.extend([bad_server.cut_after(5), bad_server.status(503), bad_server.html])
+    read(client)
+    client.close()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del client
+        gc.collect()
+    assert not [warning for warning in caught if issubclass(warning.category, ResourceWarning)]
+
+
+def test_attempts_are_logged_at_debug_level_without_secrets(server, caplog):
+    server.answers.append(bad_server.status(503))
+    client = open_client(f"{server.url}/d?sig=topsecret", {}, QUICK)
+    with caplog.at_level(logging.DEBUG, "wds_tools"):
+        read(client)
+    assert "attempt 1 failed" in caplog.text
+    assert "topsecret" not in caplog.text
+
+
+# fsspec
+
+
+@pytest.fixture
+def memory():
+    system = fsspec.filesystem("memory")
+    system.pipe({"/clients/a.tar": DATA, "/clients/index.json": b"{}", "/clients/below/x.tar": b"1"})
+    yield open_client("memory://clients", {}, QUICK)
+    system.rm("/clients", recursive=True)
+
+
+def test_a_client_of_fsspec_reads_and_lists(memory):
+    assert read(memory) == DATA[1000:201_000]
+    assert memory.read("index.json", most_bytes=9) == b"{}"
+    assert memory.list() == ["a.tar", "index.json"]
+    assert memory.list("below") == ["x.tar"]
+    with pytest.raises(FileNotFoundError, match=r"memory://clients/none does not exist"):
+        memory.read("none", most_bytes=9)
+    with pytest.raises(ManifestError, match="at most 9"):
+        memory.read("a.tar", most_bytes=9)
+    with pytest.raises(TruncatedShardError, match="300,000"):
+        read(memory, total=5)
+
+
+def test_a_client_of_fsspec_repeats_failed_requests(memory, monkeypatch):
+    system, faults = type(fsspec.filesystem("memory")), [OSError("busy"), TimeoutError(), None]
+    cat = system.cat_file
+
+    def flaky(self, path, start=None, end=None, **options):
+        if faults and (fault := faults.pop(0)):
+            raise fault
+        return cat(self, path, start, end, **options)[: None if not faults else 10]
+
+    monkeypatch.setattr(system, "cat_file", flaky)
+    assert read(memory) == DATA[1000:201_000]
+    faults[:] = [PermissionError("denied")]
+    with pytest.raises(StoreError, match=r"PermissionError: denied .*1 attempt"):
+        read(memory)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "error", "words"),
+    [
+        ("nonsense://x/y", {}, StoreError, "Protocol not known"),
+        ("sftp://host/x", {}, StoreError, r"pip install 'paramiko'"),
+    ],
+)
+def test_a_url_that_fsspec_does_not_open_is_an_error(url, options, error, words, monkeypatch):
+    if url.startswith("sftp"):
+        monkeypatch.setitem(__import__("sys").modules, "paramiko", None)
+    with pytest.raises(error, match=words):
+        open_client(url, options)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, len(DATA)), st.integers(0, len(DATA)))
+def test_every_range_is_read_exactly(memory, start, stop):
+    start, stop = sorted((start, stop))
+    assert read(memory, start, stop) == DATA[start:stop]
