@@ -15,12 +15,12 @@ READING_ORDER = {
     "": "errors wording terminal lru_cache options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
     "storage": """base failures retry client_base http_pool http_client fsspec_client clients cache commit lock patterns
-        upload local remote""",
+        upload local fetcher fetcher_process remote""",
     "sources": """base optional_dependencies pixels protobuf urls columns files labels arrays huggingface image_tree
         objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
-    "reading": "shardset keys reader select stored_samples",
+    "reading": "shardset keys reader read_ahead select stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
