@@ -31,6 +31,7 @@ from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
 from wds_tools.order.where import Where
 from wds_tools.reading.select import Subset, Weights
+from wds_tools.storage import FetchStatistics
 
 
 class Loader:
@@ -193,6 +194,14 @@ class Loader:
         If a loaded state is inside that epoch, the iteration continues from the position of the state.
         """
         self._epochs.set_epoch(epoch)
+
+    @property
+    def fetch_statistics(self) -> FetchStatistics:
+        """Requests, bytes, cache hits and waiting time of a remote dataset; zeros for a local one.
+
+        They are those of all processes of this machine that read this dataset at the same time.
+        """
+        return self._opened.shards.statistics
 
     @property
     def errors(self) -> list[ReplacedSample]:

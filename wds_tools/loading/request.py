@@ -70,6 +70,12 @@ class MixturePart:
     block: int
     lanes: int
 
+    @property
+    def window_bytes(self) -> int:
+        """Size of the shuffle window of all machines in bytes."""
+        manifest = self.shards.manifest
+        return min(self.window, manifest.samples) * manifest.bytes // manifest.samples
+
     def order(self, first_shards: int | None = None) -> Order:
         """Return the order of the dataset, or of its first ``first_shards`` shards only."""
         entries = self.shards.manifest.shards[:first_shards]
@@ -137,9 +143,9 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "or remove 'label' from fields="
             )
     recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
-    return OpenedDataset(
-        order, prefix, request.ranks, recipe, read_ahead_bytes(request.remote), isinstance(request.fields, str)
-    )
+    window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
+    ahead = read_ahead_bytes(request.remote, window_bytes)
+    return OpenedDataset(order, prefix, request.ranks, recipe, ahead, isinstance(request.fields, str))
 
 
 def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:

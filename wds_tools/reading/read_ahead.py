@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.order.sequence import Order
@@ -18,9 +19,24 @@ DEFAULT_BYTES = 512 << 20
 _STEPS_AT_ONCE = 8  # whose indexes are read together
 
 
-def read_ahead_bytes(remote: RemoteOptions) -> int:
-    """Return how many bytes to read before they are needed: as given, or 512 MiB, at most a quarter of the cache."""
-    return remote.read_ahead_bytes or min(DEFAULT_BYTES, remote.cache_bytes // 4)
+def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
+    """Return how many bytes to read before they are needed: by default 512 MiB, less if the cache is small.
+
+    Args:
+        remote: How URLs are read.
+        window_bytes: Size of the shuffle window that this machine reads, in bytes.
+
+    Raises:
+        OptionError: The cache is smaller than the window, so blocks would be fetched several times.
+    """
+    needed = window_bytes * 17 // 16  # when the cache is full, a sixteenth is freed at once
+    if needed > remote.cache_bytes:
+        raise OptionError(
+            f"cache_bytes={remote.cache_bytes:,} is less than the shuffle window of this machine, {window_bytes:,} "
+            f"bytes, so every block would be fetched several times: use cache_bytes of at least {needed:,}, or a "
+            "smaller window (shuffle= is its size in samples)"
+        )
+    return min(remote.read_ahead_bytes or DEFAULT_BYTES, max(1, (remote.cache_bytes - needed) // 2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,8 +297,8 @@ class Reader:
                 return value
         raise ChecksumError(
             f"field {column.name!r} ({extent.stop - extent.start:,} bytes) has changed since it was packed: its "
-            f"checksum is not {expected:016x}; copy {self.shards.shard_url(shard.number)} again; `wds-tools verify` lists all "
-            "damage",
+            f"checksum is not {expected:016x}; copy {self.shards.shard_url(shard.number)} again; `wds-tools verify` "
+            "lists all damage",
             shard=shard.name,
             key=shard.index.keys[row],
             offset=extent.start,

@@ -25,6 +25,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.storage import (
     Block,
     Extent,
+    FetchStatistics,
     Range,
     Store,
     StoredFile,
@@ -176,6 +177,11 @@ class ShardSet:
     def drop_cached(self, shard: int, blocks: Sequence[Block]) -> bool:
         """Remove damaged blocks from the cache; return whether another fetch may return different bytes."""
         return self.locations[shard].store.drop_cached(blocks)
+
+    @property
+    def statistics(self) -> FetchStatistics:
+        """What was read from URLs so far."""
+        return sum((store.statistics for store in self.stores), start=FetchStatistics())
 
     def log_use(self) -> None:
         """Log what was read, at level DEBUG."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
 Range = tuple[int, int]
@@ -52,6 +53,33 @@ class Extent(NamedTuple):
     stop: int
 
 
+@dataclass(slots=True)
+class FetchStatistics:
+    """What was read from URLs, and what the cache saved.
+
+    Attributes:
+        requests: Requests for ranges and files that succeeded.
+        fetched_bytes: Bytes that these requests returned.
+        blocks: Blocks that were needed.
+        cached_blocks: Those of them that were in the cache already.
+        waiting_seconds: Time that readers waited for bytes, summed over all readers.
+    """
+
+    requests: int = 0
+    fetched_bytes: int = 0
+    blocks: int = 0
+    cached_blocks: int = 0
+    waiting_seconds: float = 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the needed blocks that were in the cache already; 0.0 if no block was needed."""
+        return self.cached_blocks / max(1, self.blocks)
+
+    def __add__(self, other: FetchStatistics) -> FetchStatistics:
+        return FetchStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
 class Store(Protocol):
     """The files of one folder. A store can be pickled, and can be used in a forked process.
 
@@ -62,6 +90,10 @@ class Store(Protocol):
 
     folder: str
     is_remote: bool
+
+    @property
+    def statistics(self) -> FetchStatistics:
+        """What was read so far, by all processes that share the store's fetcher; zeros for local files."""
 
     def read(self, name: str, *, file: StoredFile | None = None) -> bytes:
         """Return a whole file: a manifest or an index.

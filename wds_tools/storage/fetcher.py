@@ -16,10 +16,10 @@ import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 
-from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, StoredFile, whole_file
+from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, StoredFile, whole_file
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import Client
 
@@ -30,33 +30,6 @@ DIRECT_SHARE = 0.015  # of the bytes of a dataset
 MAX_GAP_BYTES = 64 << 10  # between blocks that share a request, such as the header of the next sample
 RETRY_STORING_SECONDS = 30.0  # after a block could not be stored
 _DIRECT, _URGENT, _AHEAD = range(3)  # priorities
-
-
-@dataclass(slots=True)
-class FetchStatistics:
-    """What was read from a URL, and what the cache saved.
-
-    Attributes:
-        requests: Requests for ranges and files that succeeded.
-        fetched_bytes: Bytes that these requests returned.
-        blocks: Blocks that were needed.
-        cached_blocks: Those of them that were in the cache already.
-        waiting_seconds: Time that readers waited for bytes, summed over all readers.
-    """
-
-    requests: int = 0
-    fetched_bytes: int = 0
-    blocks: int = 0
-    cached_blocks: int = 0
-    waiting_seconds: float = 0.0
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of the needed blocks that were in the cache already; 0.0 if no block was needed."""
-        return self.cached_blocks / max(1, self.blocks)
-
-    def __add__(self, other: FetchStatistics) -> FetchStatistics:
-        return FetchStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(slots=True)

@@ -29,10 +29,10 @@ import xxhash
 
 from wds_tools.errors import StoreError, WdsToolsError
 from wds_tools.options import RemoteOptions
-from wds_tools.storage.base import Block, Extent, StoredFile
+from wds_tools.storage.base import Block, Extent, FetchStatistics, StoredFile
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import open_client
-from wds_tools.storage.fetcher import Fetcher, FetchStatistics
+from wds_tools.storage.fetcher import Fetcher
 from wds_tools.storage.retry import RetryPolicy
 
 _log = logging.getLogger("wds_tools")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.errors import ManifestError, StoreError, TruncatedShardError
-from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, Range, StoredFile
+from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, Range, StoredFile
 
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
 
@@ -21,6 +21,7 @@ class LocalStore:
     """Files of a local folder."""
 
     is_remote = False
+    statistics = FetchStatistics()
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

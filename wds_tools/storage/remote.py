@@ -10,9 +10,9 @@ from typing import Any
 import fsspec.asyn
 
 from wds_tools.options import RemoteOptions
-from wds_tools.storage.base import Block, Extent, Range, StoredFile, whole_file
+from wds_tools.storage.base import Block, Extent, FetchStatistics, Range, StoredFile, whole_file
 from wds_tools.storage.cache import BlockCache
-from wds_tools.storage.fetcher import Fetcher, FetchStatistics
+from wds_tools.storage.fetcher import Fetcher
 from wds_tools.storage.fetcher_process import FetcherConnection, FetcherGoneError, open_fetcher
 
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
