@@ -25,7 +25,7 @@ from wds_tools.storage.retry import RetryPolicy
 pytest.importorskip("obstore")
 DATA = random.Random(7).randbytes(300_000)
 QUICK = RetryPolicy(
-    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=2, idle_seconds=0.2, progress_bytes=10_000
+    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=0.5, idle_seconds=0.2, progress_bytes=10_000
 )
 PATIENT = dataclasses.replace(QUICK, seconds=60)
 REPOSITORY = Path(__file__).parents[2]
@@ -187,7 +187,9 @@ def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client):
 
 @pytest.mark.parametrize("endpoint", ["http://nowhere.invalid", "http://127.0.0.1:9"])
 def test_an_unreachable_endpoint_is_named(endpoint):
-    client = open_client("s3://b/d", {"anon": True, "endpoint_url": endpoint}, QUICK)
+    client = open_client(
+        "s3://b/d", {"anon": True, "endpoint_url": endpoint}, dataclasses.replace(QUICK, idle_seconds=5)
+    )
     words = "host name was not found" if "nowhere" in endpoint else "error sending request"
     with pytest.raises(StoreError, match=rf"{words}.*host {endpoint.removeprefix('http://')}, "):
         read(client)

@@ -61,8 +61,8 @@ def is_usable() -> bool:
 class ObjectClient(BaseClient):
     """Requests to S3, Google Cloud Storage and Azure.
 
-    obstore does not tell ``Retry-After``, so only the jitter of the policy applies. An answer that takes longer than
-    twice `RetryPolicy.idle_seconds` is continued by another request.
+    obstore does not return ``Retry-After``, so only the jitter of the policy applies. A request that takes longer than
+    `RetryPolicy.connect_seconds` and `RetryPolicy.idle_seconds` together is cut and continued by another one.
 
     Args:
         url: URL of the folder.
@@ -196,7 +196,7 @@ def _open(storage: ObjectStorage, policy: RetryPolicy, url: str, secrets: frozen
         **storage.client,
         "connect_timeout": timedelta(seconds=policy.connect_seconds),
         "read_timeout": timedelta(seconds=policy.idle_seconds),
-        "timeout": timedelta(seconds=2 * policy.idle_seconds),
+        "timeout": timedelta(seconds=policy.connect_seconds + policy.idle_seconds),
     }
     settings: dict[str, Any] = {"config": storage.config, "client_options": client, "retry_config": {"max_retries": 0}}
     if storage.credentials:

@@ -35,6 +35,7 @@ _WITHOUT_EFFECT = {  # of fsspec and its file systems, about buffers, listings, 
     *("default_location", "fixed_upload_size", "listings_expiry_time", "loop", "max_concurrency", "max_paths"),
     *("secure_serialize", "skip_instance_cache", "use_listings_cache", "use_ssl"),
 }
+_ANONYMOUS = "anon"  # instead of a token of gcsfs
 _CREDENTIAL_SECONDS = 300  # botocore is asked again for credentials that it may have renewed
 
 
@@ -197,7 +198,7 @@ def _gs(found: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
     endpoint = options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST")
     if endpoint:
         found.config["base_url"] = endpoint.rstrip("/") if "://" in endpoint else f"http://{endpoint.rstrip('/')}"
-    if options.get("anon") or token in {"anon"} or (endpoint and token is None):
+    if options.get("anon") or token == _ANONYMOUS or (endpoint and token is None):
         found.config["skip_signature"] = True
     elif isinstance(token, Mapping) and token.get("type") == "service_account":
         found.config["service_account_key"] = json.dumps(dict(token))
@@ -206,7 +207,7 @@ def _gs(found: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
             found.config["application_credentials"] = token
         else:
             found.config["bearer_token"] = token
-    elif token not in {None, "cloud", "google_default"}:
+    elif token is not None and token not in ("cloud", "google_default"):
         raise UnsupportedOptionError(
             "storage option token: allowed are anon, cloud, google_default, a file, an access token, "
             "or a dict of type service_account"
