@@ -1,4 +1,4 @@
-"""A fake object store for tests, `bucket:///folder`: objects are files of a folder, and uploads can fail.
+"""A fake object store for tests, `bucket:///folder`: objects are files of a folder, and uploads can fail. And moto.
 
 It is configured by attributes of the class, in the process that packs. `Bucketful.fault` is called
 before each upload with its number and path, and returns the name of a fault or None.
@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,3 +77,35 @@ class Bucketful(LocalFileSystem):
 
 
 fsspec.register_implementation("bucket", Bucketful, clobber=True)
+
+
+@contextmanager
+def moto_server(folder: Path) -> Iterator[str]:
+    """Run moto, a server for S3, in another process; its log is in the folder. Yields its URL."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(url)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=100)
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(3000):
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError("moto_server does not start")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from buckets import moto_server
 from PIL import Image
 
 import wds_tools as wt
@@ -30,33 +28,8 @@ PART_BYTES = 5 << 20  # the minimum of S3
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    with (tmp_path_factory.mktemp("moto") / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(url)
+    with moto_server(tmp_path_factory.mktemp("moto")) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=100)
-
-
-def _wait_for(url: str) -> None:
-    for _ in range(3000):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError:
-            return
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise TimeoutError("moto_server does not start")
 
 
 @pytest.fixture

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
+import fsspec
+
 from wds_tools.storage.client_base import Client, Part, RequestCounts
+from wds_tools.storage.failures import clean_url
 from wds_tools.storage.fsspec_client import FsspecClient
 from wds_tools.storage.http_client import HttpClient
+from wds_tools.storage.object_client import ObjectClient, is_usable
+from wds_tools.storage.object_options import SCHEMES, UnsupportedOptionError
 from wds_tools.storage.retry import RetryPolicy
 
+_log = logging.getLogger("wds_tools")
 __all__ = ["Client", "Part", "RequestCounts", "open_client"]
 
 
@@ -21,7 +29,10 @@ def open_client(
     *,
     stop: threading.Event | None = None,
 ) -> Client:
-    """Return a client for the objects below a URL. No request is sent yet.
+    """Return a client for the objects below a URL. No object is requested yet.
+
+    ``http://`` and ``https://`` have their own client, S3, Google and Azure are read by obstore where it is installed,
+    and every other URL by fsspec.
 
     Args:
         url: URL of a folder.
@@ -33,8 +44,25 @@ def open_client(
         OptionError: An option is unknown or invalid.
         StoreError: A required package is not installed.
     """
-    options, policy = storage_options or {}, policy or RetryPolicy()
     scheme = url.partition("://")[0].lower()
+    policy = policy or RetryPolicy()
+    options = {**fsspec.config.conf.get(scheme, {}), **(storage_options or {})}  # fsspec's files and FSSPEC_S3_KEY=...
     if scheme in {"http", "https"}:
         return HttpClient(url, options, policy, stop=stop)
+    if scheme in SCHEMES and is_usable():
+        try:
+            return ObjectClient(url, options, policy, stop=stop)
+        except UnsupportedOptionError as error:
+            if not _knows(scheme, options):
+                raise
+            _log.debug("%s: read through fsspec, because of an %s", clean_url(url), error)
     return FsspecClient(url, options, policy, stop=stop)
+
+
+def _knows(scheme: str, options: Mapping[str, Any]) -> bool:
+    """Return whether fsspec's file system is installed and has parameters of these names."""
+    try:
+        parameters = inspect.signature(fsspec.get_filesystem_class(scheme).__init__).parameters
+    except (ImportError, ValueError):
+        return False
+    return set(options) <= set(parameters)

@@ -1,0 +1,289 @@
+"""Loaders that read from a server: the same batches as from a folder, or the named error, whatever the server does."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import bad_server
+import psutil
+import pytest
+from bad_server import BadServer
+
+import wds_tools as wt
+from wds_tools.errors import OptionError, StoreError
+
+BATCH = 16
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory, photos):
+    """Return a packed dataset of about 40 shards."""
+    folder = tmp_path_factory.mktemp("remote") / "photos"
+    wt.pack(photos, folder, shard_bytes="100kB", workers=1, images="keep")
+    return folder
+
+
+@pytest.fixture
+def server(dataset):
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in dataset.iterdir()})
+    with server.running():
+        yield server
+
+
+def epochs_of(source, *, count=1, workers=2, **options):
+    """Return the batches of some epochs as (keys, bytes of the images)."""
+    batches = []
+    with wt.make_loader(
+        source, batch_size=BATCH, shuffle=True, num_workers=workers, fields=("jpg", "__key__"), **options
+    ) as loader:
+        for _ in range(count):
+            batches += [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+    return batches
+
+
+@pytest.fixture(scope="session")
+def expected(dataset):
+    return epochs_of(dataset, count=2)
+
+
+def ranges_of(server, suffix=".tar"):
+    """Return (path, start, stop) of each range that was requested of a file."""
+    return [(r.path, *r.span) for r in server.requests if r.path.endswith(suffix) and r.span]
+
+
+def bytes_of(server):
+    return sum(stop - start for _, start, stop in ranges_of(server))
+
+
+def size_of(dataset):
+    return sum(path.stat().st_size for path in dataset.glob("*.tar"))
+
+
+def fetchers():
+    """Return the fetcher processes of this user."""
+    return [p for p in psutil.process_iter() if "fetcher_process" in " ".join(cmdline(p))]
+
+
+def cmdline(process):
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (3, "fork"), (2, "spawn")])
+def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_nothing(
+    server, dataset, expected, workers, method
+):
+    with wt.make_loader(
+        server.url,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        fields=("jpg", "__key__"),
+        multiprocessing_context=method,
+    ) as loader:
+        first = [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+        requests = len(server.requests)
+        second = [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+        assert len(server.requests) == requests
+        statistics = loader.fetch_statistics
+    assert first + second == expected
+    assert statistics.requests == requests
+    assert statistics.fetched_bytes >= bytes_of(server)
+    assert statistics.blocks == 2 * statistics.cached_blocks > 0
+    assert statistics.hit_rate == 0.5
+    assert not [request for request in server.requests if request.method == "HEAD"]
+
+
+def test_each_block_is_fetched_once_by_many_workers(server, dataset):
+    epochs_of(server.url, workers=6)
+    spans = [span for span in ranges_of(server) if span[2] - span[1] > 20_000]
+    assert len(spans) == len(set(spans))
+    assert bytes_of(server) <= 1.02 * size_of(dataset)
+    files = [request.path for request in server.requests if not request.path.endswith(".tar")]
+    assert len(files) == len(set(files))
+
+
+def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, tmp_path):
+    program = textwrap.dedent("""
+        import sys, wds_tools as wt
+        from wds_tools.errors import StoreError
+        with wt.make_loader(sys.argv[1], batch_size=8, shuffle=True, num_workers=2, rank=int(sys.argv[2]), world_size=2,
+                            fields=("jpg", "__key__")) as loader:
+            print(sum(len(batch.key) for batch in loader))
+            sys.stdin.read()
+    """)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, server.url, str(rank)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    counts = [int(rank.stdout.readline()) for rank in ranks]
+    running = len(fetchers())
+    for rank in ranks:
+        rank.communicate()
+    assert counts[0] == counts[1] > 100
+    assert running == 1
+    assert bytes_of(server) <= 1.02 * size_of(dataset)
+    manifests = [request for request in server.requests if request.path == "/manifest.json"]
+    assert len(manifests) <= 2
+
+
+def test_the_fetcher_process_ends_with_the_last_loader(server):
+    epochs_of(server.url)
+    wait_until(lambda: not fetchers())
+
+
+def test_the_fetcher_process_ends_when_the_training_is_killed(server):
+    program = textwrap.dedent("""
+        import sys, wds_tools as wt
+        loader = wt.make_loader(sys.argv[1], batch_size=8, num_workers=2)
+        for batch in loader:
+            print("ready", flush=True)
+            sys.stdin.read()
+    """)
+    training = subprocess.Popen(
+        [sys.executable, "-c", program, server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert training.stdout.readline() == "ready\n"
+    assert len(fetchers()) == 1
+    training.kill()
+    training.communicate()
+    wait_until(lambda: not fetchers())
+
+
+def test_workers_fetch_for_themselves_after_the_fetcher_process_was_killed(server, expected, caplog):
+    batches = []
+    with wt.make_loader(
+        server.url, batch_size=BATCH, shuffle=True, num_workers=2, fields=("jpg", "__key__"), read_ahead_bytes=1000
+    ) as loader:
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                batches.append((list(batch.key), [image.sum().item() for image in batch.jpg]))
+                if number == 2 and epoch == 0:
+                    for process in fetchers():
+                        process.kill()
+    assert batches == expected
+
+
+def test_the_samples_of_the_first_batch_are_requested_before_blocks(server, dataset):
+    epochs_of(server.url)
+    spans = ranges_of(server)
+    assert all(stop - start < 20_000 for _, start, stop in spans[:3])
+    assert bytes_of(server) <= 1.02 * size_of(dataset)
+
+
+def test_streaming_dataset_reads_the_same_samples_as_from_the_folder(server, dataset):
+    from torch.utils.data import DataLoader
+
+    def samples(source):
+        data = wt.StreamingDataset(source, batch_size=8, shuffle=True, fields=("jpg", "__key__"))
+        loader = DataLoader(data, batch_size=8, num_workers=2, collate_fn=list)
+        return [[(sample.key, sample.jpg.sum()) for sample in batch] for _ in range(2) for batch in loader]
+
+    assert samples(server.url) == samples(dataset)
+    assert bytes_of(server) <= 1.04 * size_of(dataset)  # each of two workers fetches its first samples on their own
+
+
+FAULTS = {
+    "503 with Retry-After": [bad_server.status(503, retry_after="1")] * 5,
+    "429": [bad_server.status(429)] * 3,
+    "reset": [bad_server.reset] * 4,
+    "reset in the body": [bad_server.cut_after(1000, by=bad_server.reset)] * 4,
+    "short body": [bad_server.short_body] * 4,
+    "HTML page": [bad_server.html] * 4,
+    "wrong range": [bad_server.wrong_range] * 4,
+    "connection closed": [bad_server.disconnect] * 4,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_batches_do_not_change_when_requests_fail_for_a_while(server, expected, fault):
+    with wt.make_loader(server.url, batch_size=BATCH, shuffle=True, num_workers=2, fields=("jpg", "__key__")) as loader:
+        server.answers.extend(FAULTS[fault])
+        batches = [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+    assert not server.answers
+    assert batches == expected[: len(batches)]
+
+
+def test_a_request_for_the_manifest_is_repeated(server, dataset):
+    server.answers.extend([bad_server.status(503)] * 3)
+    with wt.make_loader(server.url, batch_size=BATCH, num_workers=0) as loader:
+        assert loader.samples == wt.describe(dataset).samples
+
+
+def failing(server, path, answer):
+    """Let every request for an object get this answer."""
+
+    def choose(request):
+        (answer if request.path == path else bad_server.good)(request)
+
+    server.default = choose
+
+
+def test_a_missing_shard_is_named(server):
+    del server.objects["/shard-000003.tar"]
+    with pytest.raises((StoreError, FileNotFoundError), match=r"shard-000003\.tar"):
+        epochs_of(server.url)
+
+
+def test_an_expired_token_is_named_with_the_code_of_the_store(server):
+    body = b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>expired</Message></Error>"
+    failing(server, "/shard-000003.tar", bad_server.status(403, body, content_type="application/xml"))
+    with pytest.raises(StoreError, match=r"403.*ExpiredToken"):
+        epochs_of(server.url)
+
+
+def test_a_server_without_ranges_is_an_error_and_no_shard_is_read_whole(server):
+    failing(server, "/shard-000003.tar", bad_server.whole_for_range)
+    with pytest.raises(StoreError, match="range"):
+        epochs_of(server.url)
+
+
+def test_an_outage_ends_with_an_error_that_names_attempts_and_time(server):
+    failing(server, "/shard-000003.tar", bad_server.status(503))
+    with pytest.raises(StoreError, match=r"503.*attempts"):
+        epochs_of(server.url, retry_seconds=2)
+
+
+def test_a_cache_below_the_shuffle_window_is_refused_with_the_numbers(server, dataset):
+    with pytest.raises(OptionError, match=r"cache_bytes=100,000 is less than the shuffle window.*use cache_bytes of"):
+        epochs_of(server.url, cache_bytes=100_000)
+
+
+def test_a_cache_that_cannot_be_written_streams_with_a_warning(server, expected, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert epochs_of(server.url, count=2, cache_dir=tmp_path / "file" / "cache") == expected
+
+
+def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_part(server, dataset):
+    limit = size_of(dataset) * 3 // 4
+    with wt.make_loader(
+        server.url, batch_size=BATCH, shuffle=20, num_workers=2, fields=("__key__", "jpg"), cache_bytes=limit
+    ) as loader:
+        keys = [key for _ in range(3) for batch in loader for key in batch.key]
+    assert len(keys) == 3 * (240 // BATCH) * BATCH
+    assert bytes_of(server) < 2.2 * size_of(dataset)  # LRU would fetch everything in each of 3 epochs
+
+
+def test_a_mixture_of_remote_and_local_datasets_reads_both(server, dataset):
+    mixture = wt.Mixture([server.url, dataset], weights=[1, 1])
+    local = wt.Mixture([dataset, dataset], weights=[1, 1])
+    assert epochs_of(mixture) == epochs_of(local)

@@ -1,0 +1,440 @@
+"""The client for S3, Google Cloud Storage and Azure: obstore against a server that misbehaves, and against moto."""
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import bad_server
+import pytest
+from bad_server import BadServer, certificates
+from buckets import moto_server
+
+from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
+from wds_tools.storage import object_client
+from wds_tools.storage.clients import open_client
+from wds_tools.storage.fsspec_client import FsspecClient
+from wds_tools.storage.object_client import ObjectClient
+from wds_tools.storage.object_options import UnsupportedOptionError, object_storage
+from wds_tools.storage.retry import RetryPolicy
+
+pytest.importorskip("obstore")
+DATA = random.Random(7).randbytes(300_000)
+QUICK = RetryPolicy(
+    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=0.5, idle_seconds=0.2, progress_bytes=10_000
+)
+PATIENT = dataclasses.replace(QUICK, seconds=60)
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def empty_environment(monkeypatch, tmp_path):
+    """Remove all settings of AWS, Google, Azure and proxies; the home folder is empty."""
+    for name in list(os.environ):
+        if name.upper().startswith(("AWS_", "AZURE_", "GOOGLE_", "STORAGE_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def server():
+    with BadServer({"/b/d/a.tar": DATA, "/b/d/index.json": b'{"a": 1}'}).running() as running:
+        yield running
+
+
+def options_for(server):
+    return {"anon": True, "endpoint_url": server.url}
+
+
+@pytest.fixture
+def client(server):
+    opened = open_client("s3://b/d", options_for(server), QUICK)
+    assert isinstance(opened, ObjectClient)
+    yield opened
+    opened.close()
+
+
+def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):
+    buffer = bytearray(stop - start)
+    client.read_range(name, start, stop, memoryview(buffer), total_bytes=total)
+    return bytes(buffer)
+
+
+def test_ranges_and_whole_objects_are_read_without_head(client, server):
+    for _ in range(2):
+        assert read(client) == DATA[1000:201_000]
+    assert read(client, len(DATA) - 1, len(DATA)) == DATA[-1:]
+    assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+    assert {request.method for request in server.requests} == {"GET"}
+    assert [request.headers.get("if-match") for request in server.requests] == [None, '"one"', '"one"', None]
+    counts = client.counts()
+    assert (counts.requests, counts.failures, counts.received_bytes) == (4, 0, 400_001 + 8)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        bad_server.status(503, b"<Error><Code>SlowDown</Code></Error>"),
+        bad_server.status(429),
+        bad_server.status(500),
+        bad_server.status(400, b"<Error><Code>RequestTimeout</Code></Error>"),
+        bad_server.reset,
+        bad_server.disconnect,
+        bad_server.no_answer,
+        bad_server.cut_after(150_000),
+        bad_server.cut_after(150_000, by=bad_server.reset),
+        bad_server.stall_after(150_000),
+        bad_server.drip(100, 0.02),
+        bad_server.short_body,
+        bad_server.wrong_range,
+        bad_server.no_content_range,
+        bad_server.closing(),
+    ],
+)
+def test_a_fault_that_passes_costs_only_time(server, fault):
+    client = open_client("s3://b/d", options_for(server), dataclasses.replace(PATIENT, idle_seconds=0.1))
+    server.answers.extend([fault] * 2)
+    assert read(client) == DATA[1000:201_000]
+    server.answers.extend([fault] * 2)
+    if fault not in (bad_server.wrong_range, bad_server.no_content_range):
+        assert client.read("a.tar", most_bytes=10**6) == DATA
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (bad_server.status(503, b"<Error><Code>SlowDown</Code></Error>"), r"HTTP 503 .*\(SlowDown\)"),
+        (bad_server.reset, "error sending request"),
+        (bad_server.no_answer, "no answer in time"),
+        (bad_server.drip(100, 0.02), "no answer in time"),
+        (bad_server.cut_after(10), "body error"),
+        (bad_server.wrong_range, r"Requested \d+\.\.\d+, got \d+\.\.\d+"),
+        (bad_server.no_content_range, "no valid Content-Range"),
+    ],
+)
+def test_a_fault_that_stays_is_a_store_error_in_time_that_names_everything(client, server, fault, words):
+    server.default, started = fault, time.monotonic()
+    with pytest.raises(StoreError, match=words) as caught:
+        read(client)
+    assert 0.5 <= time.monotonic() - started < 5
+    assert caught.value.shard == "a.tar"
+    for part in (
+        "s3://b/d/a.tar cannot be read",
+        f"host {server.url.removeprefix('http://')}, ",
+        " attempt",
+        "; ",
+    ):
+        assert part in str(caught.value)
+    assert "Debug source" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            bad_server.status(403, b"<Error><Code>ExpiredToken</Code></Error>"),
+            r"HTTP 403 .*ExpiredToken.*1 attempt.*renew",
+        ),
+        (
+            bad_server.status(400, b"<Error><Code>ExpiredToken</Code></Error>"),
+            r"HTTP 400 .*ExpiredToken.*1 attempt.*renew",
+        ),
+        (bad_server.status(401), r"HTTP 401.*1 attempt.*credentials"),
+        (bad_server.status(412), "was replaced while it was being read"),
+        (bad_server.whole_for_range, r"ignores range requests \(HTTP 200 instead of 206\).*1 attempt"),
+        (bad_server.status(301), r"another region.*1 attempt.*AWS_REGION"),
+    ],
+)
+def test_final_answers_end_at_once(client, server, answer, words):
+    server.default = answer
+    with pytest.raises(StoreError, match=words):
+        read(client)
+    assert len(server.requests) == 1
+
+
+def test_a_missing_object_is_a_file_not_found_error(client, server):
+    for request in (lambda: read(client, name="b.tar"), lambda: client.read("b.tar", most_bytes=9)):
+        with pytest.raises(FileNotFoundError, match=r"s3://b/d/b\.tar does not exist: .*NoSuchKey"):
+            request()
+    assert len(server.requests) == 2
+
+
+def test_an_object_that_was_replaced_is_named_so(client, server):
+    read(client)
+    server.tag, server.objects["/b/d/a.tar"] = '"two"', DATA[::-1]
+    with pytest.raises(StoreError, match=r"was replaced while it was being read.*pack changed data"):
+        read(client)
+    server.objects["/b/d/a.tar"], server.tag = DATA + b"x", '"one"'
+    with pytest.raises(TruncatedShardError, match="truncated or replaced"):
+        read(client)
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_an_object_of_another_length_is_a_truncated_shard_error(client, difference):
+    with pytest.raises(TruncatedShardError, match=r"has 300,000 bytes"):
+        read(client, 0, 10, total=len(DATA) + difference)
+
+
+def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client):
+    with pytest.raises(ManifestError, match=r"at most 299,999"):
+        client.read("a.tar", most_bytes=299_999)
+
+
+@pytest.mark.parametrize("endpoint", ["http://nowhere.invalid", "http://127.0.0.1:9"])
+def test_an_unreachable_endpoint_is_named(endpoint):
+    client = open_client(
+        "s3://b/d", {"anon": True, "endpoint_url": endpoint}, dataclasses.replace(QUICK, idle_seconds=5)
+    )
+    words = "host name was not found" if "nowhere" in endpoint else "error sending request"
+    with pytest.raises(StoreError, match=rf"{words}.*host {endpoint.removeprefix('http://')}, "):
+        read(client)
+
+
+def test_after_200_cuts_the_bytes_are_right():
+    draw, cuts = random.Random(3), 0
+
+    def answer(request):
+        nonlocal cuts
+        start, stop = request.span
+        if draw.random() < 0.7 and cuts < 200:
+            cuts += 1
+            way = draw.choice([bad_server.disconnect, bad_server.reset])
+            return bad_server.cut_after(draw.randrange(stop - start), by=way)(request)
+        return bad_server.good(request)
+
+    policy = RetryPolicy(seconds=300, first_seconds=0, most_seconds=0)
+    with BadServer({"/b/d/a.tar": DATA}, default=answer).running() as server:
+        client = open_client("s3://b/d", options_for(server), policy)
+        while cuts < 200:
+            start = draw.randrange(len(DATA) - 1)
+            stop = draw.randrange(start + 1, len(DATA) + 1)
+            assert read(client, start, stop) == DATA[start:stop]
+
+
+def test_tls_with_a_certificate_of_an_own_authority(tmp_path, monkeypatch):
+    trusted, context = certificates(tmp_path)
+    with BadServer({"/b/d/a.tar": DATA}).running(context) as server:
+        with pytest.raises(StoreError, match=r"certificate of the server is not trusted.*1 attempt"):
+            read(open_client("s3://b/d", options_for(server), QUICK))
+        for verify in (str(trusted), False):
+            options = {**options_for(server), "client_kwargs": {"verify": verify}}
+            assert read(open_client("s3://b/d", options, QUICK)) == DATA[1000:201_000]
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(trusted))
+        assert read(open_client("s3://b/d", options_for(server), QUICK)) == DATA[1000:201_000]
+
+
+# Processes
+
+
+def test_a_process_forked_from_one_that_used_obstore_reads_through_fsspec(client):
+    read(client)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            other = open_client("s3://b/d", {"anon": True, "endpoint_url": "http://127.0.0.1:9"}, QUICK)
+            with pytest.raises(StoreError, match="hangs in processes forked from it"):
+                ObjectClient("s3://b/d", {"anon": True}, QUICK)
+            with pytest.raises(StoreError, match="was created in process"):
+                read(client)
+            code = 0 if isinstance(other, FsspecClient) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_without_obstore_s3_is_read_through_fsspec(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert isinstance(open_client("s3://b/d", {"anon": True}), FsspecClient)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "config"),
+    [
+        (
+            "s3://b/x/y",
+            {"key": "k", "secret": "s", "token": "t", "client_kwargs": {"region_name": "eu-west-1"}},
+            {"access_key_id": "k", "secret_access_key": "s", "session_token": "t", "region": "eu-west-1"},
+        ),
+        (
+            "s3a://b",
+            {"anon": True, "endpoint_url": "http://h:1/", "default_block_size": 5, "requester_pays": True},
+            {
+                "skip_signature": True,
+                "endpoint": "http://h:1",
+                "virtual_hosted_style_request": False,
+                "region": "us-east-1",
+                "request_payer": True,
+            },
+        ),
+        (
+            "s3://b",
+            {"anon": True, "endpoint_url": "https://h", "config_kwargs": {"s3": {"addressing_style": "virtual"}}},
+            {
+                "skip_signature": True,
+                "endpoint": "https://b.h",
+                "virtual_hosted_style_request": True,
+                "region": "us-east-1",
+            },
+        ),
+        ("gs://b/x", {"token": "anon", "project": "p"}, {"skip_signature": True}),
+        ("gcs://b/x", {"token": "ya29.abc"}, {"bearer_token": "ya29.abc"}),
+        (
+            "gs://b/x",
+            {"endpoint_url": "http://127.0.0.1:4443"},
+            {"base_url": "http://127.0.0.1:4443", "skip_signature": True},
+        ),
+        (
+            "gs://b/x",
+            {"token": {"type": "service_account", "private_key": "k"}},
+            {"service_account_key": json.dumps({"type": "service_account", "private_key": "k"})},
+        ),
+        ("az://c/x", {"account_name": "a", "account_key": "a2V5"}, {"account_name": "a", "account_key": "a2V5"}),
+        ("abfs://c@a.dfs.core.windows.net/x", {"sas_token": "?sig=1"}, {"account_name": "a", "sas_key": "sig=1"}),
+        (
+            "abfss://c@a.dfs.core.windows.net/x",
+            {"tenant_id": "t", "client_id": "i", "client_secret": "s"},
+            {"account_name": "a", "tenant_id": "t", "client_id": "i", "client_secret": "s"},
+        ),
+        ("az://c/x", {"account_name": "a", "anon": True}, {"account_name": "a", "skip_signature": True}),
+        (
+            "az://c/x",
+            {"connection_string": "AccountName=a;AccountKey=a2V5eA==;BlobEndpoint=http://127.0.0.1:10000/a;"},
+            {"account_name": "a", "account_key": "a2V5eA==", "endpoint": "http://127.0.0.1:10000/a"},
+        ),
+    ],
+)
+def test_options_of_fsspec_become_settings_of_obstore(url, options, config):
+    found = object_storage(url, options)
+    assert found.config == config
+    assert found.bucket in "bc"
+    assert found.prefix in {"", "x", "x/y"}
+    endpoint = config.get("endpoint") or config.get("base_url") or ""
+    assert found.client["allow_http"] == endpoint.startswith("http:")
+    if "private_key" not in str(options):  # obstore checks keys
+        assert isinstance(open_client(url, options), ObjectClient)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        (
+            "s3://b",
+            {"secert": "hiddenvalue"},
+            "unknown storage option for s3://: secert; allowed are anon, client_kwargs",
+        ),
+        ("gs://b", {"tokn": "hiddenvalue"}, "unknown storage option for gs://: tokn; allowed are anon"),
+        ("s3:///x", {}, "needs a bucket"),
+        ("s3://b", {"profile": "none"}, "profile .*none"),
+    ],
+)
+def test_invalid_options_are_refused_without_their_values(url, options, words):
+    with pytest.raises(OptionError, match=words) as caught:
+        open_client(url, options)
+    assert "hiddenvalue" not in str(caught.value)
+
+
+def test_options_that_only_s3fs_knows_are_read_through_it():
+    options = {"anon": True, "session": None, "s3_additional_kwargs": {"RequestPayer": "requester"}}
+    with pytest.raises(UnsupportedOptionError):
+        object_storage("s3://b", options)
+    assert isinstance(open_client("s3://b", options), FsspecClient)
+
+
+def test_no_credentials_are_an_error_with_a_remedy_before_any_request():
+    with pytest.raises(StoreError, match=r"no credentials were found for s3://b.*'anon': True"):
+        open_client("s3://b/d")
+
+
+def test_a_profile_without_botocore_is_an_error_that_names_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "botocore", None)
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+    for settings in ({"AWS_PROFILE": "x"}, {"AWS_SHARED_CREDENTIALS_FILE": "/x"}):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in settings.items():
+                patch.setenv(name, value)
+            with pytest.raises(StoreError, match="pip install botocore"):
+                open_client("s3://b/d")
+
+
+# S3
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory):
+    boto3 = pytest.importorskip("boto3")
+    with moto_server(tmp_path_factory.mktemp("moto")) as url:
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=url,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            region_name="us-east-1",
+        )
+        s3.create_bucket(Bucket="bucket")
+        for name in ("a.tar", "ü b#%+.tar", "below/c.tar"):
+            s3.put_object(Bucket="bucket", Key=f"train set/{name}", Body=DATA)
+        yield url
+
+
+@pytest.mark.parametrize("how", ["options", "environment", "profile"])
+def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, monkeypatch, tmp_path, how):
+    options = {}
+    if how == "options":
+        options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": moto, "region_name": "us-east-1"}}
+    elif how == "environment":
+        for name, value in {"ENDPOINT_URL": moto, "ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+    else:
+        keys = "[own]\naws_access_key_id = test\naws_secret_access_key = test\n"
+        (tmp_path / "keys").write_text(keys)
+        (tmp_path / "config").write_text(f"[profile own]\nregion = eu-west-1\nendpoint_url = {moto}\n")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        monkeypatch.setenv("AWS_PROFILE", "own")
+    client = open_client("s3://bucket/train set", options, dataclasses.replace(PATIENT, idle_seconds=5))
+    assert client.list() == ["a.tar", "ü b#%+.tar"]
+    assert client.list("below") == ["c.tar"]
+    for name in client.list():
+        assert read(client, name=name) == DATA[1000:201_000]
+    assert client.read("below/c.tar", most_bytes=10**6) == DATA
+    with pytest.raises(FileNotFoundError, match=r"s3://bucket/train set/none does not exist"):
+        client.read("none", most_bytes=9)
+    missing = open_client("s3://nobucket/x", options, QUICK)
+    with pytest.raises(FileNotFoundError, match="NoSuchBucket"):
+        missing.read("none", most_bytes=9)
+
+
+def test_a_client_works_in_a_spawned_process(moto):
+    script = f"""
+import multiprocessing, sys
+from wds_tools.storage.clients import open_client
+OPTIONS = {{"key": "test", "secret": "test", "endpoint_url": {moto!r}}}
+def length():
+    return len(open_client("s3://bucket/train set", OPTIONS).read("a.tar", most_bytes=10**6))
+def child():
+    sys.exit(0 if length() == 300_000 else 1)
+if __name__ == "__main__":
+    assert length() == 300_000
+    process = multiprocessing.get_context("spawn").Process(target=child)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+    path = Path(os.environ["HOME"]) / "spawned.py"
+    path.write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    assert subprocess.run([sys.executable, path], env=environment, timeout=300, check=False).returncode == 0
+
+
+def test_obstore_is_usable_here():
+    assert object_client.is_usable()
