@@ -1,7 +1,6 @@
 """Loaders that read from a server: the same batches as from a folder, or the named error, whatever the server does."""
 
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import time
 from pathlib import Path
 
 import bad_server
-import psutil
 import pytest
 from bad_server import BadServer
 
@@ -36,14 +34,22 @@ def server(dataset):
         yield server
 
 
+VIEW = wt.CenterCrop(64, resize=72)
+
+
+def content(batch):
+    """Return the keys of a batch, and a sum of the pixels of each image."""
+    return list(batch.key), batch.image.sum((1, 2, 3)).tolist()
+
+
 def epochs_of(source, *, count=1, workers=2, **options):
     """Return the batches of some epochs as (keys, bytes of the images)."""
     batches = []
     with wt.make_loader(
-        source, batch_size=BATCH, shuffle=True, num_workers=workers, fields=("jpg", "__key__"), **options
+        source, batch_size=BATCH, shuffle=True, num_workers=workers, fields=("image", "__key__"), view=VIEW, **options
     ) as loader:
         for _ in range(count):
-            batches += [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+            batches += [content(batch) for batch in loader]
     return batches
 
 
@@ -66,14 +72,15 @@ def size_of(dataset):
 
 
 def fetchers():
-    """Return the fetcher processes of this user."""
-    return [p for p in psutil.process_iter() if "fetcher_process" in " ".join(cmdline(p))]
-
-
-def cmdline(process):
-    with contextlib.suppress(psutil.Error):
-        return process.cmdline()
-    return []
+    """Return the process numbers of the fetcher processes that were started for this test."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_fetcher = b"fetcher_process" in (path / "cmdline").read_bytes()
+            cache = f"WDS_TOOLS_CACHE_DIR={os.environ['WDS_TOOLS_CACHE_DIR']}".encode()
+            if is_fetcher and cache in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+    return found
 
 
 def wait_until(condition, seconds=20):
@@ -92,12 +99,13 @@ def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_not
         batch_size=BATCH,
         shuffle=True,
         num_workers=workers,
-        fields=("jpg", "__key__"),
+        fields=("image", "__key__"),
+        view=VIEW,
         multiprocessing_context=method,
     ) as loader:
-        first = [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+        first = [content(batch) for batch in loader]
         requests = len(server.requests)
-        second = [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+        second = [content(batch) for batch in loader]
         assert len(server.requests) == requests
         statistics = loader.fetch_statistics
     assert first + second == expected
@@ -122,7 +130,7 @@ def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, 
         import sys, wds_tools as wt
         from wds_tools.errors import StoreError
         with wt.make_loader(sys.argv[1], batch_size=8, shuffle=True, num_workers=2, rank=int(sys.argv[2]), world_size=2,
-                            fields=("jpg", "__key__")) as loader:
+                            fields=("image", "__key__"), view=wt.CenterCrop(64, resize=72)) as loader:
             print(sum(len(batch.key) for batch in loader))
             sys.stdin.read()
     """)
@@ -154,7 +162,7 @@ def test_the_fetcher_process_ends_with_the_last_loader(server):
 def test_the_fetcher_process_ends_when_the_training_is_killed(server):
     program = textwrap.dedent("""
         import sys, wds_tools as wt
-        loader = wt.make_loader(sys.argv[1], batch_size=8, num_workers=2)
+        loader = wt.make_loader(sys.argv[1], batch_size=8, num_workers=2, view=wt.CenterCrop(64, resize=72))
         for batch in loader:
             print("ready", flush=True)
             sys.stdin.read()
@@ -172,14 +180,20 @@ def test_the_fetcher_process_ends_when_the_training_is_killed(server):
 def test_workers_fetch_for_themselves_after_the_fetcher_process_was_killed(server, expected, caplog):
     batches = []
     with wt.make_loader(
-        server.url, batch_size=BATCH, shuffle=True, num_workers=2, fields=("jpg", "__key__"), read_ahead_bytes=1000
+        server.url,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=2,
+        fields=("image", "__key__"),
+        view=VIEW,
+        read_ahead_bytes=1000,
     ) as loader:
         for epoch in range(2):
             for number, batch in enumerate(loader):
-                batches.append((list(batch.key), [image.sum().item() for image in batch.jpg]))
+                batches.append(content(batch))
                 if number == 2 and epoch == 0:
                     for process in fetchers():
-                        process.kill()
+                        os.kill(process, signal.SIGKILL)
     assert batches == expected
 
 
@@ -194,9 +208,9 @@ def test_streaming_dataset_reads_the_same_samples_as_from_the_folder(server, dat
     from torch.utils.data import DataLoader
 
     def samples(source):
-        data = wt.StreamingDataset(source, batch_size=8, shuffle=True, fields=("jpg", "__key__"))
+        data = wt.StreamingDataset(source, batch_size=8, shuffle=True, fields=("image", "__key__"), view=VIEW)
         loader = DataLoader(data, batch_size=8, num_workers=2, collate_fn=list)
-        return [[(sample.key, sample.jpg.sum()) for sample in batch] for _ in range(2) for batch in loader]
+        return [[(sample.key, sample.image.sum()) for sample in batch] for _ in range(2) for batch in loader]
 
     assert samples(server.url) == samples(dataset)
     assert bytes_of(server) <= 1.04 * size_of(dataset)  # each of two workers fetches its first samples on their own
@@ -216,16 +230,18 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_batches_do_not_change_when_requests_fail_for_a_while(server, expected, fault):
-    with wt.make_loader(server.url, batch_size=BATCH, shuffle=True, num_workers=2, fields=("jpg", "__key__")) as loader:
+    with wt.make_loader(
+        server.url, batch_size=BATCH, shuffle=True, num_workers=2, fields=("image", "__key__"), view=VIEW
+    ) as loader:
         server.answers.extend(FAULTS[fault])
-        batches = [(list(batch.key), [image.sum().item() for image in batch.jpg]) for batch in loader]
+        batches = [content(batch) for batch in loader]
     assert not server.answers
     assert batches == expected[: len(batches)]
 
 
 def test_a_request_for_the_manifest_is_repeated(server, dataset):
     server.answers.extend([bad_server.status(503)] * 3)
-    with wt.make_loader(server.url, batch_size=BATCH, num_workers=0) as loader:
+    with wt.make_loader(server.url, batch_size=BATCH, num_workers=0, view=VIEW) as loader:
         assert loader.samples == wt.describe(dataset).samples
 
 
@@ -276,7 +292,13 @@ def test_a_cache_that_cannot_be_written_streams_with_a_warning(server, expected,
 def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_part(server, dataset):
     limit = size_of(dataset) * 3 // 4
     with wt.make_loader(
-        server.url, batch_size=BATCH, shuffle=20, num_workers=2, fields=("__key__", "jpg"), cache_bytes=limit
+        server.url,
+        batch_size=BATCH,
+        shuffle=20,
+        num_workers=2,
+        fields=("__key__", "image"),
+        view=VIEW,
+        cache_bytes=limit,
     ) as loader:
         keys = [key for _ in range(3) for batch in loader for key in batch.key]
     assert len(keys) == 3 * (240 // BATCH) * BATCH
