@@ -12,9 +12,9 @@ import wds_tools
 PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
-    "": "errors wording terminal lru_cache options",
+    "": "errors wording terminal lru_cache storage_options options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
-    "storage": "base cache commit lock patterns upload local remote",
+    "storage": "base schemes cache commit lock patterns upload local remote stream",
     "sources": """base optional_dependencies pixels protobuf urls columns files labels arrays huggingface image_tree
         objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
@@ -24,11 +24,11 @@ READING_ORDER = {
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         handover ring advice cuda epochs tasks dataset pipeline bridge loader""",
-    "upkeep": "indexer merger resealer restore verifier unpacker",
+    "upkeep": "shard_scan index_folder indexer merger resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
-    "cli": "common create inspect transfer",
+    "cli": "common create inspect measure transfer",
 }
 MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
 LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}

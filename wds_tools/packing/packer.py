@@ -10,7 +10,7 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.manifest import Manifest
-from wds_tools.options import parse_bytes
+from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import Engine, PackOptions, class_names
 from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import plan_listing, process_count
@@ -68,6 +68,7 @@ def pack(
     finish: bool = False,
     engine: Engine = "local",
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
     """Pack a source of images into WebDataset shards.
 
@@ -113,6 +114,9 @@ def pack(
         engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core. With Ray, all machines must
             share the folder ``dst``.
         progress: Whether to show a progress bar on stderr; by default, only if stderr is a terminal.
+        storage_options: Options for the URLs of ``src`` and ``dst``, by the names of fsspec, such as
+            ``{"anon": True}``, or by scheme, as ``{"s3": {"anon": True}}``. They are not saved, so repeat them to
+            continue a run.
 
     Returns:
         A report: the manifest, and which files were skipped and why.
@@ -142,6 +146,7 @@ def pack(
         finish=finish,
         engine=engine,
         progress=progress,
+        remote=RemoteOptions.of(storage_options=storage_options),
     )
     location = parse_destination(dst)
     if engine == "ray" and isinstance(location, str):
@@ -175,7 +180,11 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     destination = open_destination(
-        dst, spool=options.spool, progress=shows_progress(options.progress), task=options.task
+        dst,
+        spool=options.spool,
+        progress=shows_progress(options.progress),
+        task=options.task,
+        remote=options.remote,
     )
     if not options.fresh and (old := _complete_dataset(destination, plan, strict=options.strict)) is not None:
         skipped = destination.skipped()

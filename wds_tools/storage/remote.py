@@ -14,6 +14,8 @@ from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.base import Range
 from wds_tools.storage.cache import BlockCache
+from wds_tools.storage.schemes import options_for
+from wds_tools.storage_options import cause_without_secrets, redacted
 
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
@@ -131,13 +133,17 @@ class RemoteStore:
                 f"{scheme}:// needs a package that is not installed: {error}; try `pip install 'wds-tools[{scheme}]'`"
             ) from error
         except Exception as error:  # each backend of fsspec has its own errors
-            raise StoreError(f"{path}: {type(error).__name__}: {error}".partition("?")[0]) from error
+            options = self._options.storage_options
+            reason = redacted(f"{path}: {type(error).__name__}: {error}".partition("?")[0], options)
+            raise StoreError(reason) from cause_without_secrets(error, options)
 
     def _connect(self) -> Any:
         """Return the file system; each process creates its own, because clients do not survive a fork."""
         if self._system is None or self._pid != os.getpid():
             self._system, _ = fsspec.core.url_to_fs(
-                self.folder, skip_instance_cache=self._pid != -1, **self._options.storage_options
+                self.folder,
+                skip_instance_cache=self._pid != -1,
+                **options_for(self.folder, self._options.storage_options),
             )
             self._pid = os.getpid()
         return self._system

@@ -16,6 +16,9 @@ from typing import TypeVar
 import fsspec
 
 from wds_tools.errors import OptionError, StoreError
+from wds_tools.options import RemoteOptions
+from wds_tools.storage.schemes import options_for
+from wds_tools.storage_options import cause_without_secrets, redacted
 
 _log = logging.getLogger("wds_tools")
 ATTEMPTS = 5
@@ -56,14 +59,16 @@ class Bucket:
 
     Args:
         url: URL of the folder.
+        remote: How URLs are read and written; None uses the defaults.
 
     Raises:
         OptionError: The URL is not writable, or a loader could not read it.
         StoreError: A required package is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, remote: RemoteOptions | None = None) -> None:
         self.url = url.rstrip("/")
+        self._remote = remote or RemoteOptions.of()
         scheme, _, path = self.url.partition("://")
         if scheme in _READ_ONLY_SCHEMES or "::" in url:
             raise OptionError(
@@ -77,15 +82,18 @@ class Bucket:
             )
         try:
             # Not the instance that fsspec shares: that one may return cached, outdated listings.
-            self._system, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **_settings(scheme))
+            options = {**_settings(scheme), **options_for(self.url, self._remote.storage_options)}
+            self._system, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **options)
         except ImportError as error:
             package = _PACKAGES.get(scheme)
             remedy = f"try `pip install '{package}'`" if package else "install it, then run the same command again"
             raise StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}") from error
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
+            reason = redacted(str(error), self._remote.storage_options)
             raise OptionError(
-                f"{url}: {error}; allowed are s3://, gs:// and other URLs that fsspec supports"
-            ) from error
+                f"{url}: {reason}; allowed are s3://, gs:// and other URLs that fsspec supports, and the options of "
+                "their file systems in storage_options="
+            ) from self._cause(error)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return object name to length in bytes for the folder or a subfolder; {} if it does not exist."""
@@ -181,7 +189,7 @@ class Bucket:
                 raise
             except Exception as error:  # each backend of fsspec has its own errors
                 if attempt == ATTEMPTS or _is_permanent(error):
-                    raise self._store_error(name, error, attempt) from error
+                    raise self._store_error(name, error, attempt) from self._cause(error)
                 _log.debug("attempt %d of %d failed: %s", attempt, ATTEMPTS, self._store_error(name, error, 1))
             pause(FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * (1 + secrets.randbelow(1000) / 1000))
         raise AssertionError("the last attempt returns or raises")
@@ -189,8 +197,12 @@ class Bucket:
     def _store_error(self, name: str, error: Exception, attempts: int) -> StoreError:
         times = f" (tried {attempts} times)" if attempts > 1 else ""
         reason = str(error).partition("?")[0] or "no reason given"  # the query of a URL may hold a signature
+        reason = redacted(reason, self._remote.storage_options)
         location = f"{self.url}/{name}" if name else self.url
         return StoreError(f"{location}: {type(error).__name__}: {reason}{times}")
+
+    def _cause(self, error: Exception) -> BaseException | None:
+        return cause_without_secrets(error, self._remote.storage_options)
 
 
 class _Progress(fsspec.Callback):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,11 @@ class VerifyReport:
 
 
 def verify(
-    dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = None, progress: bool | None = None
+    dataset: str | os.PathLike[str],
+    *,
+    cache_dir: str | Path | None = None,
+    progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
     """Check every byte of a dataset against its checksums.
 
@@ -120,6 +124,7 @@ def verify(
         cache_dir: Cache folder for blocks of remote shards; None takes ``WDS_TOOLS_CACHE_DIR`` or
             the user's cache.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         What was checked, and the damage. A damaged manifest is reported as damage, not as an error.
@@ -131,7 +136,7 @@ def verify(
     started = time.monotonic()
     report = VerifyReport(os.fspath(dataset))
     try:
-        shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, None))
+        shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, storage_options=storage_options))
     except ManifestError as error:
         report.add([Damage(error.shard or MANIFEST_NAME, error.key, None, None, str(error.args[0]))])
         return report
