@@ -24,7 +24,7 @@ READING_ORDER = {
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         handover ring advice cuda epochs tasks dataset pipeline bridge loader""",
-    "upkeep": "shard_scan index_folder indexer merger resealer restore verifier unpacker",
+    "upkeep": "checksums shard_scan index_folder indexer merger resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",

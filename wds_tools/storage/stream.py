@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from wds_tools.storage.base import Store
+from wds_tools.storage.local import LocalStore
 
 CHUNK_BYTES = 8 << 20
 """Bytes per range; AWS recommends requests of 8 to 16 MiB."""
@@ -42,6 +43,7 @@ class ObjectStream:
         self._chunk_bytes = chunk_bytes
         self._on_chunk = on_chunk
         self._chunks: deque[tuple[int, memoryview]] = deque()  # offset and bytes, without gaps
+        self._last = (0, memoryview(b""))  # the last of them
         self._read = 0  # bytes read so far
 
     def __len__(self) -> int:
@@ -49,13 +51,18 @@ class ObjectStream:
 
     def __getitem__(self, part: slice) -> memoryview:
         start, stop, _ = part.indices(self._size)
+        offset, data = self._last
+        if offset <= start < stop <= offset + len(data):  # most slices
+            return data[start - offset : stop - offset]
         if stop <= start:
             return memoryview(b"")
         pieces = list(self._pieces(start, stop))
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def finish(self) -> None:
-        """Read the chunks that have not been read."""
+        """Read the chunks that have not been read. Of an empty object, read that."""
+        if not self._size:
+            self._fetch(0, 0)
         while self._read < self._size:
             self._read_chunk(self._read)
 
@@ -82,7 +89,8 @@ class ObjectStream:
         self._read += len(data)
         while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= needed - self._chunk_bytes:
             self._chunks.popleft()
-        self._chunks.append((offset, data))
+        self._last = (offset, data)
+        self._chunks.append(self._last)
         if self._on_chunk is not None:
             self._on_chunk(offset, data)
         return offset, data
@@ -109,4 +117,6 @@ def stream_object(
             store.read_ahead(name, [(stop, min(stop + CHUNK_BYTES, total_bytes))], total_bytes=total_bytes)
         return store.fetch(name, [(start, stop)], total_bytes=total_bytes)[0]
 
-    return ObjectStream(fetch, total_bytes, on_chunk=on_chunk)
+    # A local file is mapped, so that one chunk of any length takes no memory.
+    chunk_bytes = total_bytes if isinstance(store, LocalStore) else CHUNK_BYTES
+    return ObjectStream(fetch, total_bytes, chunk_bytes=max(1, chunk_bytes), on_chunk=on_chunk)
