@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ import pytest
 from PIL import Image
 
 import wds_tools as wt
+from tests.buckets import empty_s3, s3_server
 from wds_tools.errors import DestinationError, NotADatasetError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,47 +27,17 @@ PART_BYTES = 5 << 20  # the minimum of S3
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    with (tmp_path_factory.mktemp("moto") / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(url)
+    with s3_server(tmp_path_factory.mktemp("moto")) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=100)
-
-
-def _wait_for(url: str) -> None:
-    for _ in range(3000):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError:
-            return
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise TimeoutError("moto_server does not start")
 
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the file system of an empty server, to which s3:// URLs lead."""
-    import s3fs
-
     settings = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
-    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
-    system = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
-    system.mkdir("bucket")
-    return system
+    return empty_s3(server)
 
 
 @pytest.fixture(scope="module")

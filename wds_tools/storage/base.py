@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from wds_tools.errors import ManifestError
+
+MAX_FILE_BYTES = 1 << 30
+"""Limit for a manifest or an index; a few megabytes are typical."""
+
 Range = tuple[int, int]
 """Byte range (start, stop) of a file, without the byte at ``stop``."""
 
@@ -54,3 +59,12 @@ class Store(Protocol):
 
     def list(self) -> list[str]:
         """Return the sorted names of the files in the folder."""
+
+
+def too_large(path: str, length: int | None = None) -> ManifestError:
+    """Return the error for a manifest or an index of more than `MAX_FILE_BYTES`."""
+    found = f"{length:,} bytes" if length is not None else "more bytes than allowed"
+    return ManifestError(
+        f"{path} has {found}; a manifest or an index has at most {MAX_FILE_BYTES:,}: "
+        "it was damaged or replaced; copy it again"
+    )

@@ -11,10 +11,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wds_tools.errors import ManifestError, StoreError, TruncatedShardError
-from wds_tools.storage.base import Range
+from wds_tools.errors import StoreError, TruncatedShardError
+from wds_tools.storage.base import MAX_FILE_BYTES, Range, too_large
 
-MAX_FILE_BYTES = 1 << 30  # of a manifest or an index; a few megabytes are typical
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
 
 
@@ -38,10 +37,7 @@ class LocalStore:
         try:
             with _open_file(path) as file:
                 if (length := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
-                    raise ManifestError(
-                        f"{path} has {length:,} bytes; a manifest or an index has at most {MAX_FILE_BYTES:,}: "
-                        "it was damaged or replaced; copy it again"
-                    )
+                    raise too_large(str(path), length)
                 return file.read(length)
         except FileNotFoundError:
             raise

@@ -12,7 +12,7 @@ import fsspec.asyn
 
 from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.options import RemoteOptions
-from wds_tools.storage.base import Range
+from wds_tools.storage.base import MAX_FILE_BYTES, Range, too_large
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.schemes import options_for
 from wds_tools.storage_options import cause_without_secrets, redacted
@@ -48,7 +48,10 @@ class RemoteStore:
 
     def read(self, name: str) -> bytes:
         """Return a whole file: a manifest or an index. The cache is not used."""
-        return self._request(name, lambda system, path: system.cat_file(path))  # type: ignore[no-any-return]
+        data: bytes = self._request(name, lambda system, path: system.cat_file(path, start=0, end=MAX_FILE_BYTES + 1))
+        if len(data) > MAX_FILE_BYTES:
+            raise too_large(f"{self.folder}/{name}".partition("?")[0])
+        return data
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
         """Return byte ranges of a shard from the cache; fetch missing blocks with few requests."""

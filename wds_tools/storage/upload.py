@@ -15,8 +15,9 @@ from typing import TypeVar
 
 import fsspec
 
-from wds_tools.errors import OptionError, StoreError
+from wds_tools.errors import ManifestError, OptionError, StoreError
 from wds_tools.options import RemoteOptions
+from wds_tools.storage.base import MAX_FILE_BYTES, too_large
 from wds_tools.storage.schemes import options_for
 from wds_tools.storage_options import cause_without_secrets, redacted
 
@@ -105,9 +106,20 @@ class Bucket:
         return {entry["name"].rpartition("/")[2]: int(entry["size"] or 0) for entry in files}
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of an object, or None if it does not exist."""
+        """Return the content of an object, or None if it does not exist.
+
+        Raises:
+            ManifestError: It is too large for a manifest or an index.
+        """
+
+        def read(path: str) -> bytes:
+            length = self._system.info(path)["size"]
+            if length is not None and length > MAX_FILE_BYTES:
+                raise too_large(f"{self.url}/{name}", length)
+            return bytes(self._system.cat_file(path))
+
         try:
-            return bytes(self._request(name, self._system.cat_file))
+            return self._request(name, read)
         except FileNotFoundError:
             return None
 
@@ -185,7 +197,7 @@ class Bucket:
             try:
                 self._system.invalidate_cache()
                 return request(self._path(name))
-            except (FileNotFoundError, StopUploadError):
+            except (FileNotFoundError, StopUploadError, ManifestError):
                 raise
             except Exception as error:  # each backend of fsspec has its own errors
                 if attempt == ATTEMPTS or _is_permanent(error):

@@ -141,7 +141,7 @@ class RemoteIndexFolder:
 
     def read(self, name: str) -> bytes | None:
         """Return the content of an object."""
-        return self._bucket.read(name)
+        return self._bucket.read(name) if name in self._sizes else None
 
     def write(self, name: str, data: bytes) -> None:
         """Write an object."""
