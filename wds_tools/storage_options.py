@@ -24,7 +24,7 @@ _SECRET_WORDS = {
 _SECRET_NAMES = {"connectionstring", "accountkey", "accesskey", "apikey", "sastoken", "headers"}
 _NOT_SECRET = {"ssekmskeyid", "tokenservice"}
 _NOT_SECRET_TOKENS = ("anon", "cloud", "google_default")  # names of methods in gcsfs
-_USER_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*@", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://.*@", re.IGNORECASE)  # a password may contain a slash
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 _NAMES = re.compile(r"[^.=\s]+(\.[^.=\s]+)*")
 _REMEDIES = {
