@@ -14,9 +14,10 @@ PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = {
     "": "errors wording terminal lru_cache storage_options options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
-    "storage": "base schemes cache commit lock patterns upload local remote stream",
-    "sources": """base optional_dependencies pixels protobuf urls columns files labels arrays huggingface image_tree
-        objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset detect""",
+    "storage": "base schemes listing cache commit lock patterns upload local remote stream",
+    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files labels arrays huggingface
+        image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs
+        zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
     "reading": "shardset keys reader select stored_samples",

@@ -67,7 +67,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
         "wds-tools pack photos/ s3://bucket/photos",
     )
 )
-@click.argument("src", type=LOCAL_PATH)
+@click.argument("src", type=PATH_OR_URL)
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @_seed
@@ -118,7 +118,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @click.pass_obj
 def pack(
     run: Run,
-    src: Path,
+    src: str,
     dst: str,
     shard_bytes: str,
     seed: int,
@@ -266,7 +266,7 @@ def _pack_summary(report: PackReport) -> str:
 
 
 @click.command(epilog=example("wds-tools append more-photos/ shards/photos"))
-@click.argument("src", type=LOCAL_PATH)
+@click.argument("src", type=PATH_OR_URL)
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes(None, "Maximum size of a new shard; by default as in the dataset.")
 @_seed
@@ -281,7 +281,7 @@ def _pack_summary(report: PackReport) -> str:
 @click.pass_obj
 def append(
     run: Run,
-    src: Path,
+    src: str,
     dst: str,
     shard_bytes: str | None,
     seed: int,
@@ -324,7 +324,7 @@ def append(
 
 
 @click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
-@click.argument("dataset", type=LOCAL_PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
@@ -342,7 +342,7 @@ def append(
 @click.pass_obj
 def reshard(
     run: Run,
-    dataset: Path,
+    dataset: str,
     dst: str,
     shard_bytes: str,
     shuffle: bool,

@@ -20,6 +20,7 @@ from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_input
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
+from wds_tools.storage import is_url
 from wds_tools.terminal import shows_progress
 
 
@@ -163,10 +164,14 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
         OptionError: More than one worker for a source that can be read only in this process.
         DestinationError: ``dst`` or the spool folder is inside ``src``.
     """
+    if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
+        raise _inside(src, dst)
     for folder in (dst, options.spool):
         if isinstance(folder, Path):
             _refuse_inside(src, folder)
-    source = open_source(src, kind=options.kind, classes=options.classes, columns=options.columns)
+    source = open_source(
+        src, kind=options.kind, classes=options.classes, columns=options.columns, remote=options.remote
+    )
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
             f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
@@ -221,10 +226,14 @@ def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> 
 
 
 def _refuse_inside(src: Any, dst: Path) -> None:
-    if not isinstance(src, (str, Path)):
+    if not isinstance(src, (str, Path)) or is_url(str(src)):
         return
     outer, inner = Path(src).resolve(), dst.resolve()
     if Path(src).is_dir() and (inner == outer or outer in inner.parents):
-        raise DestinationError(
-            f"the destination {dst} is inside the source {src}, so shards would become input: choose a folder outside"
-        )
+        raise _inside(src, dst)
+
+
+def _inside(src: object, dst: object) -> DestinationError:
+    return DestinationError(
+        f"the destination {dst} is inside the source {src}, so shards would become input: choose a folder outside"
+    )
