@@ -1,8 +1,11 @@
-"""A fake object store for tests, `bucket:///folder`: objects are files of a folder, and uploads can fail. And moto.
+"""Object stores for tests: a fake one, and a server of S3.
+
+The fake one is `bucket:///folder`: objects are files of a folder, and uploads can fail.
 
 It is configured by attributes of the class, in the process that packs. `Bucketful.fault` is called
 before each upload with its number and path, and returns the name of a fault or None.
-`Bucketful.log` records all changes in order.
+`Bucketful.log` records all changes in order, and `Bucketful.ranges` what is read. `vault://` is the same, but
+requires a secret, which its errors contain.
 """
 
 from __future__ import annotations
@@ -31,14 +34,25 @@ class Bucketful(LocalFileSystem):
     puts = 0
     seconds = 0.0
     log: ClassVar[list[tuple[str, str]]] = []
+    ranges: ClassVar[list[tuple[str, int, int]]] = []
 
     @classmethod
     def reset(cls) -> None:
-        cls.fault, cls.puts, cls.seconds, cls.log = staticmethod(lambda _number, _path: None), 0, 0.0, []
+        Bucketful.fault, Bucketful.puts, Bucketful.seconds = staticmethod(lambda _number, _path: None), 0, 0.0
+        Bucketful.log, Bucketful.ranges = [], []
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        return str(path).removeprefix("bucket://").rstrip("/")
+        return str(path).removeprefix(f"{cls.protocol}://").rstrip("/")
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        file = Path(self._strip_protocol(path))
+        length = file.stat().st_size
+        start, end = start or 0, length if end is None else min(end, length)
+        Bucketful.ranges.append((file.name, start, end))
+        with file.open("rb") as opened:
+            opened.seek(start)
+            return opened.read(end - start)
 
     def put_file(self, lpath: str, rpath: str, callback: Any = None, **_: Any) -> None:
         Bucketful.puts += 1
@@ -76,12 +90,40 @@ class Bucketful(LocalFileSystem):
             shutil.rmtree(file) if recursive else file.unlink()
 
 
+class Vault(Bucketful):
+    protocol = "vault"
+    SECRET = "s3cr3t-sentinel-/+value"
+
+    def __init__(self, *, secret: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.secret = secret
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        self._check()
+        return super().cat_file(path, start, end, **options)
+
+    def put_file(self, lpath: str, rpath: str, callback: Any = None, **options: Any) -> None:
+        self._check()
+        super().put_file(lpath, rpath, callback, **options)
+
+    def _check(self) -> None:
+        if self.secret != Vault.SECRET:
+            raise PermissionError(
+                f"403 AccessDenied: the secret {self.secret} is wrong (Authorization: {self.secret!r})"
+            )
+
+
 fsspec.register_implementation("bucket", Bucketful, clobber=True)
+fsspec.register_implementation("vault", Vault, clobber=True)
 
 
 @contextmanager
-def moto_server(folder: Path) -> Iterator[str]:
-    """Run moto, a server for S3, in another process; its log is in the folder. Yields its URL."""
+def s3_server(folder: Path) -> Iterator[str]:
+    """Start moto's server of S3 in a process of its own; return its URL.
+
+    Args:
+        folder: Where its log is written.
+    """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -98,6 +140,18 @@ def moto_server(folder: Path) -> Iterator[str]:
         process.wait(timeout=100)
 
 
+def empty_s3(server: str) -> Any:
+    """Empty the server, create a bucket of the name ``bucket``, and return the file system."""
+    import s3fs
+
+    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
+    system = s3fs.S3FileSystem(
+        key="test", secret="test", endpoint_url=server, skip_instance_cache=True, use_listings_cache=False
+    )
+    system.mkdir("bucket")
+    return system
+
+
 def _wait_for(url: str) -> None:
     for _ in range(3000):
         try:
@@ -108,4 +162,4 @@ def _wait_for(url: str) -> None:
             time.sleep(0.1)
         else:
             return
-    raise TimeoutError("moto_server does not start")
+    raise TimeoutError("s3_server does not start")

@@ -12,12 +12,13 @@ import wds_tools
 PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
-    "": "errors wording terminal lru_cache options",
+    "": "errors wording terminal lru_cache storage_options options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
     "storage": """base failures retry client_base http_pool http_client object_options object_client fsspec_client
-        clients cache commit lock patterns upload local fetcher fetcher_process remote""",
-    "sources": """base optional_dependencies pixels protobuf urls columns files labels arrays huggingface image_tree
-        objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset detect""",
+        clients schemes listing cache commit lock patterns upload local fetcher fetcher_process remote stream""",
+    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files labels arrays huggingface
+        image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs
+        zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
     "reading": "shardset keys reader read_ahead select stored_samples",
@@ -25,11 +26,11 @@ READING_ORDER = {
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         handover ring advice cuda epochs tasks dataset pipeline bridge loader""",
-    "upkeep": "indexer merger resealer restore verifier unpacker",
+    "upkeep": "checksums shard_scan index_folder indexer merger resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
-    "cli": "common create inspect transfer",
+    "cli": "common create inspect measure transfer",
 }
 MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
 LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import OptionError
+from wds_tools.storage_options import check_storage_options
 
 _CGROUP_V1_CPU = "sys/fs/cgroup/cpu"
 DEFAULT_CACHE_BYTES = 20 * 10**9
@@ -189,7 +190,7 @@ class RemoteOptions:
             if read_ahead_bytes is None
             else parse_bytes(read_ahead_bytes, what="read_ahead_bytes"),
             retry_seconds=float(retry_seconds),
-            storage_options=_check_storage_options(storage_options),
+            storage_options=check_storage_options(storage_options),
         )
 
 
@@ -200,15 +201,3 @@ def _parse_seconds(variable: str, default: float) -> float:
         return float(text)
     except ValueError:
         raise OptionError(f"{variable}={text!r} is not a number of seconds, such as {default:g}") from None
-
-
-def _check_storage_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of the options. No message contains a value, because it may be a secret."""
-    if options is None:
-        return {}
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise OptionError(
-            f"storage_options= is of type {type(options).__name__}; expected a dict of fsspec options by name, such as "
-            "{'anon': True}"
-        )
-    return dict(options)

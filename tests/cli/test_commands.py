@@ -745,7 +745,7 @@ def test_debug_shows_the_traceback_before_the_same_line(call: Call, tmp_path: Pa
 def test_an_unexpected_error_is_one_line_with_its_type_and_exit_code_70(
     call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("a\ndefect")
 
     monkeypatch.setattr("wds_tools.inspection.stats.describe", fail)
@@ -754,7 +754,7 @@ def test_an_unexpected_error_is_one_line_with_its_type_and_exit_code_70(
 
 
 def test_an_interrupt_is_one_line_and_exit_code_130(call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("wds_tools.inspection.stats.describe", interrupt)
@@ -772,7 +772,7 @@ def test_a_closed_output_ends_the_program_silently(packed: Path, words: list[str
 
 
 def test_a_broken_pipe_to_a_worker_is_an_error(call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_options: object) -> None:
         raise BrokenPipeError("to a worker")
 
     monkeypatch.setattr("wds_tools.inspection.stats.describe", fail)

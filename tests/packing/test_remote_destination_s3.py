@@ -8,17 +8,16 @@ import signal
 import subprocess
 import sys
 import textwrap
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from buckets import moto_server
 from PIL import Image
 
 import wds_tools as wt
+from tests.buckets import empty_s3, s3_server
 from wds_tools.errors import DestinationError, NotADatasetError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,22 +27,17 @@ PART_BYTES = 5 << 20  # the minimum of S3
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with moto_server(tmp_path_factory.mktemp("moto")) as url:
+    with s3_server(tmp_path_factory.mktemp("moto")) as url:
         yield url
 
 
 @pytest.fixture
 def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the file system of an empty server, to which s3:// URLs lead."""
-    import s3fs
-
     settings = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
-    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
-    system = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
-    system.mkdir("bucket")
-    return system
+    return empty_s3(server)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import bad_server
 import pytest
 from bad_server import BadServer, certificates
-from buckets import moto_server
+from buckets import s3_server
 
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
 from wds_tools.storage import object_client
@@ -372,7 +372,7 @@ def test_a_profile_without_botocore_is_an_error_that_names_the_package(monkeypat
 @pytest.fixture(scope="module")
 def moto(tmp_path_factory):
     boto3 = pytest.importorskip("boto3")
-    with moto_server(tmp_path_factory.mktemp("moto")) as url:
+    with s3_server(tmp_path_factory.mktemp("moto")) as url:
         s3 = boto3.client(
             "s3",
             endpoint_url=url,

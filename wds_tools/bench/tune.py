@@ -13,6 +13,7 @@ import os
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from wds_tools.bench import procfs
 from wds_tools.bench.report import Round
@@ -25,7 +26,7 @@ from wds_tools.errors import OptionError
 from wds_tools.format.manifest import Manifest
 from wds_tools.images.views import Resize, View
 from wds_tools.loading.loader import Loader, make_loader
-from wds_tools.options import available_cores, check_counts, check_seconds
+from wds_tools.options import RemoteOptions, available_cores, check_counts, check_seconds
 from wds_tools.reading.shardset import open_shards
 
 VIEWS = ("train", "eval", "small", "raw")
@@ -42,6 +43,7 @@ def tune(
     rounds: int = 3,
     seconds: float = 3.0,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> TuneReport:
     """Measure our loader with different numbers of workers, then with different ``prefetch_factor``.
 
@@ -54,6 +56,7 @@ def tune(
         rounds: How often each setting is measured.
         seconds: Minimum duration of a measurement.
         progress: Called with a line of text after each step.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``to_svg()``,
@@ -69,8 +72,8 @@ def tune(
         print(tune("shards/photos", seconds=5).call())
     """
     _check(view, batch_size, rounds, seconds)
-    setup, load = _setup(os.fspath(dataset), view, batch_size, device), os.getloadavg()[0]
-    meter = _Meter(setup, seconds, progress or (lambda _line: None))
+    setup, load = _setup(os.fspath(dataset), view, batch_size, device, storage_options), os.getloadavg()[0]
+    meter = _Meter(setup, seconds, progress or (lambda _line: None), storage_options)
     meter.warm_up()
     counts = worker_counts(setup.cores)
     if len(counts) <= setup.cores:  # some numbers are left out
@@ -85,8 +88,11 @@ def tune(
 class _Meter:
     """Measures loaders one after another, each with its own order of samples."""
 
-    def __init__(self, setup: TuneSetup, seconds: float, progress: Progress) -> None:
+    def __init__(
+        self, setup: TuneSetup, seconds: float, progress: Progress, storage_options: Mapping[str, Any] | None
+    ) -> None:
         self._setup = setup
+        self._storage_options = storage_options  # not in the setup, which is part of the report
         self._seconds = seconds
         self._progress = progress
         self._measured = 0
@@ -118,7 +124,7 @@ class _Meter:
 
     def _measure_once(self, workers: int, prefetch: int) -> Round:
         self._measured += 1
-        start = partial(_batch_sizes, self._setup, workers, prefetch, self._measured)
+        start = partial(_batch_sizes, self._setup, workers, prefetch, self._measured, self._storage_options)
         return Round(**time_batches(start, workers=max(1, workers), seconds=self._seconds))  # type: ignore[arg-type]
 
 
@@ -126,15 +132,19 @@ def _with_workers(counts: Iterable[int]) -> dict[int, tuple[int, int]]:
     return {count: (count, _DEFAULT_PREFETCH) for count in counts}
 
 
-def _batch_sizes(setup: TuneSetup, workers: int, prefetch: int, seed: int) -> Generator[int]:
+def _batch_sizes(
+    setup: TuneSetup, workers: int, prefetch: int, seed: int, storage_options: Mapping[str, Any] | None
+) -> Generator[int]:
     """Yield the number of samples of each batch, epoch after epoch."""
-    with _open_loader(setup, workers, prefetch, seed) as loader:
+    with _open_loader(setup, workers, prefetch, seed, storage_options) as loader:
         while True:
             for batch in loader:
                 yield len(batch[0])
 
 
-def _open_loader(setup: TuneSetup, workers: int, prefetch: int, seed: int) -> Loader:
+def _open_loader(
+    setup: TuneSetup, workers: int, prefetch: int, seed: int, storage_options: Mapping[str, Any] | None
+) -> Loader:
     return make_loader(
         setup.dataset,
         batch_size=setup.batch_size,
@@ -145,12 +155,19 @@ def _open_loader(setup: TuneSetup, workers: int, prefetch: int, seed: int) -> Lo
         num_workers=workers,
         prefetch_factor=prefetch,
         device=setup.device,
+        storage_options=storage_options,
     )
 
 
-def _setup(dataset: str, workload: str, batch_size: int | None, device: str | None) -> TuneSetup:
+def _setup(
+    dataset: str,
+    workload: str,
+    batch_size: int | None,
+    device: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> TuneSetup:
     """Return what is measured; a loader that does not run checks dataset, device and batch size."""
-    manifest = open_shards(dataset).manifest
+    manifest = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
     view = _view(workload, manifest)
     setup = TuneSetup(
         dataset=dataset,
@@ -163,7 +180,7 @@ def _setup(dataset: str, workload: str, batch_size: int | None, device: str | No
         steps=0,
         cores=available_cores(),
     )
-    return replace(setup, steps=len(_open_loader(setup, 0, 1, 0)))
+    return replace(setup, steps=len(_open_loader(setup, 0, 1, 0, storage_options)))
 
 
 def _view(workload: str, manifest: Manifest) -> View:

@@ -21,7 +21,7 @@ from functools import partial
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import create, inspect, transfer
+from wds_tools.cli import create, inspect, measure, transfer
 from wds_tools.cli.common import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
@@ -89,8 +89,8 @@ for _command in (
         create.reseal,
         inspect.sample,
         inspect.plan,
-        inspect.tune,
-        inspect.bench,
+        measure.tune,
+        measure.bench,
         inspect.doctor,
     ),
 ):

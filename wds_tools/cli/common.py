@@ -22,6 +22,26 @@ class NonEmptyPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def _parse_storage_options(
+    _context: click.Context, _option: click.Parameter, words: tuple[str, ...]
+) -> dict[str, Any] | None:
+    if not words:
+        return None
+    from wds_tools.storage_options import parse_storage_options
+
+    return parse_storage_options(words)
+
+
+storage_option = click.option(
+    "--storage-option",
+    "storage_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_parse_storage_options,
+    help="Option for URLs, by its name in fsspec, such as anon=true or client_kwargs.endpoint_url=URL; "
+    "no secrets: these come from the environment or from files. Repeatable.",
+)
+
 PATH_OR_URL = NonEmptyPath()
 LOCAL_PATH = NonEmptyPath(path_type=Path)
 

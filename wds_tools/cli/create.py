@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, next_steps
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, next_steps, storage_option
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
         "wds-tools pack photos/ s3://bucket/photos",
     )
 )
-@click.argument("src", type=LOCAL_PATH)
+@click.argument("src", type=PATH_OR_URL)
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @_seed
@@ -114,10 +114,11 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     show_default=True,
     help="Pack in local processes or in Ray tasks.",
 )
+@storage_option
 @click.pass_obj
 def pack(
     run: Run,
-    src: Path,
+    src: str,
     dst: str,
     shard_bytes: str,
     seed: int,
@@ -138,6 +139,7 @@ def pack(
     task_count: int | None,
     finish: bool,
     engine: str,
+    storage_options: dict[str, Any] | None,
 ) -> None:
     """Pack images into WebDataset shards.
 
@@ -194,6 +196,7 @@ def pack(
         quality=quality,
         verify_pixels=verify_pixels,
         spool=spool,
+        storage_options=storage_options,
     )
     reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}
     for report in reports.values():
@@ -263,7 +266,7 @@ def _pack_summary(report: PackReport) -> str:
 
 
 @click.command(epilog=example("wds-tools append more-photos/ shards/photos"))
-@click.argument("src", type=LOCAL_PATH)
+@click.argument("src", type=PATH_OR_URL)
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes(None, "Maximum size of a new shard; by default as in the dataset.")
 @_seed
@@ -274,10 +277,11 @@ def _pack_summary(report: PackReport) -> str:
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
 @click.option("--quality", type=int, help="As given when the dataset was packed.")
+@storage_option
 @click.pass_obj
 def append(
     run: Run,
-    src: Path,
+    src: str,
     dst: str,
     shard_bytes: str | None,
     seed: int,
@@ -288,6 +292,7 @@ def append(
     images: str | None,
     resize: str | None,
     quality: int | None,
+    storage_options: dict[str, Any] | None,
 ) -> None:
     """Add images to a dataset, in new shards.
 
@@ -310,6 +315,7 @@ def append(
         images=images,
         resize=resize,
         quality=quality,
+        storage_options=storage_options,
     )
     manifest = report.manifest
     total = amount(manifest.samples, len(manifest.shards), manifest.bytes)
@@ -318,7 +324,7 @@ def append(
 
 
 @click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
-@click.argument("dataset", type=LOCAL_PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
@@ -332,10 +338,11 @@ def append(
 @_resize
 @_quality
 @_fresh
+@storage_option
 @click.pass_obj
 def reshard(
     run: Run,
-    dataset: Path,
+    dataset: str,
     dst: str,
     shard_bytes: str,
     shuffle: bool,
@@ -345,6 +352,7 @@ def reshard(
     resize: str | None,
     quality: int | None,
     fresh: bool,
+    storage_options: dict[str, Any] | None,
 ) -> None:
     """Rewrite a dataset with other shards, order or images.
 
@@ -365,6 +373,7 @@ def reshard(
         resize=resize,
         quality=quality,
         fresh=fresh,
+        storage_options=storage_options,
     )
     click.echo(f"{_pack_summary(report)}\n{_next_steps({'': report})}")
 
@@ -377,33 +386,47 @@ def reshard(
     is_flag=True,
     help="Read a.b.jpg as field b.jpg of key a; by default an error if the dots seem to belong to the keys.",
 )
+@storage_option
 @click.pass_obj
-def index(run: Run, patterns: tuple[str, ...], manifest: str | None, dots_in_fields: bool) -> None:
+def index(
+    run: Run,
+    patterns: tuple[str, ...],
+    manifest: str | None,
+    dots_in_fields: bool,
+    storage_options: dict[str, Any] | None,
+) -> None:
     """Write indexes and a manifest for existing tar shards.
 
     PATTERN is a shard, or a quoted pattern of several: 'train-{000000..000009}.tar', 'train-*.tar'.
     Each shard is read once; a damaged one is an error with the byte offset. Shards are not changed;
-    indexes and manifest are written to their folder.
+    indexes and manifest are written to their folder. PATTERN can be a URL, such as
+    's3://bucket/train/*.tar': the shards are streamed, and indexes and manifest are uploaded.
     """
     from wds_tools.format.manifest import MANIFEST_NAME
+    from wds_tools.packing.remote_destination import parse_destination
     from wds_tools.packing.snippet import first_call, usual_side
+    from wds_tools.storage import join, split_folder
     from wds_tools.storage.patterns import expand_pattern
     from wds_tools.upkeep.indexer import index_shards
 
     run.after_interrupt = "run the same command again to start over"
-    result = index_shards(patterns, manifest=manifest, dots_in_fields=dots_in_fields)
-    folder = Path(expand_pattern(patterns[0])[0]).parent
-    dataset = str(folder if manifest is None else folder / manifest)
-    call = first_call(dataset, result, side=usual_side([result]), indexes=_indexes(Path(dataset)))
+    result = index_shards(patterns, manifest=manifest, dots_in_fields=dots_in_fields, storage_options=storage_options)
+    folder = parse_destination(split_folder(expand_pattern(patterns[0])[0])[0])
+    written = (
+        join(folder, manifest or MANIFEST_NAME) if isinstance(folder, str) else folder / (manifest or MANIFEST_NAME)
+    )
+    dataset = folder if manifest is None else written
+    call = first_call(str(dataset), result, side=usual_side([result]), indexes=_indexes(dataset))
     click.echo(
         f"indexed {amount(result.samples, len(result.shards), result.bytes)}, fields {', '.join(result.fields)}, "
-        f"into {folder / (manifest or MANIFEST_NAME)}\n{next_steps({dataset: call})}"
+        f"into {written}\n{next_steps({str(dataset): call})}"
     )
 
 
 @click.command(epilog=example("wds-tools reseal shards/photos"))
 @click.argument("dataset", type=PATH_OR_URL)
-def reseal(dataset: str) -> None:
+@storage_option
+def reseal(dataset: str, storage_options: dict[str, Any] | None) -> None:
     """Update the checksum of an edited manifest.
 
     DATASET is a folder or URL with a manifest.json, or the manifest. Use this after editing the
@@ -414,7 +437,7 @@ def reseal(dataset: str) -> None:
     from wds_tools.upkeep.resealer import reseal as reseal_one
     from wds_tools.wording import counted
 
-    report = reseal_one(dataset)
+    report = reseal_one(dataset, storage_options=storage_options)
     manifest, classes = report.manifest, report.manifest.classes
     size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     named = f", {counted(len(classes), 'class', 'classes')} from {classes[0]!r} to {classes[-1]!r}" if classes else ""

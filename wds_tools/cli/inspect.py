@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, first_names, one_line
-from wds_tools.errors import OptionError
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, first_names, one_line, storage_option
 from wds_tools.terminal import shows_progress
 
 if TYPE_CHECKING:
@@ -18,16 +17,14 @@ if TYPE_CHECKING:
     from wds_tools.upkeep.verifier import VerifyReport
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-_json_file = click.option(
-    "--json", "json_file", type=LOCAL_PATH, metavar="FILE", help="Also write the results to FILE as JSON."
-)
 _plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the results as a chart.")
 
 
 @click.command(epilog=example("wds-tools info shards/photos"))
 @click.argument("dataset", type=PATH_OR_URL)
 @_as_json
-def info(dataset: str, as_json: bool) -> None:
+@storage_option
+def info(dataset: str, as_json: bool, storage_options: dict[str, Any] | None) -> None:
     """Show counts, sizes, fields and classes of a dataset.
 
     DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of indexed shards.
@@ -35,15 +32,16 @@ def info(dataset: str, as_json: bool) -> None:
     """
     from wds_tools.inspection.stats import describe, format_stats
 
-    stats = describe(dataset)
+    stats = describe(dataset, storage_options=storage_options)
     click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else format_stats(stats))
 
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
 @click.argument("dataset", type=PATH_OR_URL)
 @_as_json
+@storage_option
 @click.pass_obj
-def verify(run: Run, dataset: str, as_json: bool) -> int:
+def verify(run: Run, dataset: str, as_json: bool, storage_options: dict[str, Any] | None) -> int:
     """Check every byte of a dataset against its checksums.
 
     Checks indexes, shards, tar headers and fields of DATASET, and lists all damage with shard, key,
@@ -53,7 +51,7 @@ def verify(run: Run, dataset: str, as_json: bool) -> int:
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
     run.failure_code = 2
-    report = verify_dataset(dataset)
+    report = verify_dataset(dataset, storage_options=storage_options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
     if report.damage_count:
         return 1
@@ -100,7 +98,17 @@ def _verify_text(report: VerifyReport) -> str:
 @click.option("--count", default=48, show_default=True, help="Maximum number of samples.")
 @click.option("--seed", default=0, show_default=True, help="Seed of order, crops and flips.")
 @click.option("--epoch", default=0, show_default=True, help="Zero-based epoch whose first samples are shown.")
-def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int, epoch: int) -> None:
+@storage_option
+def sample(
+    dataset: str,
+    out: Path,
+    view: str,
+    size: int,
+    count: int,
+    seed: int,
+    epoch: int,
+    storage_options: dict[str, Any] | None,
+) -> None:
     """Write a contact sheet of the images that the loader yields.
 
     It shows the first samples of an epoch of DATASET, in the order and with the crops of a training
@@ -108,7 +116,16 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
     """
     from wds_tools.inspection.contact_sheet import contact_sheet
 
-    shown = contact_sheet(dataset, out, view=view, size=size, count=count, seed=seed, epoch=epoch)
+    shown = contact_sheet(
+        dataset,
+        out,
+        view=view,
+        size=size,
+        count=count,
+        seed=seed,
+        epoch=epoch,
+        storage_options=storage_options,
+    )
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
 
 
@@ -152,6 +169,7 @@ def sample(dataset: str, out: Path, view: str, size: int, count: int, seed: int,
 )
 @_as_json
 @click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the shuffle as a chart.")
+@storage_option
 def plan(
     dataset: str,
     batch_size: int,
@@ -168,6 +186,7 @@ def plan(
     step_seconds: float | None,
     as_json: bool,
     plot: Path | None,
+    storage_options: dict[str, Any] | None,
 ) -> None:
     """Forecast an epoch before training.
 
@@ -177,12 +196,13 @@ def plan(
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
+    from wds_tools.options import RemoteOptions
     from wds_tools.reading.select import Choice, parse_weights
     from wds_tools.reading.shardset import open_shards
 
     if plot:
         check_svg_name(plot)
-    shards = open_shards(dataset)
+    shards = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options))
     choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
     report = forecast(
         shards,
@@ -203,165 +223,11 @@ def plan(
         click.echo(f"chart: {plot}", err=as_json)  # with --json, stdout has nothing but JSON
 
 
-@click.command(epilog=example("wds-tools tune shards/photos --view train --device cuda --plot tune.svg"))
-@click.argument("dataset", type=PATH_OR_URL)
-@click.option(
-    "--view",
-    type=click.Choice(["train", "eval", "small", "raw"]),
-    default="train",
-    show_default=True,
-    help="Workload to measure; see `wds-tools bench --help`.",
-)
-@click.option("--batch-size", type=int, help="Samples per batch; by default 128 (small, raw: 256).")
-@click.option("--device", metavar="DEVICE", help="Device to copy batches to, such as cuda; by default none.")
-@click.option("--rounds", default=3, show_default=True, help="Rounds; each measures every setting once.")
-@click.option("--seconds", metavar="SECONDS", default=3.0, show_default=True, help="Minimum duration of a measurement.")
-@_json_file
-@_plot
-def tune(
-    dataset: str,
-    view: str,
-    batch_size: int | None,
-    device: str | None,
-    rounds: int,
-    seconds: float,
-    json_file: Path | None,
-    plot: Path | None,
-) -> None:
-    """Find the number of workers to use.
-
-    Measures the loader on DATASET with 0, 1, 2, ... workers, at most one per core. Proposes the
-    smallest number within 5 % of the best speed, then the smallest prefetch_factor by the same
-    rule, and prints the make_loader call to paste.
-
-    There is no training step in this measurement. With one, fewer workers may be enough;
-    num_workers="auto" finds the number during training.
-    """
-    from wds_tools.bench.tune import tune as run_tune
-    from wds_tools.inspection.svg import check_svg_name, write_svg
-
-    _check_writable(json_file)
-    _check_writable(plot)
-    if plot:
-        check_svg_name(plot)
-    report = run_tune(
-        dataset,
-        view=view,
-        batch_size=batch_size,
-        device=device,
-        rounds=rounds,
-        seconds=seconds,
-        progress=lambda line: click.echo(line, err=True),
-    )
-    click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
-    if json_file:
-        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
-    if plot:
-        write_svg(plot, report.to_svg())
-
-
-@click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
-@click.argument("dataset", type=PATH_OR_URL)
-@click.option(
-    "--view",
-    type=click.Choice(["train", "eval", "small", "raw", "bytes"]),
-    default="train",
-    show_default=True,
-    help="Workload to measure; see above.",
-)
-@click.option(
-    "--against",
-    metavar="PEERS",
-    default="crop-ready,imagefolder,webdataset",
-    show_default=True,
-    help="Peers to compare with, comma-separated; see above.",
-)
-@click.option(
-    "--python",
-    "pythons",
-    multiple=True,
-    metavar="NAME=PATH",
-    help="Python of the environment that has peer NAME; by default this one. Repeatable.",
-)
-@click.option(
-    "--workers",
-    metavar="NUMBERS",
-    default="2",
-    show_default=True,
-    help="Decoding workers of each loader; a list such as 1,2,4 measures each number.",
-)
-@click.option("--batch-size", type=int, help="Samples per batch; by default 128 (small, raw, bytes: 256).")
-@click.option("--rounds", default=5, show_default=True, help="Rounds; each measures every loader once.")
-@click.option("--seconds", metavar="SECONDS", default=5.0, show_default=True, help="Minimum duration of a measurement.")
-@click.option(
-    "--stages", is_flag=True, help="Also measure the stages of our loader: read, verify, slice, decode, resize, write."
-)
-@_json_file
-@_plot
-def bench(
-    dataset: str,
-    view: str,
-    against: str,
-    pythons: tuple[str, ...],
-    workers: str,
-    batch_size: int | None,
-    rounds: int,
-    seconds: float,
-    stages: bool,
-    json_file: Path | None,
-    plot: Path | None,
-) -> None:
-    """Compare the speed of our loader with other loaders.
-
-    All loaders get the same images of DATASET, each in its own process, and are measured in
-    alternating rounds. Ratios are computed round by round; medians are printed with their range.
-    The limit is one step of the work measured alone, a reference for comparing machines.
-
-    \b
-    VIEW   workload                               limit
-    train  RandomResizedCrop(224) and flip        decoding whole images
-    eval   resize to 256, CenterCrop(224)         decoding whole images
-    small  224 x 224 JPEGs resized to 128 x 128   decoding whole images
-    raw    128 x 128 x 3 bytes, stored decoded    copying in memory
-    bytes  stored bytes, not decoded              reading the shards
-
-    Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset,
-        hdf5, hdf5-uint8,
-    lmdb, dali, ffcv, tfdata, tfdata-plain, litdata, mosaic. All except crop-ready require an
-    installation from a clone of the source repository (`pip install -e .`). Peers that are not
-    installed are skipped, and the command to install them is printed. Some need an environment of
-    their own: create one, install the peer in it, and name its Python.
-    """  # noqa: D301 - \b is click's mark for lines that it must not join
-    from wds_tools.bench import bench as run_bench
-    from wds_tools.inspection.svg import check_svg_name, write_svg
-
-    _check_writable(json_file)
-    _check_writable(plot)
-    if plot:
-        check_svg_name(plot)
-    report = run_bench(
-        dataset,
-        view=view,
-        against=_split(against),
-        workers=[_parse_int(word, "--workers") for word in _split(workers)],
-        rounds=rounds,
-        seconds=seconds,
-        batch_size=batch_size,
-        pythons=dict(_parse_python(word) for word in pythons),
-        stages=stages,
-        progress=lambda line: click.echo(line, err=True),
-    )
-    click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
-    if json_file:
-        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
-    if plot:
-        write_svg(plot, report.to_svg())
-
-
 @click.command(epilog=example("wds-tools doctor", "wds-tools doctor shards/photos"))
 @click.argument("dataset", required=False, type=PATH_OR_URL)
 @_as_json
-def doctor(dataset: str | None, as_json: bool) -> int:
+@storage_option
+def doctor(dataset: str | None, as_json: bool, storage_options: dict[str, Any] | None) -> int:
     """Check this machine and suggest fixes.
 
     Checks versions, known vulnerabilities, the compiled code, cores, memory, limits, the GPU and
@@ -376,45 +242,19 @@ def doctor(dataset: str | None, as_json: bool) -> int:
     machine = inspect_machine()
     findings = examine(machine)
     if dataset is not None:
-        findings += _examine_dataset(dataset, machine)
+        findings += _examine_dataset(dataset, machine, storage_options)
     click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else format_findings(findings))
     return int(any(one.status == "problem" for one in findings))
 
 
-def _examine_dataset(dataset: str, machine: Machine) -> list[Finding]:
+def _examine_dataset(dataset: str, machine: Machine, storage_options: dict[str, Any] | None) -> list[Finding]:
     from wds_tools.inspection.doctor import Finding
     from wds_tools.inspection.machine import NATIVE
 
     if machine.imports.broken.keys() - {"torch", NATIVE}:
         return [Finding("dataset", "note", "not checked: packages that are needed for it cannot be imported")]
     from wds_tools.inspection.datacheck import examine_dataset
+    from wds_tools.options import RemoteOptions
 
-    return examine_dataset(dataset, memory_bytes=machine.memory, remote=machine.remote)
-
-
-def _check_writable(path: Path | None) -> None:
-    """Refuse an output file without a folder, before the measurements that it is for.
-
-    Raises:
-        OptionError: Its folder does not exist.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise OptionError(f"cannot write {path}: no folder {path.parent}")
-
-
-def _split(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
-
-
-def _parse_int(word: str, option: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise OptionError(f"{option} {word!r}; allowed are whole numbers, comma-separated, such as 1,2,4") from None
-
-
-def _parse_python(word: str) -> tuple[str, str]:
-    name, equals, path = word.partition("=")
-    if not (name and equals and path):
-        raise OptionError(f"--python {word!r}; expected NAME=PATH, such as dali=/opt/dali/bin/python")
-    return name, path
+    remote = RemoteOptions.of(storage_options=storage_options)
+    return examine_dataset(dataset, memory_bytes=machine.memory, remote=remote)

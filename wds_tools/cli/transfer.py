@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wds_tools.cli.common import PATH_OR_URL, Run, amount, example
+from wds_tools.cli.common import PATH_OR_URL, Run, amount, example, storage_option
 
 if TYPE_CHECKING:
     from wds_tools.upkeep.unpacker import UnpackLayout
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 )
 @click.option("--copy", is_flag=True, help="Copy local shards; by default they are hard-linked.")
 @click.option("--fresh", is_flag=True, help="Delete what an earlier pack or merge left in DST, and start over.")
+@storage_option
 @click.pass_obj
-def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool) -> None:
+def merge(
+    run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool, storage_options: dict[str, Any] | None
+) -> None:
     """Join datasets into one without rewriting shards.
 
     Local shards become hard links, which need no disk space; remote shards are copied. All DATASETs
@@ -32,7 +35,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
     from wds_tools.wording import counted
 
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
-    report = merge_datasets(datasets, dst, copy=copy, fresh=fresh)
+    report = merge_datasets(datasets, dst, copy=copy, fresh=fresh, storage_options=storage_options)
     manifest = report.manifest
     size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     if report.kept == len(manifest.shards):
@@ -63,8 +66,17 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
     help="How to name the files; see above.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing files that have other bytes; by default an error.")
+@storage_option
 @click.pass_obj
-def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: UnpackLayout, overwrite: bool) -> None:
+def unpack(
+    run: Run,
+    dataset: str,
+    dst: str,
+    fields: str | None,
+    layout: UnpackLayout,
+    overwrite: bool,
+    storage_options: dict[str, Any] | None,
+) -> None:
     """Write the samples of a dataset to files.
 
     Every byte is verified. Existing files with the same bytes are kept, so running the same command
@@ -81,7 +93,9 @@ def unpack(run: Run, dataset: str, dst: str, fields: str | None, layout: UnpackL
 
     run.after_interrupt = "finished files are kept; run the same command again to continue"
     names = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
-    report = unpack_dataset(dataset, dst, fields=names, layout=layout, overwrite=overwrite)
+    report = unpack_dataset(
+        dataset, dst, fields=names, layout=layout, overwrite=overwrite, storage_options=storage_options
+    )
     files = counted(report.written + report.kept, "file")
     kept = f"; {report.kept:,} of them existed already" if report.kept else ""
     click.echo(

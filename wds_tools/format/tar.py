@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from wds_tools.errors import OptionError, ShardError, TruncatedShardError
 
@@ -34,6 +35,14 @@ _MTIME = b"00000000000\0"
 _MAGIC_AND_REST = bytes(100) + b"ustar\0" + b"00" + bytes(BLOCK - 265)
 # For the checksum, the eight bytes of the checksum field count as spaces.
 _CONSTANT_SUM = sum(_MODE_AND_OWNER) + sum(_MTIME) + 8 * ord(" ") + sum(_MAGIC_AND_REST)
+
+
+class Bytes(Protocol):
+    """The bytes of an archive: a memoryview, or a stream that is sliced from the start to the end."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> memoryview: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +136,11 @@ def _ustar_block(name: bytes, size: int, kind: bytes) -> bytes:
     )
 
 
-def walk(buffer: memoryview, *, shard: str, complete: bool = False) -> Iterator[Member]:
+def walk(buffer: Bytes, *, shard: str, complete: bool = False) -> Iterator[Member]:
     """Yield every member of an archive.
 
     Args:
-        buffer: The whole archive.
+        buffer: The whole archive. It is read in order, in slices of at most `MAX_PAX_BYTES`.
         shard: Name of the shard, for error messages.
         complete: Whether the length of ``buffer`` is known to be right. If so, the archive may end
             without zero blocks.
@@ -163,7 +172,7 @@ def walk(buffer: memoryview, *, shard: str, complete: bool = False) -> Iterator[
         )
 
 
-def _check_end(buffer: memoryview, position: int, shard: str) -> None:
+def _check_end(buffer: Bytes, position: int, shard: str) -> None:
     """Check that another zero block follows the one at ``position``, and then nothing but zeros."""
     if len(buffer) - position < 2 * BLOCK:
         raise TruncatedShardError(
@@ -185,7 +194,7 @@ def _check_end(buffer: memoryview, position: int, shard: str) -> None:
             )
 
 
-def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, int]:
+def _parse_member(buffer: Bytes, start: int, shard: str) -> tuple[Member, int]:
     """Return the member at ``start``, with its extended headers applied, and the offset of the next one."""
     block, position, pax = _skip_extended(buffer, start, shard)
     kind = block[156:157]
@@ -221,7 +230,7 @@ def _parse_member(buffer: memoryview, start: int, shard: str) -> tuple[Member, i
     return Member(name, start, content, size, is_file), content + padded(size)
 
 
-def _skip_extended(buffer: memoryview, start: int, shard: str) -> tuple[bytes, int, dict[bytes, bytes]]:
+def _skip_extended(buffer: Bytes, start: int, shard: str) -> tuple[bytes, int, dict[bytes, bytes]]:
     """Return a member's own header block, its offset, and the records of the extended headers before it."""
     position = start
     pax: dict[bytes, bytes] = {}
@@ -307,7 +316,7 @@ def _parse_decimal(raw: bytes, shard: str, position: int) -> int:
     return int(raw)
 
 
-def _extended_payload(buffer: memoryview, content: int, size: int, shard: str) -> bytes:
+def _extended_payload(buffer: Bytes, content: int, size: int, shard: str) -> bytes:
     if size > MAX_PAX_BYTES:
         raise ShardError(
             f"an extended header claims {size:,} bytes; allowed are {MAX_PAX_BYTES:,}: "

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
@@ -13,6 +15,7 @@ from PIL import Image, ImageDraw
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.loading.loader import make_loader
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.reader import check_fields
 from wds_tools.reading.shardset import open_shards
 
@@ -48,6 +51,7 @@ def contact_sheet(
     count: int = 48,
     seed: int = 0,
     epoch: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Write one image with the first samples of an epoch, as the loader delivers them.
 
@@ -59,6 +63,7 @@ def contact_sheet(
         count: Maximum number of samples.
         seed: Seed of the order, crops and flips.
         epoch: Number of the epoch, from 0.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         Number of samples shown.
@@ -70,14 +75,21 @@ def contact_sheet(
     if not 1 <= count <= 1024:
         raise OptionError(f"count={count}; allowed are 1 to 1,024")
     chosen = view_named(view, size)
-    manifest = open_shards(dataset).manifest
+    manifest = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
     check_fields(("image",), manifest.fields)
     fields = ("image", "label") if "cls" in manifest.fields else ("image",)
     count = min(count, manifest.samples)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # images of different sizes are allowed here
         loader = make_loader(
-            dataset, batch_size=count, view=chosen, shuffle=True, seed=seed, num_workers=0, fields=fields
+            dataset,
+            batch_size=count,
+            view=chosen,
+            shuffle=True,
+            seed=seed,
+            num_workers=0,
+            fields=fields,
+            storage_options=storage_options,
         )
     with loader:
         loader.set_epoch(epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,13 +100,19 @@ class DatasetStats:
         return asdict(self)
 
 
-def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = None) -> DatasetStats:
+def describe(
+    dataset: str | os.PathLike[str],
+    *,
+    cache_dir: str | Path | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DatasetStats:
     """Return the statistics of a dataset from its manifest and indexes, without reading its shards.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed
             shards.
         cache_dir: Cache folder for remote data; None takes ``WDS_TOOLS_CACHE_DIR`` or the user's cache.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Raises:
         NotADatasetError: There is no dataset.
@@ -113,7 +120,7 @@ def describe(dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = 
         ChecksumError: An index does not match its checksum in the manifest.
         StoreError: The storage cannot be read.
     """
-    shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, None))
+    shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, storage_options=storage_options))
     manifest = shards.manifest
     totals = _Totals()
     for number in range(len(manifest.shards)):

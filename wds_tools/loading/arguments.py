@@ -77,7 +77,7 @@ def _checked_value(name: str, value: Any) -> Any:
 
 
 def _short_repr(value: Any) -> str:
-    text = repr(value)
+    text = "{...}" if isinstance(value, Mapping) else repr(value)  # storage options may contain secrets
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
@@ -99,6 +99,10 @@ def _one_of(*choices: Any) -> Callable[[Any], bool]:
 
 def _is_seconds(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _is_path(value: Any) -> bool:
@@ -161,6 +165,8 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "cache_dir": (_or_none(_is_path), "paths of folders, and None"),
     "multiprocessing_context": (_one_of(None, "fork", "forkserver", "spawn"), "'fork', 'forkserver', 'spawn' and None"),
     "stall_seconds": (_is_seconds, "numbers above 0"),
+    "retry_seconds": (_or_none(_is_seconds), "numbers above 0, and None"),
+    "storage_options": (_or_none(_is_mapping), "dictionaries of fsspec options, such as {'anon': True}, and None"),
     "decode": (lambda value: isinstance(value, bool), "True and False"),
 }
 """Argument → check, and the allowed values as text. Arguments that are not listed are checked where they are used."""

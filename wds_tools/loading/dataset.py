@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,10 @@ class StreamingDataset(IterableDataset[Any]):
             cache folder of the user.
         cache_bytes: Approximate limit for that folder, such as ``"20GB"`` or a number of bytes. Default:
             ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
+        read_ahead_bytes: Bytes of remote shards to read before they are needed, such as ``"512MB"``. Default:
+            ``WDS_TOOLS_READ_AHEAD_BYTES``, or chosen automatically.
+        retry_seconds: How long a failed request is repeated. Default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are never saved.
 
     Attributes:
         batch_size: As given.
@@ -124,6 +128,9 @@ class StreamingDataset(IterableDataset[Any]):
         lanes: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
+        read_ahead_bytes: int | str | None = None,
+        retry_seconds: float | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if tail == "mask":
             raise OptionError("tail='mask' requires make_loader: a single sample has no field to mark it as padding")
@@ -149,7 +156,13 @@ class StreamingDataset(IterableDataset[Any]):
             class_weights=class_weights,
             lanes=lanes,
             ranks=RankOptions(rank, world_size, group),
-            remote=RemoteOptions.of(cache_dir, cache_bytes),
+            remote=RemoteOptions.of(
+                cache_dir,
+                cache_bytes,
+                read_ahead_bytes=read_ahead_bytes,
+                retry_seconds=retry_seconds,
+                storage_options=storage_options,
+            ),
             errors=errors,
         )
         self._errors = ErrorLog(errors)

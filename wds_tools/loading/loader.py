@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -310,6 +310,9 @@ def make_loader(
     lanes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    read_ahead_bytes: int | str | None = None,
+    retry_seconds: float | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     multiprocessing_context: str | None = None,
     stall_seconds: float = STALL_SECONDS,
 ) -> Loader:
@@ -329,8 +332,7 @@ def make_loader(
     If the view does not give all images one size (``view=None``, ``Resize(128)``), ``image`` can be a tensor in one
     batch and a list of tensors in the next.
 
-    The samples, their order and their crops depend on ``seed`` and the epoch. They do not depend on the number of
-    workers.
+    The samples, their order and their crops depend on ``seed`` and the epoch, not on the number of workers.
 
     Args:
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
@@ -391,6 +393,10 @@ def make_loader(
             cache folder of the user.
         cache_bytes: Approximate limit for that folder, such as ``"20GB"`` or a number of bytes. Default:
             ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
+        read_ahead_bytes: Bytes of remote shards to read before they are needed, such as ``"512MB"``. Default:
+            ``WDS_TOOLS_READ_AHEAD_BYTES``, or chosen automatically.
+        retry_seconds: How long a failed request is repeated. Default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are never saved.
         multiprocessing_context: Start method of the workers: ``"fork"``, ``"forkserver"`` or ``"spawn"``. Default:
             ``"fork"`` on Linux, ``"spawn"`` on other systems.
         stall_seconds: If a worker sends nothing for this many seconds while the loader waits for its result, it is
@@ -416,6 +422,7 @@ def make_loader(
         for images, labels in loader: ...
     """
     autoscaler = Autoscaler.from_options(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
+    errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
     request = Request(
         batch_size=batch_size,
         view=view,
@@ -428,8 +435,14 @@ def make_loader(
         class_weights=class_weights,
         lanes=lanes,
         ranks=RankOptions(rank, world_size, group),
-        remote=RemoteOptions.of(cache_dir, cache_bytes),
-        errors=ErrorPolicy(on_error=on_error, max_errors=max_errors),
+        remote=RemoteOptions.of(
+            cache_dir,
+            cache_bytes,
+            read_ahead_bytes=read_ahead_bytes,
+            retry_seconds=retry_seconds,
+            storage_options=storage_options,
+        ),
+        errors=errors,
     )
     opened = open_dataset(dataset, request)
     options = PipelineOptions(
@@ -441,12 +454,7 @@ def make_loader(
         read_ahead_bytes=opened.read_ahead_bytes,
     )
     loader = Loader(
-        opened,
-        tail=tail,
-        autoscaler=autoscaler,
-        options=options,
-        batch_transform=batch_transform,
-        errors=request.errors,
+        opened, tail=tail, autoscaler=autoscaler, options=options, batch_transform=batch_transform, errors=errors
     )
     advice.warn_of_many_workers(num_workers)
     advice.warn_of_image_lists(opened, request)

@@ -10,7 +10,7 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
-from wds_tools.options import parse_bytes
+from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import APPENDED, FolderDestination, read_manifest, read_skipped
 from wds_tools.packing.estimate import plan_listing, process_count
@@ -36,6 +36,7 @@ def append(
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
     """Add samples to a dataset, in new shards after its own.
 
@@ -58,6 +59,7 @@ def append(
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
         progress: Whether to show a progress bar, as for `pack`.
+        storage_options: As for `pack`.
 
     Returns:
         A report on the whole dataset; ``packed`` counts only the new samples.
@@ -82,6 +84,7 @@ def append(
         strict=strict,
         images=ImageOptions(images=images, resize=resize, quality=quality),
         progress=progress,
+        remote=RemoteOptions.of(storage_options=storage_options),
     )
     if str(options.images) != parts[-1]["images"]:
         raise OptionError(
@@ -164,6 +167,7 @@ def reshard(
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
     """Write a dataset again: in shards of another size, in another order, or with changed images.
 
@@ -181,6 +185,7 @@ def reshard(
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
         progress: Whether to show a progress bar, as for `pack`.
+        storage_options: As for `pack`.
 
     Returns:
         The report of `pack`.
@@ -205,4 +210,5 @@ def reshard(
         quality=quality,
         shuffle=shuffle,
         progress=progress,
+        storage_options=storage_options,
     )

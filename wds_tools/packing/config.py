@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from wds_tools.errors import OptionError
-from wds_tools.options import check_counts
+from wds_tools.options import RemoteOptions, check_counts
 from wds_tools.packing.transcode import ImageOptions
 
 Engine = Literal["local", "ray"]
@@ -37,6 +37,7 @@ class PackOptions:
     finish: bool = False
     engine: Engine = "local"
     progress: bool | None = None
+    remote: RemoteOptions = field(default_factory=RemoteOptions.of)
 
     def __post_init__(self) -> None:
         check_counts({"workers": self.workers})

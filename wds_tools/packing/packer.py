@@ -10,7 +10,7 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.manifest import Manifest
-from wds_tools.options import parse_bytes
+from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import Engine, PackOptions, class_names
 from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import plan_listing, process_count
@@ -20,6 +20,7 @@ from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_input
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source
+from wds_tools.storage import is_url
 from wds_tools.terminal import shows_progress
 
 
@@ -68,6 +69,7 @@ def pack(
     finish: bool = False,
     engine: Engine = "local",
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
     """Pack a source of images into WebDataset shards.
 
@@ -113,6 +115,9 @@ def pack(
         engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core. With Ray, all machines must
             share the folder ``dst``.
         progress: Whether to show a progress bar on stderr; by default, only if stderr is a terminal.
+        storage_options: Options for the URLs of ``src`` and ``dst``, by the names of fsspec, such as
+            ``{"anon": True}``, or by scheme, as ``{"s3": {"anon": True}}``. They are not saved, so repeat them to
+            continue a run.
 
     Returns:
         A report: the manifest, and which files were skipped and why.
@@ -142,6 +147,7 @@ def pack(
         finish=finish,
         engine=engine,
         progress=progress,
+        remote=RemoteOptions.of(storage_options=storage_options),
     )
     location = parse_destination(dst)
     if engine == "ray" and isinstance(location, str):
@@ -158,10 +164,14 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
         OptionError: More than one worker for a source that can be read only in this process.
         DestinationError: ``dst`` or the spool folder is inside ``src``.
     """
+    if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
+        raise _inside(src, dst)
     for folder in (dst, options.spool):
         if isinstance(folder, Path):
             _refuse_inside(src, folder)
-    source = open_source(src, kind=options.kind, classes=options.classes, columns=options.columns)
+    source = open_source(
+        src, kind=options.kind, classes=options.classes, columns=options.columns, remote=options.remote
+    )
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
             f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
@@ -175,7 +185,11 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     destination = open_destination(
-        dst, spool=options.spool, progress=shows_progress(options.progress), task=options.task
+        dst,
+        spool=options.spool,
+        progress=shows_progress(options.progress),
+        task=options.task,
+        remote=options.remote,
     )
     if not options.fresh and (old := _complete_dataset(destination, plan, strict=options.strict)) is not None:
         skipped = destination.skipped()
@@ -212,10 +226,14 @@ def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> 
 
 
 def _refuse_inside(src: Any, dst: Path) -> None:
-    if not isinstance(src, (str, Path)):
+    if not isinstance(src, (str, Path)) or is_url(str(src)):
         return
     outer, inner = Path(src).resolve(), dst.resolve()
     if Path(src).is_dir() and (inner == outer or outer in inner.parents):
-        raise DestinationError(
-            f"the destination {dst} is inside the source {src}, so shards would become input: choose a folder outside"
-        )
+        raise _inside(src, dst)
+
+
+def _inside(src: object, dst: object) -> DestinationError:
+    return DestinationError(
+        f"the destination {dst} is inside the source {src}, so shards would become input: choose a folder outside"
+    )

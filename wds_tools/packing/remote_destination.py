@@ -75,7 +75,12 @@ def parse_destination(dst: str | Path) -> str | Path:
 
 
 def open_destination(
-    location: str | Path, *, spool: str | Path | None, progress: bool, task: tuple[int, int] | None = None
+    location: str | Path,
+    *,
+    spool: str | Path | None,
+    progress: bool,
+    remote: RemoteOptions,
+    task: tuple[int, int] | None = None,
 ) -> Destination:
     """Return a destination, not locked yet.
 
@@ -83,6 +88,7 @@ def open_destination(
         location: From `parse_destination`.
         spool: Folder for the spools of URLs; None uses a folder in the user's cache directory.
         progress: Show a progress bar of the uploads.
+        remote: How URLs are read and written.
         task: (index, count) if this is one of several tasks. Only for folders.
 
     Raises:
@@ -94,7 +100,7 @@ def open_destination(
             raise OptionError(
                 f"tasks need a folder that they share; {location} is a URL: pack into a folder, or without task"
             )
-        return BucketDestination(location, spool_folder(location, spool), progress=progress)
+        return BucketDestination(location, spool_folder(location, spool), progress=progress, remote=remote)
     if spool is not None:
         raise OptionError(
             f"spool={str(spool)!r} is for URLs such as s3://bucket/train; the folder {location} needs none: omit spool"
@@ -118,15 +124,16 @@ class BucketDestination:
         url: URL of the dataset.
         spool: Local folder for shards that are not uploaded yet; removed when it is empty.
         progress: Show a progress bar of the uploads.
+        remote: How URLs are read and written.
     """
 
     is_bounded = True
 
-    def __init__(self, url: str, spool: Path, *, progress: bool) -> None:
+    def __init__(self, url: str, spool: Path, *, progress: bool, remote: RemoteOptions) -> None:
         self.name = url
         self.folder = spool
         self._spool = WorkFolder(spool, url, keep_empty=False)
-        self._bucket = Bucket(url)
+        self._bucket = Bucket(url, remote=remote)
         self._uploads = _Uploads(self._upload_shard)
         self._progress = progress
         self._plan_is_new = False

@@ -27,7 +27,7 @@ from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
-from wds_tools.sources.base import Listing, Skip, Source
+from wds_tools.sources.base import Listing, Skip, Source, SourceStoreError
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
@@ -97,6 +97,11 @@ class PackJob:
             manifest = manifest if onto is None else _appended_manifest(onto, manifest)
             self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
             _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
+        except SourceStoreError as error:
+            raise StoreError(
+                f"{error}; {len(self.kept) + len(self.packed)} of {self.plan.shards} shards are finished and kept: run "
+                "the same command again, which continues from there"
+            ) from error
         except OSError as error:
             if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
                 raise

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import DestinationError, OptionError, SourceError
-from wds_tools.options import parse_bytes
+from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, class_names
 from wds_tools.packing.packer import PackReport, open_input, pack_listing
@@ -47,6 +47,7 @@ def pack_splits(
     verify_pixels: bool = False,
     spool: str | Path | None = None,
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, PackReport]:
     """Pack a source as several datasets, ``dst/train``, ``dst/val`` and so on, with the same class numbers.
 
@@ -73,6 +74,7 @@ def pack_splits(
         verify_pixels: Decode each crop-ready JPEG and its original, as for `pack`.
         spool: Local folder for shards that wait for upload, as for `pack`.
         progress: Whether to show a progress bar, as for `pack`.
+        storage_options: As for `pack`.
 
     Returns:
         A report for each split, by its name. With shares, files that the listing skipped are in the first report.
@@ -98,6 +100,7 @@ def pack_splits(
         images=ImageOptions(images=images, resize=resize, quality=quality, verify_pixels=verify_pixels),
         spool=None if spool is None else Path(spool),
         progress=progress,
+        remote=RemoteOptions.of(storage_options=storage_options),
     )
     shares = parse_shares(split)
     source: Source
@@ -112,13 +115,13 @@ def pack_splits(
         name: pack_listing(source, listing, parse_destination(join(str(location), name)), options)
         for name, (source, listing) in parts.items()
     }
-    _write_card(location, split_card({name: report.manifest for name, report in reports.items()}))
+    _write_card(location, split_card({name: report.manifest for name, report in reports.items()}), options.remote)
     return reports
 
 
-def _write_card(location: Path | str, data: bytes) -> None:
+def _write_card(location: Path | str, data: bytes, remote: RemoteOptions) -> None:
     if isinstance(location, str):
-        publish_card(Bucket(location), data)
+        publish_card(Bucket(location, remote=remote), data)
         return
     try:
         commit_card(location, data)

@@ -27,7 +27,7 @@ from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
-from wds_tools.sources.base import Input, Record, Skip, Source
+from wds_tools.sources.base import Input, Record, Skip, Source, SourceStoreError
 
 Advance = Callable[[int, int], None]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
@@ -84,6 +84,8 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
         if report.entry is None:
             remove_shard(task.folder, task.number)  # an earlier run may have packed inputs that cannot be read any more
         save_report(task.folder, report)
+    except SourceStoreError:
+        raise
     except OSError as error:
         raise DestinationError(error.strerror or str(error), shard=name) from error
     return report

@@ -103,6 +103,7 @@ def train_test_split(
     seed: int = 0,
     stratify: bool = True,
     where: Where | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split a dataset in two without packing it again. Pass each part to a loader as ``subset=``.
 
@@ -114,6 +115,7 @@ def train_test_split(
         stratify: Keep the proportion of each class in both parts, to within one sample; ignored
             without labels.
         where: Split only samples that meet this condition, see `make_loader`.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         Sample ids for training and sample ids for testing: int64, ascending, disjoint.
@@ -127,7 +129,7 @@ def train_test_split(
         train, test = train_test_split("shards/photos", 0.1)
         loader = make_loader("shards/photos", batch_size=256, subset=train)
     """
-    shards = open_shards(dataset, remote=RemoteOptions.of())
+    shards = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options))
     selection = Choice(where=where).select(shards)
     ids = selection.selected_ids if selection else _all_ids(shards.manifest.samples)
     count = round(test_size * len(ids)) if isinstance(test_size, float) else test_size

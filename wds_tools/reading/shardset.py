@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from wds_tools.storage import (
     whole_file,
 )
 from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.storage.stream import ObjectStream, stream_object
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
@@ -188,9 +189,10 @@ class ShardSet:
         for store in self.stores:
             store.log_use()
 
-    def read_shard(self, shard: int) -> memoryview:
-        """Return all bytes of a shard; raises as `fetch` does."""
-        return self.fetch(shard, [(0, self.locations[shard].entry.bytes)])[0]
+    def stream(self, shard: int, *, on_chunk: Callable[[int, memoryview], object] | None = None) -> ObjectStream:
+        """Return the bytes of a shard, to be read from start to end; see `stream_object`."""
+        location = self.locations[shard]
+        return stream_object(location.store, location.entry.name, total_bytes=location.entry.bytes, on_chunk=on_chunk)
 
     def _by_store(self, shards: Sequence[int]) -> Iterator[tuple[Store, Sequence[int]]]:
         """Yield each store, and the positions in ``shards`` of those that it has."""

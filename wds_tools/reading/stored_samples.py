@@ -39,11 +39,12 @@ def stored_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
         StoreError: The shard or its index cannot be read.
     """
     index = shards.index(number)
+    stream = shards.stream(number)
     for rows in _row_ranges(index):
-        span = index.span(rows.start, rows.stop)
-        (data,) = shards.fetch(number, [span])
+        start, stop = index.span(rows.start, rows.stop)
+        data = stream[start:stop]
         for row in rows:
-            yield _sample(shards, number, index, row, data, span[0])
+            yield _sample(shards, number, index, row, data, start)
 
 
 def _row_ranges(index: Index) -> Iterator[range]:

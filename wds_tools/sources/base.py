@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import OptionError, SourceError, StoreError
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 MAX_RECORD_BYTES = 1 << 30
@@ -26,6 +26,10 @@ WINDOW_BYTES = 256_000_000
 _FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, longer ones in pieces
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
+
+
+class SourceStoreError(StoreError):
+    """Storage of a source that fails. It ends packing: otherwise samples would be left out because of a failure."""
 
 
 class Input(NamedTuple):

@@ -13,34 +13,52 @@ from wds_tools.errors import OptionError, ShardError, SourceError
 from wds_tools.format import tar
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.sample import split_name
+from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, as_source_error
 from wds_tools.sources.files import map_file
 from wds_tools.sources.image_tree import is_image_name
+from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
+from wds_tools.sources.remote_folder import RemoteFolderSource
+from wds_tools.sources.tar import is_tar
+from wds_tools.storage import is_url
+from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` removes the other
 _FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # only a table may be given as the folder that it is in
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted")
 _SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
 _METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's tables of the images in the same folder
 
 
 def open_source(
-    src: Any, *, kind: str | None, classes: tuple[str, ...] | None, columns: Mapping[str, str] | None
+    src: Any,
+    *,
+    kind: str | None,
+    classes: tuple[str, ...] | None,
+    columns: Mapping[str, str] | None,
+    remote: RemoteOptions | None = None,
 ) -> Source:
     """Return the source that reads ``src``.
 
     Args:
-        src: A path, a pattern, or an object with ``len()`` and ``[]``.
+        src: A path, a URL, a pattern, or an object with ``len()`` and ``[]``.
         kind: A name in `KINDS` or `ALIASES`; None detects it.
         classes: Class names by number, if they are known.
         columns: The user's mapping from role to column.
+        remote: How URLs are read; None uses the defaults.
 
     Raises:
         OptionError: There is no such kind, or ``src`` cannot be of this kind.
         SourceError: There is nothing at the path.
     """
+    remote = remote or RemoteOptions.of()
+    if isinstance(src, str) and is_url(src):
+        if not src.startswith("file://"):
+            return _open_remote(src, _without_alias(kind), classes, columns, remote)
+        src = src.removeprefix("file://")
     is_path = isinstance(src, (str, Path))
     kind = _without_alias(kind)
     if is_path == (kind == "object"):
@@ -58,7 +76,71 @@ def open_source(
                 f"columns={dict(columns)!r}, but {src} is a folder of images, which has no columns: omit them"
             )
         return source_type(path, classes)  # type: ignore[no-any-return]
-    return source_type(src if path is None else path, classes, columns)  # type: ignore[no-any-return]
+    options = {"remote": remote} if kind == "table" else {}  # whose rows may name URLs
+    return source_type(src if path is None else path, classes, columns, **options)  # type: ignore[no-any-return]
+
+
+def _open_remote(
+    url: str,
+    kind: str | None,
+    classes: tuple[str, ...] | None,
+    columns: Mapping[str, str] | None,
+    remote: RemoteOptions,
+) -> Source:
+    """Return the source that reads a URL."""
+    kind = kind or _detect_remote(url, remote)
+    if kind not in _REMOTE_KINDS:
+        raise OptionError(
+            f"{url}: {kind} cannot be read from a URL; allowed are {', '.join(_REMOTE_KINDS)}: copy it to this machine "
+            "first, or list the URLs of the images in a local table"
+        )
+    if kind == "folder":
+        if columns:
+            raise OptionError(
+                f"columns={dict(columns)!r}, but {url} is a folder of images, which has no columns: omit them"
+            )
+        return RemoteFolderSource(url, classes, remote)
+    module, name = KINDS[kind][0].split(":")
+    source_type = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
+    return source_type(url, classes, columns, remote)  # type: ignore[no-any-return]
+
+
+def _detect_remote(url: str, remote: RemoteOptions) -> str:
+    """Return the kind of a URL: that of the first archive, or a folder of images.
+
+    Raises:
+        SourceError: There is nothing, neither archives nor images, or there is a folder for each split.
+    """
+    if has_pattern(url) or url.endswith(".tar") or "*" in url:
+        return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote), remote)
+    found = list_objects(url, remote)
+    names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
+    if any(map(is_image_name, names)):
+        folders = {path.partition("/")[0] for path in names if "/" in path}
+        if len(folders) > 1 and all(folder.lower() in _SPLITS for folder in folders):
+            raise SourceError(
+                f"{url} has one folder per split ({', '.join(sorted(folders))}), not per class: pack one of them, or "
+                "pass --from folder (kind='folder') if they are classes"
+            )
+        return "folder"
+    if any(map(is_tar, names)):
+        return _kind_of_archive([found[path] for path in sorted(names) if is_tar(path)], remote)
+    raise SourceError(
+        f"{url} contains neither images nor tar files; these can be packed from a URL: check it, or copy other formats "
+        "to this machine first"
+    )
+
+
+def _kind_of_archive(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
+    view = RemoteFiles(files[:1], remote)[0]
+    try:
+        members = list(islice(tar.walk(view, shard=files[0].name), _MAX_NAMES))
+    except ShardError:
+        return "tar"
+    names = [member.name for member in members if member.is_file]
+    if _are_samples(names, split_name) and not _keys_have_dots(names):
+        return "webdataset"
+    return "dotted" if _are_samples(names, split_at_last_dot) and _keys_have_dots(names) else "tar"
 
 
 def _without_alias(kind: str | None) -> str | None:
@@ -89,10 +171,7 @@ def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
 
 def _check_exists(path: Path, kind: str | None) -> None:
     if not path.exists() and _URL.match(str(path)):
-        raise SourceError(
-            f"{path} looks like a URL, but the source must be on this machine: copy it first, or list the URLs of the "
-            "images in a table"
-        )
+        raise SourceError(f"{path} looks like a URL that lost a slash, as in a Path: give the URL as a string")
     if not path.exists() and not has_pattern(str(path)):
         raise SourceError(f"{path} cannot be read: no such file or folder; check the path")
     if kind in _FILE_KINDS and path.is_dir() and not (kind == "table" and _is_table(path)):

@@ -70,6 +70,10 @@ class MappedFiles:
             self._mapped[number] = map_file(self.paths[number])
         return self._mapped[number]
 
+    def group(self, number: int, offset: int) -> int:  # noqa: ARG002 - same arguments as `RemoteFiles.group`
+        """Return -1: any record is cheap to read."""
+        return -1
+
     def slice(self, number: int, start: int, stop: int) -> memoryview:
         """Return the bytes from ``start`` to ``stop`` of file ``number``.
 

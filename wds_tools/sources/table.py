@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.errors import SourceError
+from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Input,
@@ -58,16 +59,22 @@ class TableSource(LazySource):
             semicolon or tab, as in the header.
         classes: Class names by number.
         columns: Names of the columns: ``image`` (a path relative to the table, or a URL) and ``label``.
+        remote: How URLs are read; None uses the defaults.
     """
 
     kind = "table"
 
     def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+        self,
+        path: str | Path,
+        classes: tuple[str, ...] | None = None,
+        columns: Mapping[str, str] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         self.path = Path(path)
         self.classes = classes
         self.columns = check_columns(columns)
+        self.remote = remote or RemoteOptions.of()
 
     def scan(self) -> Listing:
         """List the rows, with the length of each file.
@@ -206,7 +213,7 @@ class TableSource(LazySource):
 
     def _bytes(self, name: str) -> bytes:
         if is_url(name):
-            return fetch(name)
+            return fetch(name, self.remote)
         with as_source_error(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
             return file.read(MAX_RECORD_BYTES)
 

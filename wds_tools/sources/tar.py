@@ -7,13 +7,15 @@ archive, which is not unpacked to disk.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from wds_tools.errors import OptionError, ShardError, SourceError
 from wds_tools.format import tar
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, stamp_files
-from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip
+from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.image_tree import (
     NOT_AN_IMAGE,
     ImageFile,
@@ -22,6 +24,8 @@ from wds_tools.sources.image_tree import (
     path_bytes,
     without_common_folder,
 )
+from wds_tools.sources.remote_files import RemoteFiles, locate, open_files, stamp_of
+from wds_tools.storage.listing import RemoteFile
 
 
 def is_tar(name: str) -> bool:
@@ -37,18 +41,24 @@ class TarSource(LazySource):
             folders inside, each is a class with the name of the file.
         classes: Names of the class folders, by number.
         columns: Must be None: an archive has no columns.
+        remote: How URLs are read, if ``path`` is a URL; otherwise None.
     """
 
     kind = "tar"
 
     def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+        self,
+        path: str | Path,
+        classes: tuple[str, ...] | None = None,
+        columns: Mapping[str, str] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         if columns:
             raise OptionError(f"columns={columns!r}, but an archive has no columns: omit them")
-        self.path = Path(path)
+        self.path = str(path)
         self.classes = classes
-        self.paths = find_files(self.path, is_tar, "tar")
+        self.remote = remote
+        self.paths = locate(path, is_tar, "tar", remote)
 
     def scan(self) -> Listing:
         """List all members.
@@ -71,8 +81,9 @@ class TarSource(LazySource):
         if len(self.paths) > 1 and not any(b"/" in name for name, _, _ in files):
             stems = [path_bytes(path.stem) + b"/" for path in self.paths]
             files = [(stems[location[0]] + name, size, location) for name, size, location in files]
-        stamp = stamp_files(list(self.paths))
-        return list_tree(str(self.path), without_common_folder(files), skipped, self.classes, stamp)
+        listing = list_tree(self.path, without_common_folder(files), skipped, self.classes, stamp_of(self.paths))
+        grouped = [entry._replace(group=self._mapped.group(*entry.location[:2])) for entry in listing.inputs]
+        return replace(listing, inputs=grouped)
 
     def read(self, entry: Input) -> Record:
         """Read a member.
@@ -84,10 +95,10 @@ class TarSource(LazySource):
         return Record(bytes(self._mapped.slice(number, offset, offset + size)))
 
     @cached_property
-    def _mapped(self) -> MappedFiles:
-        return MappedFiles(self.paths)
+    def _mapped(self) -> MappedFiles | RemoteFiles:
+        return open_files(self.paths, self.remote)
 
-    def _members(self, number: int, path: Path) -> list[tar.Member]:
+    def _members(self, number: int, path: Path | RemoteFile) -> list[tar.Member]:
         data = self._mapped[number]
         if bytes(data[:2]) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
             raise SourceError(

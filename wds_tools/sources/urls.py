@@ -14,7 +14,7 @@ URL_BYTES = 150_000
 _ATTEMPTS = 3
 
 
-def fetch(url: str) -> bytes:
+def fetch(url: str, remote: RemoteOptions) -> bytes:
     """Read the bytes at a URL; errors that may be temporary are retried.
 
     Raises:
@@ -25,7 +25,7 @@ def fetch(url: str) -> bytes:
     folder, name = split_folder(url)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return open_store(folder, remote=RemoteOptions.of()).read(name)
+            return open_store(folder, remote=remote).read(name)
         except FileNotFoundError as error:
             raise SourceError(f"URL {url!r} does not exist") from error
         except WdsToolsError as error:

@@ -16,13 +16,17 @@ from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
 from wds_tools.format import codecs, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
-from wds_tools.format.manifest import MANIFEST_NAME
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, stamp_files
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error
 from wds_tools.sources.columns import facts_bytes
-from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.remote_files import RemoteFiles, locate, open_files, stamp_of
 from wds_tools.sources.tar import is_tar
+from wds_tools.storage import open_store
+from wds_tools.storage.patterns import has_pattern
 
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
@@ -37,28 +41,30 @@ class WebDatasetSource(LazySource):
         path: A shard, a pattern, or a folder: of a folder with a manifest, the shards that it lists.
         classes: Class names by number; None takes those of the manifest.
         columns: Must be None: the names of fields are fixed.
+        remote: How URLs are read, if ``path`` is a URL; otherwise None.
     """
 
     kind = "webdataset"
     split = staticmethod(split_name)
 
     def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+        self,
+        path: str | Path,
+        classes: tuple[str, ...] | None = None,
+        columns: Mapping[str, str] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         if columns:
             raise OptionError(f"columns={columns!r}, but shards have fields with fixed names: omit columns")
-        self.path = Path(path)
-        self.classes = classes
-        self.shuffled = False
-        self.indexed = (self.path / MANIFEST_NAME).is_file()
-        if self.indexed:
-            with as_source_error(f"{self.path}", ManifestError):
-                manifest = manifests.from_json((self.path / MANIFEST_NAME).read_bytes())
-            self.paths = tuple(self.path / shard.name for shard in manifest.shards)
-            self.classes = classes or manifest.classes or None
-            self.shuffled = manifest.shuffled
-        else:
-            self.paths = find_files(self.path, is_tar, "tar")
+        self.path = str(path)
+        self.remote = remote
+        manifest = self._manifest()
+        self.indexed = manifest is not None
+        self.classes = classes or (manifest.classes if manifest else None) or None
+        self.shuffled = manifest.shuffled if manifest else False
+        self.paths = locate(
+            path, is_tar, "tar", remote, [shard.name for shard in manifest.shards] if manifest else None
+        )
 
     def scan(self) -> Listing:
         """List the samples of all shards, and read their labels.
@@ -78,12 +84,13 @@ class WebDatasetSource(LazySource):
                     if image is None:
                         skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
                         continue
-                    inputs.append(Input(name, len(fields[image]), None, location, -1, _extra_bytes(key, fields, image)))
+                    group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
+                    inputs.append(Input(name, len(fields[image]), None, location, group, extra))
                     labels.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.path} cannot be packed: {dots}. {_DOTS_REMEDY}")
-        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=str(self.path))
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)), self.shuffled)
+        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=self.path)
+        return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled)
 
     def read(self, entry: Input) -> Record:
         """Read a sample.
@@ -121,8 +128,19 @@ class WebDatasetSource(LazySource):
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
 
     @cached_property
-    def _mapped(self) -> MappedFiles:
-        return MappedFiles(self.paths)
+    def _mapped(self) -> MappedFiles | RemoteFiles:
+        return open_files(self.paths, self.remote)
+
+    def _manifest(self) -> Manifest | None:
+        """Return the manifest of a folder; None without one."""
+        if has_pattern(self.path) or is_tar(self.path):
+            return None
+        store = open_store(self.path, remote=self.remote or RemoteOptions.of())
+        with as_source_error(self.path, ManifestError):
+            try:
+                return manifests.from_json(store.read(MANIFEST_NAME))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
 
 _DOTS_REMEDY = (
@@ -140,7 +158,7 @@ class DottedSource(WebDatasetSource):
 
 
 def samples(
-    data: memoryview, number: int, shard: str, *, split: Split = split_name, part: bool = False
+    data: tar.Bytes, number: int, shard: str, *, split: Split = split_name, part: bool = False
 ) -> Iterator[tuple[str, _Location, _Fields]]:
     """Yield (key, location, fields) of each sample of a shard, or of a part of one.
 

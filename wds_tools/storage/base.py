@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
+from wds_tools.errors import ManifestError
+
 Range = tuple[int, int]
 """Byte range (start, stop) of a file, without the byte at ``stop``."""
 
@@ -152,3 +154,12 @@ class Store(Protocol):
 
     def log_use(self) -> None:
         """Log what was read since the last call, at level DEBUG."""
+
+
+def too_large(path: str, length: int | None = None) -> ManifestError:
+    """Return the error for a manifest or an index of more than `MAX_FILE_BYTES`."""
+    found = f"{length:,} bytes" if length is not None else "more bytes than allowed"
+    return ManifestError(
+        f"{path} has {found}; a manifest or an index has at most {MAX_FILE_BYTES:,}: "
+        "it was damaged or replaced; copy it again"
+    )

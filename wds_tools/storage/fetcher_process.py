@@ -34,6 +34,7 @@ from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import open_client
 from wds_tools.storage.fetcher import Fetcher
 from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.schemes import options_for
 
 _log = logging.getLogger("wds_tools")
 _FIRST_CONNECTION_SECONDS = 30.0
@@ -51,7 +52,7 @@ def open_fetcher(folder: str, remote: RemoteOptions, *, threads: int | None = No
     cache = BlockCache(remote.cache_folder, remote.cache_bytes, url=folder)
     policy = RetryPolicy(remote.retry_seconds)
     options = {"threads": threads} if threads else {}
-    return Fetcher(open_client(folder, remote.storage_options, policy), cache, **options)
+    return Fetcher(open_client(folder, options_for(folder, remote.storage_options), policy), cache, **options)
 
 
 class FetcherConnection:

@@ -11,8 +11,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wds_tools.errors import ManifestError, StoreError, TruncatedShardError
-from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, Range, StoredFile
+from wds_tools.errors import StoreError, TruncatedShardError
+from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, Range, StoredFile, too_large
 
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
 
@@ -40,10 +40,7 @@ class LocalStore:
         try:
             with _open_file(path) as opened:
                 if (length := os.fstat(opened.fileno()).st_size) > MAX_FILE_BYTES:
-                    raise ManifestError(
-                        f"{path} has {length:,} bytes; a manifest or an index has at most {MAX_FILE_BYTES:,}: "
-                        "it was damaged or replaced; copy it again"
-                    )
+                    raise too_large(str(path), length)
                 return opened.read(length)
         except FileNotFoundError:
             raise

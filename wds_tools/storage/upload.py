@@ -15,7 +15,11 @@ from typing import TypeVar
 
 import fsspec
 
-from wds_tools.errors import OptionError, StoreError
+from wds_tools.errors import ManifestError, OptionError, StoreError
+from wds_tools.options import RemoteOptions
+from wds_tools.storage.base import MAX_FILE_BYTES, too_large
+from wds_tools.storage.schemes import options_for
+from wds_tools.storage_options import cause_without_secrets, redacted
 
 _log = logging.getLogger("wds_tools")
 ATTEMPTS = 5
@@ -56,14 +60,16 @@ class Bucket:
 
     Args:
         url: URL of the folder.
+        remote: How URLs are read and written; None uses the defaults.
 
     Raises:
         OptionError: The URL is not writable, or a loader could not read it.
         StoreError: A required package is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, remote: RemoteOptions | None = None) -> None:
         self.url = url.rstrip("/")
+        self._remote = remote or RemoteOptions.of()
         scheme, _, path = self.url.partition("://")
         if scheme in _READ_ONLY_SCHEMES or "::" in url:
             raise OptionError(
@@ -77,15 +83,18 @@ class Bucket:
             )
         try:
             # Not the instance that fsspec shares: that one may return cached, outdated listings.
-            self._system, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **_settings(scheme))
+            options = {**_settings(scheme), **options_for(self.url, self._remote.storage_options)}
+            self._system, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **options)
         except ImportError as error:
             package = _PACKAGES.get(scheme)
             remedy = f"try `pip install '{package}'`" if package else "install it, then run the same command again"
             raise StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}") from error
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
+            reason = redacted(str(error), self._remote.storage_options)
             raise OptionError(
-                f"{url}: {error}; allowed are s3://, gs:// and other URLs that fsspec supports"
-            ) from error
+                f"{url}: {reason}; allowed are s3://, gs:// and other URLs that fsspec supports, and the options of "
+                "their file systems in storage_options="
+            ) from self._cause(error)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return object name to length in bytes for the folder or a subfolder; {} if it does not exist."""
@@ -97,9 +106,20 @@ class Bucket:
         return {entry["name"].rpartition("/")[2]: int(entry["size"] or 0) for entry in files}
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of an object, or None if it does not exist."""
+        """Return the content of an object, or None if it does not exist.
+
+        Raises:
+            ManifestError: It is too large for a manifest or an index.
+        """
+
+        def read(path: str) -> bytes:
+            length = self._system.info(path)["size"]
+            if length is not None and length > MAX_FILE_BYTES:
+                raise too_large(f"{self.url}/{name}", length)
+            return bytes(self._system.cat_file(path))
+
         try:
-            return bytes(self._request(name, self._system.cat_file))
+            return self._request(name, read)
         except FileNotFoundError:
             return None
 
@@ -177,11 +197,11 @@ class Bucket:
             try:
                 self._system.invalidate_cache()
                 return request(self._path(name))
-            except (FileNotFoundError, StopUploadError):
+            except (FileNotFoundError, StopUploadError, ManifestError):
                 raise
             except Exception as error:  # each backend of fsspec has its own errors
                 if attempt == ATTEMPTS or _is_permanent(error):
-                    raise self._store_error(name, error, attempt) from error
+                    raise self._store_error(name, error, attempt) from self._cause(error)
                 _log.debug("attempt %d of %d failed: %s", attempt, ATTEMPTS, self._store_error(name, error, 1))
             pause(FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * (1 + secrets.randbelow(1000) / 1000))
         raise AssertionError("the last attempt returns or raises")
@@ -189,8 +209,12 @@ class Bucket:
     def _store_error(self, name: str, error: Exception, attempts: int) -> StoreError:
         times = f" (tried {attempts} times)" if attempts > 1 else ""
         reason = str(error).partition("?")[0] or "no reason given"  # the query of a URL may hold a signature
+        reason = redacted(reason, self._remote.storage_options)
         location = f"{self.url}/{name}" if name else self.url
         return StoreError(f"{location}: {type(error).__name__}: {reason}{times}")
+
+    def _cause(self, error: Exception) -> BaseException | None:
+        return cause_without_secrets(error, self._remote.storage_options)
 
 
 class _Progress(fsspec.Callback):  # type: ignore[misc]

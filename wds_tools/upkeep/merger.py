@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ def merge(
     copy: bool = False,
     fresh: bool = False,
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> MergeReport:
     """Join datasets into one, in the order given. After an interruption, the same call continues.
 
@@ -104,6 +105,7 @@ def merge(
         copy: Copy local shards too, so that the new dataset does not share files with its inputs.
         fresh: Remove what an earlier pack or merge left in ``dst``, finished or not, and start again.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         The manifest, and how many shards were linked and copied.
@@ -119,7 +121,9 @@ def merge(
     started = time.monotonic()
     if is_url(os.fspath(dst)):
         raise OptionError(f"{dst} is not a local folder; merge into a local folder, then copy it")
-    remote = RemoteOptions.of(None, 1)  # every byte is read only once, so caching is useless
+    remote = RemoteOptions.of(
+        None, 1, storage_options=storage_options
+    )  # every byte is read only once, so caching is useless
     sets = [open_shards(name, remote=remote) for name in datasets]
     dst = Path(dst)
     _check_inputs(sets, dst)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError
 from wds_tools.format import manifest as manifests
@@ -36,7 +37,7 @@ class ResealReport:
     before: str
 
 
-def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
+def reseal(dataset: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ResealReport:
     """Write a new checksum into a manifest that you edited on purpose, or that is of version 1.
 
     Only the manifest and the dataset card are written, and only if the manifest is valid and agrees
@@ -49,6 +50,7 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
 
     Args:
         dataset: Folder or URL with a manifest, or the manifest itself.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         The state before the call, and the manifest.
@@ -66,7 +68,8 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
     if is_pattern(spec):
         raise OptionError(f"{spec} is a pattern of shards; name the folder of the dataset, or its manifest")
     folder, name = split_manifest(spec)
-    store, path = open_store(folder, remote=RemoteOptions.of()), join(folder, name)
+    remote = RemoteOptions.of(storage_options=storage_options)
+    store, path = open_store(folder, remote=remote), join(folder, name)
     try:
         data = store.read(name)
     except (FileNotFoundError, NotADirectoryError):
@@ -77,7 +80,7 @@ def reseal(dataset: str | os.PathLike[str]) -> ResealReport:
         raise ManifestError(f"{path} contradicts its shards: {'; '.join(contradictions)}; correct it, then reseal it")
     if before != "sealed":
         data = manifests.seal(values).encode()
-        _write(folder, name, data)
+        _write(folder, name, data, remote)
     return ResealReport(path, manifests.from_json(data, name=path), before)
 
 
@@ -103,12 +106,12 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
         yield unnamed
 
 
-def _write(folder: str, name: str, data: bytes) -> None:
+def _write(folder: str, name: str, data: bytes, remote: RemoteOptions) -> None:
     """Write the dataset card, which contains the class names too, and then the manifest."""
     destination = parse_destination(folder)  # a path, or a URL as text
     new_card = card(manifests.from_json(data)) if name == MANIFEST_NAME else None
     if isinstance(destination, str):
-        bucket = Bucket(destination)
+        bucket = Bucket(destination, remote=remote)
         if new_card is not None:
             publish_card(bucket, new_card)
         bucket.write(name, data)

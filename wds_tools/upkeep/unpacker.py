@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,7 @@ def unpack(
     layout: UnpackLayout = "paths",
     overwrite: bool = False,
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> UnpackReport:
     """Write the samples of a dataset to files; checksums are verified first.
 
@@ -83,6 +84,7 @@ def unpack(
             shard.
         overwrite: Replace existing files with other content.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         How many files were written and kept.
@@ -100,7 +102,9 @@ def unpack(
         raise OptionError(f"layout={layout!r}; allowed are {', '.join(LAYOUTS)}")
     if is_url(os.fspath(dst)):
         raise OptionError(f"{dst} is not a local folder; unpack into a local folder")
-    shards = open_shards(dataset, remote=RemoteOptions.of(None, 1))  # no cache, as every byte is read only once
+    shards = open_shards(
+        dataset, remote=RemoteOptions.of(None, 1, storage_options=storage_options)
+    )  # no cache, as every byte is read only once
     wanted = _wanted(shards, fields)
     _check_not_dataset(shards, Path(dst))
     report = UnpackReport(Path(dst))

@@ -10,12 +10,11 @@ import os
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
 from tqdm import tqdm
 
 from wds_tools.errors import ManifestError, ShardError, StoreError, shortened
@@ -29,6 +28,7 @@ from wds_tools.packing.card import CARD_NAME
 from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.terminal import shows_progress
+from wds_tools.upkeep.checksums import ShardChecksums
 
 MAX_DAMAGES = 1000
 """Limit for the damages that a report lists. All damages are counted."""
@@ -110,7 +110,11 @@ class VerifyReport:
 
 
 def verify(
-    dataset: str | os.PathLike[str], *, cache_dir: str | Path | None = None, progress: bool | None = None
+    dataset: str | os.PathLike[str],
+    *,
+    cache_dir: str | Path | None = None,
+    progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
     """Check every byte of a dataset against its checksums.
 
@@ -120,6 +124,7 @@ def verify(
         cache_dir: Cache folder for blocks of remote shards; None takes ``WDS_TOOLS_CACHE_DIR`` or
             the user's cache.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
         What was checked, and the damage. A damaged manifest is reported as damage, not as an error.
@@ -131,18 +136,17 @@ def verify(
     started = time.monotonic()
     report = VerifyReport(os.fspath(dataset))
     try:
-        shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, None))
+        shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, storage_options=storage_options))
     except ManifestError as error:
         report.add([Damage(error.shard or MANIFEST_NAME, error.key, None, None, str(error.args[0]))])
         return report
     show = shows_progress(progress)
     totals = Totals()
     with tqdm(total=shards.manifest.bytes, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
-        for number, entry in enumerate(shards.manifest.shards):
-            index = _check_shard(shards, number, report)
+        for number in range(len(shards.locations)):
+            index = _check_shard(shards, number, report, bar.update)
             if index is not None:
                 totals.add(index)
-            bar.update(entry.bytes)
     if report.ok and (repeated := find_repeated_key(shards)) is not None:
         report.notes.append(str(repeated))
     if shards.has_manifest:  # a pattern does not name all files of its folder
@@ -166,37 +170,42 @@ def _check_manifest(shards: ShardSet, totals: Totals, report: VerifyReport) -> N
         )
 
 
-def _check_shard(shards: ShardSet, number: int, report: VerifyReport) -> Index | None:
+def _check_shard(shards: ShardSet, number: int, report: VerifyReport, advance: Callable[[int], object]) -> Index | None:
     """Check one shard and add the result to the report; return the index if it is intact."""
     entry = shards.manifest.shards[number]
     damages: list[Damage] = []
+    read = 0
+
+    def count(size: int) -> None:
+        nonlocal read
+        read += size
+        advance(size)
+
     try:
-        index, data = _read(shards, number, damages)
-        if data is not None:
-            report.bytes += len(data)
-            damages += _compare(data, index, entry.name, entry.xxh3)
+        index = _read_index(shards, number, damages)
+        try:
+            damages += _check_bytes(shards, number, index, count)
+            report.bytes += entry.bytes
+        except (ShardError, StoreError, FileNotFoundError) as error:
+            damages.append(_damage_of(error, entry.name))
     except (StoreError, FileNotFoundError) as error:
         report.unchecked[entry.name] = str(error)
         return None
+    finally:
+        advance(entry.bytes - read)
     report.shards += 1
     report.samples += entry.samples
     report.add(damages)
     return index
 
 
-def _read(shards: ShardSet, number: int, damages: list[Damage]) -> tuple[Index | None, memoryview | None]:
-    """Return the index and the bytes of a shard; what is missing or damaged is None, and in ``damages``."""
-    name = shards.manifest.shards[number].name
-    index, data = None, None
+def _read_index(shards: ShardSet, number: int, damages: list[Damage]) -> Index | None:
+    """Return the index of a shard; if it is missing or damaged, return None and add that to ``damages``."""
     try:
-        index = shards.index(number, keep=False)
+        return shards.index(number, keep=False)
     except (ManifestError, ShardError, StoreError, FileNotFoundError) as error:
-        damages.append(_damage_of(error, name))
-    try:
-        data = shards.read_shard(number)
-    except (ShardError, StoreError, FileNotFoundError) as error:
-        damages.append(_damage_of(error, name))
-    return index, data
+        damages.append(_damage_of(error, shards.manifest.shards[number].name))
+        return None
 
 
 def _damage_of(error: Exception, shard: str) -> Damage:
@@ -207,44 +216,44 @@ def _damage_of(error: Exception, shard: str) -> Damage:
     return Damage(shard, None, None, getattr(error, "offset", None), reason)
 
 
-def _compare(data: memoryview, index: Index | None, shard: str, checksum: str) -> list[Damage]:
-    """Return all differences between the bytes of a shard, its index and its checksum in the manifest."""
+def _check_bytes(shards: ShardSet, number: int, index: Index | None, advance: Callable[[int], object]) -> list[Damage]:
+    """Read a shard once, and return all differences between its bytes, its index and its checksum in the manifest."""
+    entry, checksums = shards.manifest.shards[number], ShardChecksums(index)
+    shard, stated = entry.name, entry.xxh3
     damages: list[Damage] = []
-    if index is not None:
-        if (index.shard, index.shard_xxh3) != (shard, checksum):
-            reason = f"its index is for {index.shard} with XXH3-128 {index.shard_xxh3}, its manifest states {checksum}"
-            damages.append(Damage(shard, None, None, None, reason))
-        damages += _check_fields(data, index, shard)
-        damages += _check_members(data, index, shard)
-    found = xxhash.xxh3_128_hexdigest(data)
-    if found != checksum and not damages:
+
+    def add(offset: int, data: memoryview) -> None:
+        checksums.add(offset, data)
+        advance(len(data))
+
+    stream = shards.stream(number, on_chunk=add)
+    members = [] if index is None else list(_check_members(stream, index, shard))
+    stream.finish()
+    if index is not None and (index.shard, index.shard_xxh3) != (shard, stated):
+        reason = f"its index is for {index.shard} with XXH3-128 {index.shard_xxh3}, its manifest states {stated}"
+        damages.append(Damage(shard, None, None, None, reason))
+    for field_ in checksums.changed_fields():
+        reason = (
+            f"the XXH3-64 of its {field_.size:,} bytes is {field_.found:016x}, its index states {field_.stated:016x}"
+        )
+        damages.append(Damage(shard, field_.key, field_.name, field_.offset, reason))
+    damages += members
+    found = checksums.shard_checksum()
+    if found != stated and not damages:
         damages.append(
             Damage(
                 shard,
                 None,
                 None,
-                None if index is None else _padding_damage(data, index),
-                f"its XXH3-128 is {found}, its manifest states {checksum}"
+                None if index is None else _padding_damage(shards.stream(number), index),
+                f"its XXH3-128 is {found}, its manifest states {stated}"
                 + ("" if index is None else "; fields and headers are intact, bytes between them have changed"),
             )
         )
     return sorted(damages, key=lambda damage: -1 if damage.offset is None else damage.offset)
 
 
-def _check_fields(data: memoryview, index: Index, shard: str) -> Iterator[Damage]:
-    """Compare the bytes of each field with its checksum."""
-    for name, columns in index.fields.items():
-        rows = zip(columns.offset.tolist(), columns.size.tolist(), columns.xxh3.tolist(), index.keys, strict=True)
-        for offset, size, checksum, key in rows:
-            if offset == ABSENT:
-                continue
-            found = xxhash.xxh3_64_intdigest(data[offset : offset + size])
-            if found != checksum:
-                reason = f"the XXH3-64 of its {size:,} bytes is {found:016x}, its index states {checksum:016x}"
-                yield Damage(shard, key, name, offset, reason)
-
-
-def _check_members(data: memoryview, index: Index, shard: str) -> Iterator[Damage]:
+def _check_members(data: tar.Bytes, index: Index, shard: str) -> Iterator[Damage]:
     """Compare the members of the archive with the index. A damaged header does not end the comparison."""
     expected, duplicates = _fields_by_offset(index)
     for key, name, offset in duplicates:
@@ -253,7 +262,7 @@ def _check_members(data: memoryview, index: Index, shard: str) -> Iterator[Damag
     start = 0
     while start < len(data):
         try:
-            for member in tar.walk(data[start:], shard=shard):
+            for member in tar.walk(_Rest(data, start), shard=shard):
                 yield from _check_member(member, start, expected, shard)
             break
         except ShardError as error:
@@ -268,6 +277,20 @@ def _check_members(data: memoryview, index: Index, shard: str) -> Iterator[Damag
             start = offsets[after] + tar.padded(size)
     for offset, (key, name, size) in expected.items():
         yield Damage(shard, key, name, offset, f"its index states {size:,} bytes here, the archive has no such member")
+
+
+class _Rest:
+    """The bytes of an archive from ``start`` on."""
+
+    def __init__(self, data: tar.Bytes, start: int) -> None:
+        self._data = data
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._data) - self._start
+
+    def __getitem__(self, part: slice) -> memoryview:
+        return self._data[self._start + part.start : self._start + part.stop]
 
 
 _FieldsByOffset = dict[int, tuple[str, str, int]]  # offset -> (key, field, size)
@@ -304,7 +327,7 @@ def _check_member(member: tar.Member, start: int, expected: _FieldsByOffset, sha
     yield Damage(shard, key, name, start + member.header_offset, reason)
 
 
-def _padding_damage(data: memoryview, index: Index) -> int | None:
+def _padding_damage(data: tar.Bytes, index: Index) -> int | None:
     """Return the offset of the first byte in the padding of fields that is not zero; None if all are."""
     for offset, (_, _, size) in sorted(_fields_by_offset(index)[0].items()):
         padding = data[offset + size : offset + tar.padded(size)]

@@ -1,0 +1,202 @@
+"""Sources at URLs: packed as from a local folder, in ranges of bounded length."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wds_tools as wt
+from tests.buckets import Bucketful, Vault, empty_s3, s3_server
+from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
+from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.stored_samples import stored_samples
+from wds_tools.sources import remote_files
+from wds_tools.storage import stream
+
+OPTIONS: dict[str, Any] = {"shard_bytes": "300kB", "workers": 1, "images": "keep"}
+CHUNK = 50_000
+
+
+@pytest.fixture(autouse=True)
+def new_bucket() -> None:
+    Bucketful.reset()
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(remote_files, "CHUNK_BYTES", CHUNK)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_server(tmp_path_factory.mktemp("moto")) as url:
+        yield url
+
+
+@pytest.fixture
+def bare(few: Path, tmp_path: Path) -> Path:
+    """Return a folder of shards without a manifest."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for path in few.glob("*.tar"):
+        shutil.copy(path, folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".tar", ".parquet")}
+
+
+def samples_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the samples of a dataset without their keys, sorted by path."""
+    shards = open_shards(folder)
+    found = []
+    for number in range(len(shards.locations)):
+        for sample in stored_samples(shards, number):
+            fields = {name: bytes(data) for name, data in sample.fields.items()}
+            found.append({**fields, "path": json.loads(fields["json"])["path"]})
+    return sorted(found, key=lambda sample: sample["path"])
+
+
+def test_a_folder_of_images_at_a_url_is_packed_as_a_local_one(six_photos: Path, tmp_path: Path) -> None:
+    (six_photos / "cat" / "notes.txt").write_text("x")
+    (six_photos / ".hidden").mkdir()
+    shutil.copy(next((six_photos / "fig").iterdir()), six_photos / ".hidden" / "1.jpg")
+    local = wt.pack(six_photos, tmp_path / "local", **OPTIONS)
+    at_url = wt.pack(f"bucket://{six_photos}", tmp_path / "remote", **OPTIONS)
+    assert (at_url.packed, at_url.skipped) == (local.packed, local.skipped) == (6, local.skipped)
+    assert contents(tmp_path / "remote") == contents(tmp_path / "local")
+    assert wt.pack(f"bucket://{six_photos}", tmp_path / "remote", **OPTIONS).kept == len(at_url.manifest.shards)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("pattern", ["", "/*.tar", "/shard-{000000..000002}.tar", "/shard-000000.tar"])
+def test_shards_at_a_url_are_packed_with_the_same_samples_as_local_ones(
+    bare: Path, tmp_path: Path, pattern: str
+) -> None:
+    wt.pack(f"{bare}{pattern}", tmp_path / "local", **OPTIONS)
+    wt.pack(f"bucket://{bare}{pattern}", tmp_path / "remote", **OPTIONS)
+    assert samples_of(tmp_path / "remote") == samples_of(tmp_path / "local")
+    assert max(stop - start for _, start, stop in Bucketful.ranges) <= CHUNK
+
+
+def test_the_order_of_shards_at_a_url_is_kept_by_reshard(few: Path, tmp_path: Path) -> None:
+    wt.reshard(few, tmp_path / "local", workers=1)
+    wt.reshard(f"bucket://{few}", tmp_path / "remote", workers=1)
+    assert contents(tmp_path / "remote") == contents(tmp_path / "local")
+    remote, local = (json.loads((tmp_path / name / "manifest.json").read_bytes()) for name in ("remote", "local"))
+    assert remote["classes"] == local["classes"]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_each_byte_of_a_shard_is_read_twice_once_to_list_and_once_to_pack(bare: Path, tmp_path: Path) -> None:
+    wt.pack(f"bucket://{bare}", tmp_path / "remote", **{**OPTIONS, "shard_bytes": "1GB"}, kind="webdataset")
+    total = sum(path.stat().st_size for path in bare.iterdir())
+    assert sum(stop - start for _, start, stop in Bucketful.ranges) <= 2.2 * total
+
+
+def test_an_archive_of_images_at_a_url_is_packed_as_a_local_one(six_photos: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "photos"), "tar", six_photos)
+    for name, url in (("local", f"{tmp_path}/photos.tar"), ("remote", f"bucket://{tmp_path}/photos.tar")):
+        assert wt.pack(url, tmp_path / name, **OPTIONS).packed == 6
+    assert samples_of(tmp_path / "remote") == samples_of(tmp_path / "local")
+
+
+def test_samples_at_a_url_are_appended(few: Path, six_photos: Path, tmp_path: Path) -> None:
+    wt.pack(six_photos, tmp_path / "out", **OPTIONS)
+    shutil.move(six_photos, tmp_path / "more")
+    next((tmp_path / "more" / "cat").iterdir()).unlink()
+    report = wt.append(f"bucket://{tmp_path}/more", tmp_path / "out", workers=1, images="keep")
+    assert (report.packed, report.manifest.samples) == (5, 11)
+
+
+def test_the_urls_of_a_table_are_read_with_the_options(six_photos: Path, tmp_path: Path) -> None:
+    rows = [f"vault://{path},{path.parent.name}" for path in sorted(six_photos.rglob("*.*"))]
+    (tmp_path / "table.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    options = {"vault": {"secret": Vault.SECRET}, "bucket": {}}
+    report = wt.pack(tmp_path / "table.csv", f"bucket://{tmp_path}/out", **OPTIONS, storage_options=options)
+    assert (report.packed, report.skipped) == (6, ())
+
+
+def test_storage_that_fails_ends_packing_and_leaves_no_sample_out(
+    six_photos: Path, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cat_file = Bucketful.cat_file
+    for number, source in enumerate((six_photos, bare)):
+        Bucketful.reset()
+
+        def fail(self: Bucketful, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+            if not path.endswith(".json") and len(Bucketful.ranges) > 8:
+                raise ConnectionResetError("connection reset")
+            return cat_file(self, path, start, end)
+
+        out = tmp_path / f"out{number}"
+        monkeypatch.setattr(Bucketful, "cat_file", fail)
+        with pytest.raises(StoreError, match=r"connection reset.*shards are finished and kept: run the same command"):
+            wt.pack(f"bucket://{source}", out, **{**OPTIONS, "shard_bytes": "100kB"})
+        monkeypatch.setattr(Bucketful, "cat_file", cat_file)
+        report = wt.pack(f"bucket://{source}", out, **{**OPTIONS, "shard_bytes": "100kB"})
+        assert report.skipped == ()
+
+
+def test_an_image_that_was_removed_after_the_listing_is_skipped(
+    six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = sorted((six_photos / "cat").iterdir())[1]
+    cat_file = Bucketful.cat_file
+
+    def lose(self: Bucketful, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        lost.unlink(missing_ok=True)
+        return cat_file(self, path, start, end)
+
+    monkeypatch.setattr(Bucketful, "cat_file", lose)
+    report = wt.pack(f"bucket://{six_photos}", tmp_path / "out", **OPTIONS)
+    assert [skip.path for skip in report.skipped] == [f"cat/{lost.name}"]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "words"),
+    [
+        ("bucket://{}/none", {}, SourceError, "contains neither images nor tar files"),
+        ("bucket://{}/none.tar", {}, SourceError, "does not exist; check the URL"),
+        ("bucket://{}/none-*.tar", {}, SourceError, "contains no tar files"),
+        ("bucket://{}", {"kind": "parquet"}, OptionError, "parquet cannot be read from a URL; allowed are folder, tar"),
+        ("bucket://{}", {"columns": {"image": "x"}}, OptionError, "which has no columns"),
+        ("bucket:/{}/none", {}, SourceError, "lost a slash"),
+        ("bucket://{}", {"kind": "webdataset"}, SourceError, "contains no tar files"),
+    ],
+)
+def test_a_url_that_cannot_be_packed_is_refused_with_the_reason(
+    six_photos: Path, tmp_path: Path, source: str, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        wt.pack(source.format(six_photos), tmp_path / "out", **OPTIONS, **options)
+
+
+def test_folders_of_splits_at_a_url_are_not_taken_for_classes(six_photos: Path, tmp_path: Path) -> None:
+    (six_photos / "cat").rename(six_photos / "train")
+    (six_photos / "fig").rename(six_photos / "val")
+    with pytest.raises(SourceError, match=r"one folder per split \(train, val\)"):
+        wt.pack(f"bucket://{six_photos}", tmp_path / "out", **OPTIONS)
+
+
+def test_a_destination_inside_the_source_at_a_url_is_refused(six_photos: Path) -> None:
+    with pytest.raises(DestinationError, match="is inside the source"):
+        wt.pack(f"bucket://{six_photos}", f"bucket://{six_photos}/out", **OPTIONS)
+
+
+def test_worker_processes_pack_from_s3_to_s3(server: str, bare: Path, six_photos: Path) -> None:
+    system = empty_s3(server)
+    system.put(f"{bare}/", "bucket/raw/", recursive=True)
+    system.put(f"{six_photos}/", "bucket/photos/", recursive=True)
+    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": server}}
+    many: dict[str, Any] = {**OPTIONS, "workers": 2, "storage_options": options}
+    assert wt.pack("s3://bucket/raw/*.tar", "s3://bucket/out", **many).packed == 40
+    assert wt.pack("s3://bucket/photos", "s3://bucket/six", **many).packed == 6
+    assert wt.verify("s3://bucket/out", storage_options=options).ok

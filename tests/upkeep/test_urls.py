@@ -1,0 +1,288 @@
+"""index, verify, unpack and merge at URLs: the same result as for local folders, in ranges of bounded length."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tarfile
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wds_tools as wt
+from tests.buckets import Bucketful, empty_s3, s3_server
+from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
+from wds_tools.storage import remote, stream, upload
+
+MAX_RANGE = 16 << 20
+CHUNK = 30_000
+
+
+@pytest.fixture(autouse=True)
+def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    Bucketful.reset()
+    monkeypatch.setattr(upload, "FIRST_DELAY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "CHUNK_BYTES", CHUNK)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_server(tmp_path_factory.mktemp("moto")) as url:
+        yield url
+
+
+@pytest.fixture
+def bare(packed: Path, tmp_path: Path) -> Path:
+    """Return a folder with only the shards of a dataset."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for path in packed.glob("*.tar"):
+        shutil.copy(path, folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def shard_ranges() -> list[int]:
+    return [stop - start for name, start, stop in Bucketful.ranges if name.endswith(".tar")]
+
+
+# --- index ---
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("pattern", ["*.tar", "shard-{000000..000004}.tar", "shard-00000?.tar"])
+def test_index_writes_the_same_files_to_a_url_as_to_a_folder(bare: Path, tmp_path: Path, pattern: str) -> None:
+    there = shutil.copytree(bare, tmp_path / "there")
+    count = len(list(bare.iterdir()))
+    pattern = pattern.replace("000004", f"{count - 1:06d}")
+    assert wt.index_shards(f"bucket://{there}/{pattern}") == wt.index_shards(f"{bare}/*.tar")
+    assert contents(there) == contents(bare)
+    assert "manifest.json" in contents(there)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_index_reads_each_byte_of_a_shard_once_in_ranges_of_bounded_length(bare: Path) -> None:
+    total = sum(path.stat().st_size for path in bare.iterdir())
+    wt.index_shards(f"bucket://{bare}/*.tar")
+    assert max(shard_ranges()) <= CHUNK
+    assert total <= sum(shard_ranges()) <= 1.05 * total  # images that are longer than a chunk are read in parts
+
+
+def test_index_again_at_a_url_replaces_indexes_and_keeps_the_classes(packed_copy: Path, packed: Path) -> None:
+    wt.index_shards(f"bucket://{packed_copy}/*.tar")
+    assert contents(packed_copy) == contents(packed)
+
+
+def test_an_error_in_the_last_shard_removes_the_new_indexes_at_a_url(bare: Path) -> None:
+    before = sorted(contents(bare))
+    last = sorted(bare.iterdir())[-1]
+    last.write_bytes(last.read_bytes()[:-2000])
+    with pytest.raises(ShardError, match=last.name):
+        wt.index_shards(f"bucket://{bare}/*.tar")
+    assert sorted(contents(bare)) == before
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error", "words"),
+    [
+        ("bucket://{}/none-*.tar", NotADatasetError, "matches no file"),
+        ("bucket://{}/none.tar", NotADatasetError, "does not exist"),
+        ("bucket://{}", OptionError, r"name the shards in a folder, such as '.*/\*\.tar'"),
+        ("https://host/{}/a.tar", OptionError, "is not writable"),
+    ],
+)
+def test_a_url_that_cannot_be_indexed_is_refused(bare: Path, pattern: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        wt.index_shards(pattern.format(bare))
+
+
+def test_a_file_at_a_url_that_is_not_an_index_is_not_overwritten(bare: Path) -> None:
+    (bare / "shard-000001.parquet").write_bytes(b"theirs")
+    with pytest.raises(DestinationError, match=r"shard-000001\.parquet exists and is not an index"):
+        wt.index_shards(f"bucket://{bare}/*.tar")
+    (bare / "shard-000001.parquet").unlink()
+    (bare / "manifest.json").write_bytes(b"theirs")
+    with pytest.raises(DestinationError, match=r"manifest\.json exists and is not a manifest"):
+        wt.index_shards(f"bucket://{bare}/*.tar")
+
+
+def test_an_empty_shard_at_a_url_is_an_error(bare: Path) -> None:
+    (bare / "shard-000000.tar").write_bytes(b"")
+    with pytest.raises(ShardError, match="is empty"):
+        wt.index_shards(f"bucket://{bare}/*.tar")
+
+
+# --- verify ---
+
+
+def damage_of(folder: str | Path) -> tuple[list[Any], dict[str, str]]:
+    report = wt.verify(folder)
+    unchecked = {name: reason.replace("bucket://", "") for name, reason in report.unchecked.items()}
+    return [(one.shard, one.key, one.field, one.offset, one.reason) for one in report.damages], unchecked
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("seed", range(12))
+def test_verify_reports_the_same_damage_at_a_url_as_in_a_folder(packed_copy: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    shard = packed_copy / "shard-000001.tar"
+    data = bytearray(shard.read_bytes())
+    for _ in range(chance.choice([1, 1, 5, 40])):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    shard.write_bytes(data)
+    local, at_url = damage_of(packed_copy), damage_of(f"bucket://{packed_copy}")
+    assert local[0]
+    assert at_url == local
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_verify_of_a_url_reads_each_byte_once_in_ranges_of_bounded_length(packed: Path) -> None:
+    report = wt.verify(f"bucket://{packed}")
+    assert report.ok
+    total = sum(path.stat().st_size for path in packed.glob("*.tar"))
+    assert (report.bytes, sum(shard_ranges())) == (total, total)
+    assert max(shard_ranges()) <= CHUNK
+
+
+def test_a_truncated_and_a_missing_shard_at_a_url_are_damage(packed_copy: Path) -> None:
+    shard = packed_copy / "shard-000001.tar"
+    shard.write_bytes(shard.read_bytes()[:-512])
+    (packed_copy / "shard-000002.tar").unlink()
+    report = wt.verify(f"bucket://{packed_copy}")
+    assert report.damaged_shards == ["shard-000001.tar", "shard-000002.tar"]
+    assert "bytes, but its manifest records" in report.damages[0].reason
+
+
+def test_a_shard_that_fails_in_its_middle_is_unchecked(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
+) -> None:
+    cat_file = Bucketful.cat_file
+
+    def fail(self: Bucketful, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        if path.endswith("shard-000001.tar") and start:
+            raise ConnectionResetError("reset")
+        return cat_file(self, path, start, end, **options)
+
+    monkeypatch.setattr(Bucketful, "cat_file", fail)
+    report = wt.verify(f"bucket://{packed}")
+    assert (list(report.unchecked), report.damages, report.ok) == (["shard-000001.tar"], [], False)
+
+
+def test_the_progress_bar_of_verify_reaches_the_end_at_a_url(
+    packed: Path, capsys: pytest.CaptureFixture[str], small_chunks: None
+) -> None:
+    wt.verify(f"bucket://{packed}", progress=True)
+    assert "100%" in capsys.readouterr().err
+
+
+def test_the_memory_of_verify_and_index_does_not_depend_on_the_length_of_a_shard(tmp_path: Path) -> None:
+    folder = tmp_path / "large"
+    folder.mkdir()
+    (tmp_path / "noise").write_bytes(random.Random(0).randbytes(25 << 20))
+    with tarfile.open(folder / "a.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for number in range(6):
+            archive.add(tmp_path / "noise", f"{number}.bin")
+    tracemalloc.start()
+    try:
+        wt.index_shards(f"bucket://{folder}/a.tar")
+        assert wt.verify(f"bucket://{folder}").ok
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20  # three chunks, a request, and what the libraries need; the shard has 150 MiB
+    assert max(shard_ranges()) <= MAX_RANGE
+
+
+# --- unpack and merge ---
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_unpack_writes_the_same_files_from_a_url_as_from_a_folder(packed: Path, tmp_path: Path) -> None:
+    wt.unpack(packed, tmp_path / "a")
+    wt.unpack(f"bucket://{packed}", tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert max(shard_ranges()) <= CHUNK
+
+
+def test_merge_of_a_url_and_a_folder_is_that_of_two_folders(packed: Path, few: Path, tmp_path: Path) -> None:
+    local = wt.merge([packed, few], tmp_path / "a")
+    mixed = wt.merge([f"bucket://{packed}", few], tmp_path / "b")
+    assert mixed.manifest == local.manifest
+    assert mixed.copied == len(list(packed.glob("*.tar")))
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert max(shard_ranges()) <= MAX_RANGE
+
+
+# --- the size of a manifest ---
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "shard-000000.parquet"])
+def test_a_manifest_or_an_index_at_a_url_that_is_too_large_is_refused_and_not_read_to_its_end(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if name == "manifest.json":
+        limit = (packed / name).stat().st_size - 10
+    else:
+        limit = max((packed / name).stat().st_size for name in ("manifest.json", "shard-000001.parquet")) + 10
+        shutil.copytree(packed, packed.parent / "large")
+        packed = packed.parent / "large"
+        (packed / name).write_bytes(bytes(2 * limit))
+    monkeypatch.setattr(remote, "MAX_FILE_BYTES", limit)
+    with pytest.raises(ManifestError, match=rf"{name} has more bytes than allowed; .* has at most"):
+        wt.describe(f"bucket://{packed}")
+    assert [stop - start for found, start, stop in Bucketful.ranges if found == name] == [limit + 1]
+
+
+def test_a_manifest_that_would_be_replaced_at_a_url_has_a_size_limit(
+    packed_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "MAX_FILE_BYTES", 100)
+    with pytest.raises(ManifestError, match=r"manifest\.json has [\d,]+ bytes; .* has at most"):
+        wt.pack(packed_copy, f"bucket://{packed_copy}", kind="webdataset")
+    with pytest.raises(DestinationError, match=r"manifest\.json has [\d,]+ bytes; .* has at most"):
+        wt.index_shards(f"bucket://{packed_copy}/*.tar")
+    assert Bucketful.ranges == []
+
+
+# --- S3 ---
+
+
+def test_index_verify_unpack_and_merge_at_s3(
+    server: str, bare: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    system = empty_s3(server)
+    system.put(f"{bare}/", "bucket/train/", recursive=True)
+    ranges: list[tuple[str, int, int]] = []
+    cat_file = s3fs.S3FileSystem._cat_file
+
+    async def record(self: Any, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        if start is not None and end is not None:
+            ranges.append((path, start, end))
+        return bytes(await cat_file(self, path, start=start, end=end, **options))
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_cat_file", record)
+    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": server}}
+    result = wt.index_shards("s3://bucket/train/*.tar", storage_options=options)
+    assert result == wt.index_shards(f"{bare}/*.tar")
+    assert wt.verify("s3://bucket/train", storage_options=options).ok
+    assert wt.describe("s3://bucket/train", storage_options=options).samples == 400
+    wt.unpack("s3://bucket/train", tmp_path / "files", storage_options=options)
+    assert contents(tmp_path / "files")
+    merged = wt.merge(["s3://bucket/train"], tmp_path / "merged", storage_options=options)
+    assert merged.manifest.samples == 400
+    tars = [stop - start for path, start, stop in ranges if path.endswith(".tar")]
+    assert max(tars) <= MAX_RANGE

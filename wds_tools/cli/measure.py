@@ -1,0 +1,206 @@
+"""Commands that measure loaders: bench and tune."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, example, storage_option
+from wds_tools.errors import OptionError
+
+_json_file = click.option(
+    "--json", "json_file", type=LOCAL_PATH, metavar="FILE", help="Also write the results to FILE as JSON."
+)
+_plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the results as a chart.")
+
+
+@click.command(epilog=example("wds-tools tune shards/photos --view train --device cuda --plot tune.svg"))
+@click.argument("dataset", type=PATH_OR_URL)
+@click.option(
+    "--view",
+    type=click.Choice(["train", "eval", "small", "raw"]),
+    default="train",
+    show_default=True,
+    help="Workload to measure; see `wds-tools bench --help`.",
+)
+@click.option("--batch-size", type=int, help="Samples per batch; by default 128 (small, raw: 256).")
+@click.option("--device", metavar="DEVICE", help="Device to copy batches to, such as cuda; by default none.")
+@click.option("--rounds", default=3, show_default=True, help="Rounds; each measures every setting once.")
+@click.option("--seconds", metavar="SECONDS", default=3.0, show_default=True, help="Minimum duration of a measurement.")
+@_json_file
+@_plot
+@storage_option
+def tune(
+    dataset: str,
+    view: str,
+    batch_size: int | None,
+    device: str | None,
+    rounds: int,
+    seconds: float,
+    json_file: Path | None,
+    plot: Path | None,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Find the number of workers to use.
+
+    Measures the loader on DATASET with 0, 1, 2, ... workers, at most one per core. Proposes the
+    smallest number within 5 % of the best speed, then the smallest prefetch_factor by the same
+    rule, and prints the make_loader call to paste.
+
+    There is no training step in this measurement. With one, fewer workers may be enough;
+    num_workers="auto" finds the number during training.
+    """
+    from wds_tools.bench.tune import tune as run_tune
+    from wds_tools.inspection.svg import check_svg_name, write_svg
+
+    _check_writable(json_file)
+    _check_writable(plot)
+    if plot:
+        check_svg_name(plot)
+    report = run_tune(
+        dataset,
+        view=view,
+        batch_size=batch_size,
+        device=device,
+        rounds=rounds,
+        seconds=seconds,
+        progress=lambda line: click.echo(line, err=True),
+        storage_options=storage_options,
+    )
+    click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
+    if json_file:
+        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+    if plot:
+        write_svg(plot, report.to_svg())
+
+
+@click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
+@click.argument("dataset", type=PATH_OR_URL)
+@click.option(
+    "--view",
+    type=click.Choice(["train", "eval", "small", "raw", "bytes"]),
+    default="train",
+    show_default=True,
+    help="Workload to measure; see above.",
+)
+@click.option(
+    "--against",
+    metavar="PEERS",
+    default="crop-ready,imagefolder,webdataset",
+    show_default=True,
+    help="Peers to compare with, comma-separated; see above.",
+)
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Python of the environment that has peer NAME; by default this one. Repeatable.",
+)
+@click.option(
+    "--workers",
+    metavar="NUMBERS",
+    default="2",
+    show_default=True,
+    help="Decoding workers of each loader; a list such as 1,2,4 measures each number.",
+)
+@click.option("--batch-size", type=int, help="Samples per batch; by default 128 (small, raw, bytes: 256).")
+@click.option("--rounds", default=5, show_default=True, help="Rounds; each measures every loader once.")
+@click.option("--seconds", metavar="SECONDS", default=5.0, show_default=True, help="Minimum duration of a measurement.")
+@click.option(
+    "--stages", is_flag=True, help="Also measure the stages of our loader: read, verify, slice, decode, resize, write."
+)
+@_json_file
+@_plot
+@storage_option
+def bench(
+    dataset: str,
+    view: str,
+    against: str,
+    pythons: tuple[str, ...],
+    workers: str,
+    batch_size: int | None,
+    rounds: int,
+    seconds: float,
+    stages: bool,
+    json_file: Path | None,
+    plot: Path | None,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Compare the speed of our loader with other loaders.
+
+    All loaders get the same images of DATASET, each in its own process, and are measured in
+    alternating rounds. Ratios are computed round by round; medians are printed with their range.
+    The limit is one step of the work measured alone, a reference for comparing machines.
+
+    \b
+    VIEW   workload                               limit
+    train  RandomResizedCrop(224) and flip        decoding whole images
+    eval   resize to 256, CenterCrop(224)         decoding whole images
+    small  224 x 224 JPEGs resized to 128 x 128   decoding whole images
+    raw    128 x 128 x 3 bytes, stored decoded    copying in memory
+    bytes  stored bytes, not decoded              reading the shards
+
+    Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset,
+        hdf5, hdf5-uint8,
+    lmdb, dali, ffcv, tfdata, tfdata-plain, litdata, mosaic. All except crop-ready require an
+    installation from a clone of the source repository (`pip install -e .`). Peers that are not
+    installed are skipped, and the command to install them is printed. Some need an environment of
+    their own: create one, install the peer in it, and name its Python.
+    """  # noqa: D301 - \b is click's mark for lines that it must not join
+    from wds_tools.bench import bench as run_bench
+    from wds_tools.inspection.svg import check_svg_name, write_svg
+
+    _check_writable(json_file)
+    _check_writable(plot)
+    if plot:
+        check_svg_name(plot)
+    report = run_bench(
+        dataset,
+        view=view,
+        against=_split(against),
+        workers=[_parse_int(word, "--workers") for word in _split(workers)],
+        rounds=rounds,
+        seconds=seconds,
+        batch_size=batch_size,
+        pythons=dict(_parse_python(word) for word in pythons),
+        stages=stages,
+        progress=lambda line: click.echo(line, err=True),
+        storage_options=storage_options,
+    )
+    click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
+    if json_file:
+        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
+    if plot:
+        write_svg(plot, report.to_svg())
+
+
+def _check_writable(path: Path | None) -> None:
+    """Refuse an output file without a folder, before the measurements that it is for.
+
+    Raises:
+        OptionError: Its folder does not exist.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"cannot write {path}: no folder {path.parent}")
+
+
+def _split(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def _parse_int(word: str, option: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise OptionError(f"{option} {word!r}; allowed are whole numbers, comma-separated, such as 1,2,4") from None
+
+
+def _parse_python(word: str) -> tuple[str, str]:
+    name, equals, path = word.partition("=")
+    if not (name and equals and path):
+        raise OptionError(f"--python {word!r}; expected NAME=PATH, such as dali=/opt/dali/bin/python")
+    return name, path

@@ -1,0 +1,157 @@
+"""The files of a source at a URL: found by a list, and read in chunks, of which the last ones are kept."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import xxhash
+
+from wds_tools.errors import ShardError, SourceError, StoreError
+from wds_tools.lru_cache import LRUCache
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import WINDOW_BYTES, SourceStoreError, stamp_files
+from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.storage import Store, open_store, split_folder
+from wds_tools.storage.listing import RemoteFile, find_object, list_objects
+from wds_tools.storage.patterns import expand_pattern
+from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream, stream_object
+
+
+def find_remote_files(
+    root: str, matches: Callable[[str], bool], what: str, remote: RemoteOptions
+) -> tuple[RemoteFile, ...]:
+    """Return the files of a source at a URL, as `find_files` does for a local one.
+
+    Args:
+        root: URL of a file or a folder, or a pattern with braces, or with globs in its last component.
+        matches: Returns for a file name whether the file belongs to the source. Used for folders only.
+        what: Name of the format, for error messages.
+        remote: How URLs are read.
+
+    Raises:
+        SourceError: There is no file.
+        StoreError: The storage fails.
+    """
+    try:
+        files = [file for name in expand_pattern(root) for file in _find(name, matches, remote)]
+    except FileNotFoundError as error:
+        raise SourceError(f"{error}; check the URL") from None
+    if not files:
+        raise SourceError(f"{root} contains no {what} files: check the URL, and the format if you gave one")
+    return tuple(files)
+
+
+def _find(url: str, matches: Callable[[str], bool], remote: RemoteOptions) -> list[RemoteFile]:
+    folder, last = split_folder(url.rstrip("/"))
+    if glob.has_magic(last):
+        found = list_objects(folder, remote)
+        return [found[path] for path in sorted(found) if fnmatchcase(path, last) and "/" not in path]
+    if matches(last):
+        return [find_object(url, remote)]
+    found = list_objects(url, remote)
+    return [found[path] for path in sorted(found) if matches(path) and split_folder(path)[1][0] not in "._"]
+
+
+def stamp_remote_files(files: Sequence[RemoteFile]) -> str:
+    """Return a hash of the lengths and versions of files."""
+    digest = xxhash.xxh3_128()
+    for file in files:
+        digest.update(f"{file.size} {file.version}\n".encode())
+    return digest.hexdigest()
+
+
+def locate(
+    path: str | Path,
+    matches: Callable[[str], bool],
+    what: str,
+    remote: RemoteOptions | None,
+    names: Sequence[str] | None = None,
+) -> tuple[Path | RemoteFile, ...]:
+    """Return the files of a source, local or at a URL.
+
+    Args:
+        path: The source: a file, a folder or a pattern.
+        matches: Returns for a file name whether the file belongs to the source. Used for folders only.
+        what: Name of the format, for error messages.
+        remote: How URLs are read; None if the source is local.
+        names: Names of the files in the folder, if they are known.
+    """
+    if remote is None:
+        return find_files(Path(path), matches, what) if names is None else tuple(Path(path) / name for name in names)
+    if names is None:
+        return find_remote_files(str(path), matches, what, remote)
+    found = list_objects(str(path), remote)
+    if missing := [name for name in names if name not in found]:
+        raise SourceError(f"{path} lists the shard {missing[0]}, which does not exist: copy it again, or pack it again")
+    return tuple(found[name] for name in names)
+
+
+def open_files(paths: tuple[Path | RemoteFile, ...], remote: RemoteOptions | None) -> MappedFiles | RemoteFiles:
+    """Return the contents of files that `locate` returned."""
+    if remote is None:
+        return MappedFiles(tuple(path for path in paths if isinstance(path, Path)))
+    return RemoteFiles([file for file in paths if isinstance(file, RemoteFile)], remote)
+
+
+def stamp_of(paths: tuple[Path | RemoteFile, ...]) -> str:
+    """Return a hash that changes with the content of files that `locate` returned."""
+    remote = [file for file in paths if isinstance(file, RemoteFile)]
+    return stamp_remote_files(remote) if remote else stamp_files([path for path in paths if isinstance(path, Path)])
+
+
+class RemoteFiles:
+    """Files at URLs, with the methods of `MappedFiles`. It is not pickled; each process creates its own."""
+
+    def __init__(self, files: Sequence[RemoteFile], remote: RemoteOptions) -> None:
+        self.files = files
+        self._remote = replace(remote, cache_bytes=1)  # chunks are kept in memory instead
+        self._stores: dict[str, Store] = {}
+        self._chunks = LRUCache[tuple[int, int], memoryview](max_bytes=2 * WINDOW_BYTES)
+        counts = [file.size // CHUNK_BYTES + 1 for file in files]
+        self._first_group = [sum(counts[:number]) for number in range(len(files))]
+
+    def __getitem__(self, number: int) -> ObjectStream:
+        """Return the bytes of a file, to be read once from start to end."""
+        file = self.files[number]
+        return stream_object(self._store(number), file.name, total_bytes=file.size)
+
+    def slice(self, number: int, start: int, stop: int) -> memoryview:
+        """Return the bytes from ``start`` to ``stop`` of file ``number``.
+
+        Raises:
+            SourceError: The file was removed, or has another length.
+            SourceStoreError: The storage fails.
+        """
+        parts = []
+        for chunk in range(start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)):
+            offset = chunk * CHUNK_BYTES
+            parts.append(self._chunk(number, chunk)[max(0, start - offset) : stop - offset])
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def group(self, number: int, offset: int) -> int:
+        """Return the number of a chunk among those of all files: its records are cheap to read together."""
+        return self._first_group[number] + offset // CHUNK_BYTES
+
+    def _chunk(self, number: int, chunk: int) -> memoryview:
+        data = self._chunks.get((number, chunk))
+        if data is None:
+            file, start = self.files[number], chunk * CHUNK_BYTES
+            span = (start, min(start + CHUNK_BYTES, file.size))
+            try:
+                (data,) = self._store(number).fetch(file.name, [span], total_bytes=file.size)
+            except (ShardError, FileNotFoundError) as error:
+                raise SourceError(f"{file.url} changed while it was packed: {error}") from error
+            except StoreError as error:
+                raise SourceStoreError(f"the source cannot be read: {error}") from error
+            self._chunks.put((number, chunk), data, len(data))
+        return data
+
+    def _store(self, number: int) -> Store:
+        folder = split_folder(self.files[number].url)[0]
+        if folder not in self._stores:
+            self._stores[folder] = open_store(folder, remote=self._remote)
+        return self._stores[folder]

@@ -1,0 +1,74 @@
+"""A folder of images at a URL: listed with one request per 1,000 objects, and read with one request per image."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from wds_tools.errors import SourceError, StoreError
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError
+from wds_tools.sources.image_tree import NOT_AN_IMAGE, ImageFile, is_image_name, list_tree, path_bytes
+from wds_tools.sources.remote_files import stamp_remote_files
+from wds_tools.storage import Store, join, open_store, split_folder
+from wds_tools.storage.listing import RemoteFile, list_objects
+
+
+class RemoteFolderSource(LazySource):
+    """Images below a URL, labelled as in `FolderSource`.
+
+    Args:
+        url: URL of the folder; names that start with a dot are ignored.
+        classes: Names of the class folders, by number; None numbers those with images in sorted order.
+        remote: How URLs are read.
+    """
+
+    kind = "folder"
+
+    def __init__(self, url: str, classes: tuple[str, ...] | None, remote: RemoteOptions) -> None:
+        self.url = url.rstrip("/")
+        self.classes = classes
+        self.remote = remote
+
+    def scan(self) -> Listing:
+        """List all images and their sizes.
+
+        Raises:
+            SourceError: There are no images, or ``classes`` lacks the name of a class folder.
+            StoreError: The storage fails.
+        """
+        files: list[ImageFile] = []
+        found: list[RemoteFile] = []
+        skipped: list[Skip] = []
+        for path, file in sorted(list_objects(self.url, self.remote).items()):
+            if any(part.startswith(".") for part in path.split("/")):
+                continue
+            if is_image_name(path):
+                files.append((path_bytes(path), file.size, ()))
+                found.append(file)
+            else:
+                skipped.append(Skip(path, NOT_AN_IMAGE))
+        return list_tree(self.url, files, skipped, self.classes, stamp_remote_files(found))
+
+    def read(self, entry: Input) -> Record:
+        """Read an object.
+
+        Raises:
+            SourceError: It is missing, or has changed its size since it was listed.
+            SourceStoreError: The storage fails.
+        """
+        folder, name = split_folder(join(self.url, entry.path))
+        if folder not in self._stores:
+            self._stores[folder] = open_store(folder, remote=self.remote)
+        try:
+            data = self._stores[folder].read(name)
+        except FileNotFoundError as error:
+            raise SourceError("was removed while the source was packed") from error
+        except StoreError as error:
+            raise SourceStoreError(f"the source cannot be read: {error}") from error
+        if len(data) != entry.size:
+            raise SourceError(f"changed while it was packed: it has {len(data):,} bytes, {entry.size:,} were listed")
+        return Record(data)
+
+    @cached_property
+    def _stores(self) -> dict[str, Store]:
+        return {}

@@ -1,0 +1,159 @@
+"""Options of file systems, by the names of fsspec: parsed from the command line, and kept out of messages.
+
+They may contain secrets. So no message contains a value, and the command line, which other users of the machine can
+read, accepts only options that are not secret.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from wds_tools.errors import OptionError
+
+_HIDDEN = "***"
+_MIN_HIDDEN = 4  # characters; a shorter value would remove parts of ordinary words
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_WORDS = {
+    *("auth", "authorization", "bearer", "cookie", "credential", "credentials", "key", "passphrase", "passwd"),
+    *("password", "pwd", "sas", "secret", "secrets", "signature", "token"),
+}
+_SECRET_NAMES = {"connectionstring", "accountkey", "accesskey", "apikey", "sastoken", "headers"}
+_NOT_SECRET = {"ssekmskeyid", "tokenservice"}
+_NOT_SECRET_TOKENS = ("anon", "cloud", "google_default")  # names of methods in gcsfs
+_USER_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://.*@", re.IGNORECASE)  # a password may contain a slash
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NAMES = re.compile(r"[^.=\s]+(\.[^.=\s]+)*")
+_REMEDIES = {
+    "key": "AWS_ACCESS_KEY_ID, or the file ~/.aws/credentials",
+    "secret": "AWS_SECRET_ACCESS_KEY, or the file ~/.aws/credentials",
+    "token": "AWS_SESSION_TOKEN for S3, or GOOGLE_APPLICATION_CREDENTIALS with the path of a key file for Google",
+    "account_key": "AZURE_STORAGE_ACCOUNT_KEY",
+    "sas_token": "AZURE_STORAGE_SAS_TOKEN",
+    "connection_string": "AZURE_STORAGE_CONNECTION_STRING",
+    "client_secret": "AZURE_STORAGE_CLIENT_SECRET",
+}
+_OTHER_REMEDY = "FSSPEC_<SCHEME>_<NAME>, such as FSSPEC_SFTP_PASSWORD, or a file in ~/.config/fsspec"
+
+
+def parse_storage_options(words: Iterable[str]) -> dict[str, Any]:
+    """Return options from the words of a command line: ``key=value``, nested as ``client_kwargs.endpoint_url=...``.
+
+    >>> parse_storage_options(["anon=true", "client_kwargs.endpoint_url=http://localhost:9000", "max_concurrency=4"])
+    {'anon': True, 'client_kwargs': {'endpoint_url': 'http://localhost:9000'}, 'max_concurrency': 4}
+
+    Raises:
+        OptionError: A word without ``=``, a name that is given twice, or a secret.
+    """
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not _NAMES.fullmatch(name):
+            raise OptionError(
+                "a --storage-option is not KEY=VALUE; expected words such as anon=true or "
+                "client_kwargs.endpoint_url=http://localhost:9000"
+            )
+        _refuse_secret(name, value)
+        *outer, last = name.split(".")
+        inner = options
+        for part in outer:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise OptionError(f"--storage-option {part} has a value and {name}; allowed is one of both")
+        if last in inner:
+            raise OptionError(f"--storage-option {name} is given twice; give it once")
+        inner[last] = _parse_value(value)
+    return options
+
+
+def check_storage_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a copy of options that were given in Python; None gives no options.
+
+    Raises:
+        OptionError: They are not a mapping from names to values.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise OptionError(
+            f"storage_options= is of type {type(options).__name__}; expected a dict of fsspec options by name, such as "
+            "{'anon': True}"
+        )
+    return dict(options)
+
+
+def is_secret(name: str) -> bool:
+    """Return whether an option may be a secret, from its name.
+
+    >>> [is_secret(name) for name in ("key", "client_kwargs.aws_secret_access_key", "SSECustomerKey")]
+    [True, True, True]
+    >>> [is_secret(name) for name in ("anon", "client_kwargs.endpoint_url", "s3_additional_kwargs.SSEKMSKeyId")]
+    [False, False, False]
+    """
+    return any(map(_is_secret_part, name.split(".")))
+
+
+def redacted(text: str, options: Mapping[str, Any]) -> str:
+    """Return a text in which the secrets of ``options`` are replaced by ``***``.
+
+    >>> redacted("403: secret s3cr3t is wrong", {"secret": "s3cr3t"})
+    '403: secret *** is wrong'
+    """
+    for value in sorted(_secrets(options), key=len, reverse=True):
+        for form in (value, quote(value, safe=""), quote(value)):
+            text = text.replace(form, _HIDDEN)
+    return text
+
+
+def cause_without_secrets(error: BaseException, options: Mapping[str, Any]) -> BaseException | None:
+    """Return an error for ``raise ... from``; None if its traceback contains a secret of ``options``."""
+    text = "".join(traceback.format_exception(error))
+    return error if redacted(text, options) == text else None
+
+
+def _is_secret_part(part: str) -> bool:
+    joined = re.sub(r"[^a-z0-9]", "", part.lower())
+    words = {word.lower() for word in _WORD.findall(part)}
+    return joined not in _NOT_SECRET and (joined in _SECRET_NAMES or bool(words & _SECRET_WORDS))
+
+
+def _secrets(value: Any, *, secret: bool = False) -> Iterator[str]:
+    """Yield all texts of a value whose name, or the name of an outer value, is that of a secret."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _secrets(part, secret=secret or is_secret(str(name)))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _secrets(part, secret=secret)
+    elif isinstance(value, bytes):
+        yield from _secrets(value.decode(errors="replace"), secret=secret)
+    elif secret and isinstance(value, str) and len(value) >= _MIN_HIDDEN:
+        yield value
+
+
+def _refuse_secret(name: str, value: str) -> None:
+    last = name.rpartition(".")[2].lower()
+    if last == "token" and value in _NOT_SECRET_TOKENS:
+        return
+    if is_secret(name):
+        raise OptionError(
+            f"--storage-option {name}: other users of this machine can read a command line, so it must not contain a "
+            f"secret: set the environment variable {_REMEDIES.get(last, _OTHER_REMEDY)}; in Python, use "
+            "storage_options="
+        )
+    if _USER_IN_URL.match(value):
+        raise OptionError(
+            f"--storage-option {name} is a URL with a user name or password, which other users of this machine can "
+            f"read on a command line: remove it from the URL, and set {_OTHER_REMEDY}"
+        )
+
+
+def _parse_value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if match := _NUMBER.fullmatch(text):
+        return float(text) if match[1] or match[2] else int(text)
+    return text

@@ -1,0 +1,260 @@
+"""The folder of the shards that `index_shards` indexes: a local one, or one at a URL, which is read as a stream."""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Protocol
+
+from wds_tools.errors import DestinationError, NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
+from wds_tools.format.index import Index, shard_entry, to_bytes
+from wds_tools.format.manifest import ShardEntry
+from wds_tools.format.tar import Bytes
+from wds_tools.options import RemoteOptions
+from wds_tools.packing.card import commit_card
+from wds_tools.packing.remote_destination import parse_destination, publish_card
+from wds_tools.packing.shard_file import commit_index
+from wds_tools.storage import join, open_store, split_folder
+from wds_tools.storage.commit import commit_bytes
+from wds_tools.storage.patterns import expand_pattern
+from wds_tools.storage.stream import stream_object
+from wds_tools.storage.upload import Bucket
+
+Advance = Callable[[int], object]
+
+
+class IndexFolder(Protocol):
+    """Files of one folder, by name.
+
+    Attributes:
+        name: Path or URL.
+    """
+
+    name: str
+
+    def size(self, shard: str) -> int:
+        """Return the length of a shard in bytes."""
+
+    def open(self, shard: str, advance: Advance) -> AbstractContextManager[Bytes]:
+        """Open a shard, to be read once from start to end; ``advance`` is called with the number of bytes read."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if it does not exist."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file; it appears complete, or not at all."""
+
+    def write_index(self, index: Index) -> ShardEntry:
+        """Write the index of a shard, and return the entry of both for the manifest."""
+
+    def write_card(self, data: bytes) -> None:
+        """Write the dataset card, unless a user wrote or edited the README.md."""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, if they exist."""
+
+
+class LocalIndexFolder:
+    """A local folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self.folder = folder
+
+    def size(self, shard: str) -> int:
+        """Return the length of a shard."""
+        return (self.folder / shard).stat().st_size
+
+    @contextmanager
+    def open(self, shard: str, advance: Advance) -> Iterator[Bytes]:
+        """Map a shard into memory."""
+        path = self.folder / shard
+        try:
+            with path.open("rb") as file:
+                _refuse_empty(os.fstat(file.fileno()).st_size, shard)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except WdsToolsError:
+            raise
+        except OSError as error:
+            raise NotADatasetError(f"shard {path} cannot be read: {error.strerror}; check the path") from error
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
+        # Not closed here: closing fails while the traceback of an error refers to a part of the view.
+        yield memoryview(mapped)
+        advance(len(mapped))
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file."""
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
+        commit_bytes(self.folder / name, data)
+
+    def write_index(self, index: Index) -> ShardEntry:
+        """Write an index."""
+        return commit_index(index, self.folder)
+
+    def write_card(self, data: bytes) -> None:
+        """Write the dataset card."""
+        commit_card(self.folder, data)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files."""
+        for name in names:
+            with suppress(OSError):  # such as a read-only folder; the caller raises the first error
+                (self.folder / name).unlink(missing_ok=True)
+
+
+class RemoteIndexFolder:
+    """A folder at a URL. Shards are read in ranges, and nothing of them is written to the local disk."""
+
+    def __init__(self, bucket: Bucket, remote: RemoteOptions) -> None:
+        self.name = bucket.url
+        self._bucket = bucket
+        self._sizes = bucket.sizes()
+        self._store = open_store(bucket.url, remote=replace(remote, cache_bytes=1))  # every byte is read only once
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+        return sorted(self._sizes)
+
+    def size(self, shard: str) -> int:
+        """Return the length of a shard."""
+        return self._sizes[shard]
+
+    @contextmanager
+    def open(self, shard: str, advance: Advance) -> Iterator[Bytes]:
+        """Open a shard as a stream."""
+        size = self._sizes[shard]
+        _refuse_empty(size, shard)
+        yield stream_object(self._store, shard, total_bytes=size, on_chunk=lambda _start, data: advance(len(data)))
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of an object."""
+        return self._bucket.read(name) if name in self._sizes else None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object."""
+        self._bucket.write(name, data)
+
+    def write_index(self, index: Index) -> ShardEntry:
+        """Write an index."""
+        data = to_bytes(index)
+        entry = shard_entry(
+            index.shard, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3
+        )
+        self._bucket.write(entry.index, data)
+        return entry
+
+    def write_card(self, data: bytes) -> None:
+        """Write the dataset card."""
+        publish_card(self._bucket, data)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects."""
+        with suppress(WdsToolsError):  # the caller raises the first error
+            self._bucket.remove(names)
+
+
+def _refuse_empty(size: int, shard: str) -> None:
+    if size == 0:
+        raise TruncatedShardError("is empty: copy it again, or pack it again", shard=shard, offset=0)
+
+
+def open_folder(patterns: Sequence[str], remote: RemoteOptions) -> tuple[IndexFolder, list[str]]:
+    """Return the folder of the shards that patterns name, and the names of the shards in it.
+
+    Raises:
+        NotADatasetError: A pattern matches nothing, or a shard does not exist.
+        OptionError: Shards are in several folders, a shard is given twice, or a URL is not writable.
+        StoreError: The storage at a URL fails.
+    """
+    remote_folders: dict[str, RemoteIndexFolder] = {}
+
+    def remote_folder(url: str) -> RemoteIndexFolder:
+        if url not in remote_folders:
+            remote_folders[url] = RemoteIndexFolder(Bucket(url, remote=remote), remote)
+        return remote_folders[url]
+
+    places = [place for pattern in patterns for place in _expand(pattern, remote_folder)]
+    if not places:
+        raise OptionError("no pattern was given; name shards, such as 'train-{000000..000009}.tar'")
+    for place in places:
+        if isinstance(place, Path):
+            _check_local_shard(place)
+        else:
+            _check_remote_shard(place, remote_folder)
+    repeated = [(place, count) for place, count in Counter(places).items() if count > 1]
+    if repeated:
+        place, count = repeated[0]
+        raise OptionError(f"shard {split_folder(str(place))[1]} is named {count} times; name each shard once")
+    folders = sorted({_folder_of(place) for place in places})
+    if len(folders) > 1:
+        raise OptionError(
+            f"shards are in {len(folders)} folders ({folders[0]}, {folders[1]}, ...); allowed is one, "
+            "because a manifest is in the folder of its shards: index each folder separately"
+        )
+    first = places[0]
+    folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(folders[0])
+    return folder, [split_folder(str(place))[1] for place in places]
+
+
+def _folder_of(place: Path | str) -> str:
+    return str(place.parent) if isinstance(place, Path) else split_folder(place)[0]
+
+
+def _expand(pattern: str, remote_folder: Callable[[str], RemoteIndexFolder]) -> Iterator[Path | str]:
+    """Yield the shards that a pattern names: local paths, and URLs as text. Globs of URLs are compared with a list."""
+    for name in expand_pattern(pattern):
+        place = parse_destination(name)
+        if isinstance(place, Path):
+            yield place
+            continue
+        url, last = split_folder(place)
+        if not glob.has_magic(last):
+            yield place
+            continue
+        matching = [found for found in remote_folder(url).names() if fnmatchcase(found, last)]
+        if not matching:
+            raise NotADatasetError(f"pattern {pattern!r} matches no file; check the URL, and quote it in the shell")
+        yield from (join(url, found) for found in matching)
+
+
+def _check_local_shard(path: Path) -> None:
+    if path.is_dir():
+        raise NotADatasetError(f"{path} is a folder; name the shards in it, such as '{path}/*.tar'")
+    if not path.is_file():
+        raise NotADatasetError(f"shard {path} does not exist; check the path and the range of the pattern")
+    if path.suffix != ".tar":
+        raise OptionError(
+            f"shard {path} does not end in .tar; only plain tar files can be indexed: decompress it first"
+        )
+
+
+def _check_remote_shard(place: str, remote_folder: Callable[[str], RemoteIndexFolder]) -> None:
+    url, name = split_folder(place)
+    if not name.endswith(".tar"):
+        raise OptionError(
+            f"{place} does not end in .tar; only plain tar files can be indexed: name the shards in a folder, such as "
+            f"'{place}/*.tar'"
+        )
+    if name not in remote_folder(url).names():
+        raise NotADatasetError(f"shard {place} does not exist; check the URL and the range of the pattern")
+
+
+def not_writable(folder: str, error: OSError) -> DestinationError:
+    """Return the error for a folder to which an index or a manifest cannot be written."""
+    return DestinationError(
+        f"cannot write to {folder}: {error.strerror}; indexes are written to the folder of the shards: make it "
+        "writable, or copy the shards to a writable folder"
+    )

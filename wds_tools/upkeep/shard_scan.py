@@ -1,0 +1,165 @@
+"""Reads a shard of another tool once, from start to end, and makes its index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+
+from wds_tools.errors import DecodeError, ShardError
+from wds_tools.format import codecs, tar
+from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.index import NO_LABEL, Index, IndexBuilder
+from wds_tools.format.sample import IMAGE_FIELDS, split_name
+from wds_tools.format.tar import Bytes, Member
+
+MAX_FIELDS = 1000
+"""Limit for the distinct fields of a shard. Each field takes three columns of the index."""
+
+_KEPT = frozenset({*IMAGE_FIELDS, "cls"})  # fields whose content is needed at the end of the sample
+_STEP_BYTES = 1 << 20  # other fields are read in parts of this size: both checksums find them in the CPU cache
+
+DOTS_REMEDY = (
+    "If the dots belong to the keys, pack the shards again with `wds-tools pack SHARDS DST --from dotted`, which "
+    "splits at the last dot; if they belong to field names, index with --dots-in-fields (dots_in_fields=True)"
+)
+
+
+@dataclass(slots=True)
+class ScanResult:
+    """The content of one shard.
+
+    Attributes:
+        index: Its index.
+        ignored: Number of members that WebDataset ignores: folders, links, hidden files, names
+            without an extension.
+        broken: Keys of the samples whose image header cannot be read.
+    """
+
+    index: Index
+    ignored: int
+    broken: list[str]
+
+
+def scan_shard(view: Bytes, shard: str) -> ScanResult:
+    """Read a shard once, from start to end.
+
+    Args:
+        view: The bytes of the shard.
+        shard: Its file name.
+
+    Raises:
+        ShardError: The shard is damaged or truncated, the members of a sample are not consecutive,
+            or a sample has a field twice.
+    """
+    scan = _ShardScan(view, shard)
+    for member in tar.walk(view, shard=shard):
+        scan.add(member)
+    return scan.finish()
+
+
+@dataclass(slots=True)
+class _ShardScan:
+    """Collects the members of a shard, added in order, into samples."""
+
+    view: Bytes
+    shard: str
+    rows: IndexBuilder = field(default_factory=IndexBuilder)
+    ignored: int = 0
+    broken: list[str] = field(default_factory=list)
+    _digest: Any = field(default_factory=xxhash.xxh3_128)
+    _digested: int = 0
+    _keys: set[str] = field(default_factory=set)
+    _names: set[str] = field(default_factory=set)
+    _key: str | None = None
+    _fields: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # name -> offset, size, XXH3-64
+    _contents: dict[str, memoryview] = field(default_factory=dict)  # of the fields in `_KEPT`
+
+    def add(self, member: Member) -> None:
+        """Add the next member."""
+        parts = split_name(member.name) if member.is_file else None
+        if parts is None:
+            self.ignored += 1
+            return
+        key, name = parts
+        if key != self._key:
+            self._begin(key, member)
+        if name in self._fields:
+            raise self._error(f"field {name!r} occurs twice in one sample", member)
+        self._names.add(name)
+        if len(self._names) > MAX_FIELDS:
+            raise self._error(
+                f"more than {MAX_FIELDS} distinct fields, probably because keys have dots. {DOTS_REMEDY}", member
+            )
+        self._fields[name] = (member.offset, member.size, self._digest_field(member, name))
+
+    def finish(self) -> ScanResult:
+        """Return the content of the shard."""
+        self._end()
+        self._digest_to(len(self.view))
+        index = self.rows.build(shard=self.shard, shard_bytes=len(self.view), shard_xxh3=self._digest.hexdigest())
+        return ScanResult(index, self.ignored, self.broken)
+
+    def _begin(self, key: str, member: Member) -> None:
+        self._end()
+        try:
+            member.name.encode()
+        except UnicodeEncodeError as error:
+            raise self._error("its name is not UTF-8, which an index requires", member) from error
+        if key in self._keys:
+            raise self._error(
+                "its sample began earlier, and other samples are in between: sort the members by name", member
+            )
+        self._key = key
+        self._keys.add(key)
+
+    def _end(self) -> None:
+        if self._key is None:
+            return
+        self.rows.add(self._key, self._fields, self._label(), self._image(self._key))
+        self._fields, self._contents = {}, {}
+
+    def _label(self) -> int | None:
+        if "cls" not in self._fields:
+            return None
+        label = codecs.parse_label(bytes(self._contents.get("cls", b"")))
+        return label if label is not None and NO_LABEL < label < -NO_LABEL else None
+
+    def _image(self, key: str) -> ImageInfo | None:
+        name = next((name for name in IMAGE_FIELDS if name in self._fields), None)
+        if name is None:
+            return None
+        try:
+            return codecs.probe(self._contents.get(name, memoryview(b"")))
+        except DecodeError:
+            if name != "npy":  # an array need not be an image
+                self.broken.append(key)
+            return None
+
+    def _digest_field(self, member: Member, name: str) -> int:
+        """Return the XXH3-64 of a field, and add it to the checksum of the shard. Keep images and labels."""
+        self._digest_to(member.offset)
+        stop = member.offset + member.size
+        step = member.size if name in _KEPT else _STEP_BYTES
+        digest = xxhash.xxh3_64()
+        for start in range(member.offset, stop, max(1, step)):
+            part = self.view[start : min(start + step, stop)]
+            digest.update(part)
+            self._digest.update(part)
+            if name in _KEPT:
+                self._contents[name] = part
+        self._digested = stop
+        return digest.intdigest()
+
+    def _digest_to(self, stop: int) -> None:
+        for start in range(self._digested, stop, _STEP_BYTES):
+            self._digest.update(self.view[start : min(start + _STEP_BYTES, stop)])
+        self._digested = max(self._digested, stop)
+
+    def _error(self, what: str, member: Member) -> ShardError:
+        return ShardError(
+            f"member {member.name[:200]!r}: {what}; fix the shard or pack it again",
+            shard=self.shard,
+            offset=member.header_offset,
+        )
