@@ -66,6 +66,7 @@ class Fetcher:
         self._queue: list[tuple[int, int, _Task]] = []  # heap of (priority, sequence number, task)
         self._sequence = itertools.count()
         self._blocks: dict[str, _Task] = {}  # unfinished tasks of blocks, by key
+        self._unannounced: set[str] = set()  # keys of blocks that were fetched before `read_ahead` named them
         self._direct: dict[str, list[_Task]] = {}  # samples requested beside their blocks, by checksum of the shard
         self._direct_bytes = 0
         self._files: dict[str, Future[bytes]] = {}  # manifests and indexes that are being read, by name
@@ -183,7 +184,8 @@ class Fetcher:
             is_cached = self._cache.contains(block.key)
             with self._condition:
                 self._statistics.blocks += 1
-                self._statistics.cached_blocks += is_cached
+                self._statistics.cached_blocks += is_cached and block.key not in self._unannounced
+                self._unannounced.discard(block.key)
             if not is_cached:
                 self._submit(block, _AHEAD)
 
@@ -244,6 +246,8 @@ class Fetcher:
             task = self._blocks.get(block.key)
             if task is None:
                 task = self._blocks[block.key] = _Task(block)
+                if priority == _URGENT:
+                    self._unannounced.add(block.key)
             elif task.is_started or priority == _AHEAD:
                 return task
             self._push(priority, task)
