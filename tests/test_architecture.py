@@ -30,7 +30,7 @@ READING_ORDER = {
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
-    "cli": "common create inspect measure transfer",
+    "cli": "common cache create inspect measure transfer",
 }
 MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
 LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}

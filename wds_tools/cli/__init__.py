@@ -21,7 +21,7 @@ from functools import partial
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import create, inspect, measure, transfer
+from wds_tools.cli import cache, create, inspect, measure, transfer
 from wds_tools.cli.common import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
@@ -91,6 +91,7 @@ for _command in (
         inspect.plan,
         measure.tune,
         measure.bench,
+        cache.cache,
         inspect.doctor,
     ),
 ):

@@ -25,6 +25,7 @@ import logging
 import mmap
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,7 @@ from pathlib import Path
 import xxhash
 
 from wds_tools.lru_cache import LRUCache
+from wds_tools.storage.failures import clean_url
 
 _log = logging.getLogger("wds_tools")
 CHECKSUM_BYTES = 16
@@ -76,8 +78,8 @@ class BlockCache:
     def __init__(self, folder: Path, limit_bytes: int, *, url: str) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
-        self.url = url
-        self._own_folder = folder / xxhash.xxh3_128_hexdigest(url.encode())
+        self.url = clean_url(url).rstrip("/")
+        self._own_folder = folder / xxhash.xxh3_128_hexdigest(self.url.encode())
         self._maps = LRUCache[str, mmap.mmap](max_items=MAX_MAPS)  # a map is closed when its last view is gone
         self._has_warned = False
 
@@ -285,6 +287,13 @@ def damaged_blocks(dataset: CachedDataset) -> Iterator[tuple[Path, bool]]:
             stored = path.read_bytes()
             block = memoryview(stored)[:-CHECKSUM_BYTES]
             yield path, xxhash.xxh3_128_digest(block) != stored[-CHECKSUM_BYTES:]
+
+
+def remove_cached(folder: Path, datasets: Iterable[CachedDataset]) -> None:
+    """Remove datasets from a cache folder. Loaders may use it meanwhile."""
+    for dataset in datasets:
+        shutil.rmtree(dataset.folder, ignore_errors=True)
+    (folder / "usage").unlink(missing_ok=True)  # the next process that stores a block counts again
 
 
 def _files(folder: Path, dataset: str = "*") -> Iterator[tuple[float, int, Path]]:
