@@ -188,7 +188,9 @@ def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client):
 @pytest.mark.parametrize("endpoint", ["http://nowhere.invalid", "http://127.0.0.1:9"])
 def test_an_unreachable_endpoint_is_named(endpoint):
     client = open_client(
-        "s3://b/d", {"anon": True, "endpoint_url": endpoint}, dataclasses.replace(QUICK, idle_seconds=5)
+        "s3://b/d",
+        {"anon": True, "endpoint_url": endpoint},
+        dataclasses.replace(QUICK, seconds=0.05, connect_seconds=20),
     )
     words = "host name was not found" if "nowhere" in endpoint else "error sending request"
     with pytest.raises(StoreError, match=rf"{words}.*host {endpoint.removeprefix('http://')}, "):

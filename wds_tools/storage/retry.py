@@ -53,12 +53,19 @@ class Attempts:
         policy: The policy.
         now: Current time in seconds, of any clock that does not go back.
         uniform: Function (low, high) that returns a random number.
+        least: Number of attempts that are made even if the time is over.
     """
 
     def __init__(
-        self, policy: RetryPolicy, now: float, uniform: Callable[[float, float], float] = _random.uniform
+        self,
+        policy: RetryPolicy,
+        now: float,
+        uniform: Callable[[float, float], float] = _random.uniform,
+        *,
+        least: int = 1,
     ) -> None:
         self._policy = policy
+        self._least = least
         self._uniform = uniform
         self._progress_at = now
         self._failures = 0  # since the last progress
@@ -77,11 +84,12 @@ class Attempts:
             self._progress_at = now
             self._failures = 0
         left = self._progress_at + self._policy.seconds - now
-        if not failure.retry or left <= 0:
+        if not failure.retry or (left <= 0 and self.count >= self._least):
             return None
         longest = min(self._policy.most_seconds, self._policy.first_seconds * 2 ** min(self._failures, 60))
         self._failures += 1
-        return min(self._uniform(0, longest) + max(0.0, failure.retry_after or 0.0), left)
+        delay = self._uniform(0, longest) + max(0.0, failure.retry_after or 0.0)
+        return min(delay, left if left > 0 else longest)
 
     def is_due_to_warn(self, now: float) -> bool:
         """Return True once: when half of the time of the policy has passed without progress."""
@@ -103,6 +111,7 @@ def call(
     wait: Callable[[float], object] | None = None,
     passed_on: tuple[type[Exception], ...] = (),
     verb: str = "read",
+    least_attempts: int = 1,
 ) -> _Result:
     """Call ``request()``, again after failures that another attempt can overcome, and return its result.
 
@@ -118,7 +127,8 @@ def call(
         stop: Ends a wait between two attempts, and with it the request.
         wait: Function that waits for a number of seconds, instead of ``stop``. It may raise an error.
         passed_on: Further errors that are passed on.
-        verb: What the request does to the URL, for messages.
+        verb: What the request does to the URL, as a participle, for messages.
+        least_attempts: Number of attempts that are made even if the time of the policy is over.
 
     Raises:
         FileNotFoundError: The object does not exist.
@@ -126,7 +136,7 @@ def call(
     """
     stop = stop or threading.Event()
     final: tuple[type[Exception], ...] = (WdsToolsError, *passed_on)
-    attempts = Attempts(policy, time.monotonic())
+    attempts = Attempts(policy, time.monotonic(), least=least_attempts)
     while True:
         try:
             return request()

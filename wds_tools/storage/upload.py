@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 
 from wds_tools.errors import OptionError, StoreError
+from wds_tools.storage.failures import clean_url, secrets_of, without_secrets
+from wds_tools.storage.fsspec_client import PACKAGES
+from wds_tools.storage.retry import RetryPolicy, call
 
-_log = logging.getLogger("wds_tools")
-ATTEMPTS = 5
-FIRST_DELAY_SECONDS = 1.0  # doubled for each further attempt, with jitter: 15 to 30 s in all
+POLICY = RetryPolicy()
+_LEAST_ATTEMPTS = 5  # an upload may take longer than the time of the policy
 _PAUSE_SECONDS = 0.2
 _READ_ONLY_SCHEMES = {"http", "https", "data", "zip", "tar", "github", "git", "libarchive", "hf"}
 _SETTINGS = {  # by default s3fs reads 10 parts of 50 MB of an object at once; 4 saturate a network too
     "s3": {"max_concurrency": 4},
     "s3a": {"max_concurrency": 4},
 }
-_PACKAGES = {
-    **dict.fromkeys(("s3", "s3a"), "wds-tools[s3]"),
-    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
-    **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
-}
-_PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError, ValueError)
 _Result = TypeVar("_Result")
 
 
@@ -56,15 +50,21 @@ class Bucket:
 
     Args:
         url: URL of the folder.
+        storage_options: Options of the file system. Their secrets appear in no message.
+        policy: When a request is repeated; default: `POLICY`.
 
     Raises:
         OptionError: The URL is not writable, or a loader could not read it.
         StoreError: A required package is not installed.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        scheme, _, path = self.url.partition("://")
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None
+    ) -> None:
+        self.url = clean_url(url).rstrip("/")
+        self._policy = policy or POLICY
+        self._secrets = secrets_of(storage_options or {}, url)
+        scheme, _, path = url.partition("://")
         if scheme in _READ_ONLY_SCHEMES or "::" in url:
             raise OptionError(
                 f"{url} is not writable; allowed are folders and URLs that fsspec can write to, such as "
@@ -75,22 +75,24 @@ class Bucket:
                 f"{url!r} is not the URL of a folder: it needs a path without spaces and any of *?[]{{}}#\\, such as "
                 "s3://bucket/train"
             )
+        settings = {**_settings(scheme), **(storage_options or {}), "skip_instance_cache": True}
         try:
             # Not the instance that fsspec shares: that one may return cached, outdated listings.
-            self._system, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **_settings(scheme))
+            self._system, self._root = fsspec.core.url_to_fs(url.rstrip("/"), **settings)
         except ImportError as error:
-            package = _PACKAGES.get(scheme)
+            package = PACKAGES.get(scheme)
             remedy = f"try `pip install '{package}'`" if package else "install it, then run the same command again"
             raise StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}") from error
         except ValueError as error:
+            reason = without_secrets(str(error), self._secrets)
             raise OptionError(
-                f"{url}: {error}; allowed are s3://, gs:// and other URLs that fsspec supports"
-            ) from error
+                f"{self.url}: {reason}; allowed are s3://, gs:// and other URLs that fsspec supports"
+            ) from None
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return object name to length in bytes for the folder or a subfolder; {} if it does not exist."""
         try:
-            entries = self._request(folder, lambda path: self._system.ls(path, detail=True))
+            entries = self._request(folder, lambda path: self._system.ls(path, detail=True), verb="listed")
         except FileNotFoundError:
             return {}
         files = [entry for entry in entries if entry["type"] == "file"]
@@ -99,7 +101,7 @@ class Bucket:
     def read(self, name: str) -> bytes | None:
         """Return the content of an object, or None if it does not exist."""
         try:
-            return bytes(self._request(name, self._system.cat_file))
+            return bytes(self._request(name, self._system.cat_file, verb="read"))
         except FileNotFoundError:
             return None
 
@@ -110,7 +112,7 @@ class Bucket:
             return {}
         root = self._path(folder)
         found = self._request(
-            folder, lambda path: self._system.cat([f"{path}/{name}" for name in names], on_error="omit")
+            folder, lambda path: self._system.cat([f"{path}/{name}" for name in names], on_error="omit"), verb="read"
         )
         return {path.removeprefix(root).lstrip("/").rpartition("/")[2]: bytes(data) for path, data in found.items()}
 
@@ -143,8 +145,8 @@ class Bucket:
         try:
             self._request(name, upload, progress.pause)
         except FileNotFoundError as error:
-            reason = str(error) or "not found"
-            raise StoreError(f"{self.url}/{name} cannot be written: {reason}; check that the bucket exists") from error
+            reason = without_secrets(str(error), self._secrets) or "not found"
+            raise StoreError(f"{self.url}/{name} cannot be written: {reason}; check that the bucket exists") from None
 
     def write(self, name: str, data: bytes) -> None:
         """Upload ``data`` as an object; raises as `put` does."""
@@ -159,38 +161,40 @@ class Bucket:
         existing = self.sizes(folder)
         paths = [f"{self._path(folder)}/{name}" for name in names if name in existing]
         if paths:
-            self._request(folder, lambda _: self._system.rm(paths))
+            self._request(folder, lambda _: self._system.rm(paths), verb="removed")
 
     def remove_folder(self, name: str) -> None:
         """Remove a subfolder with all its objects."""
         with suppress(FileNotFoundError):
-            self._request(name, lambda path: self._system.rm(path, recursive=True))
+            self._request(name, lambda path: self._system.rm(path, recursive=True), verb="removed")
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else str(self._root)
 
     def _request(
-        self, name: str, request: Callable[[str], _Result], pause: Callable[[float], None] = time.sleep
+        self,
+        name: str,
+        request: Callable[[str], _Result],
+        pause: Callable[[float], None] = time.sleep,
+        *,
+        verb: str = "written",
     ) -> _Result:
         """Call ``request(path)``, with retries; raise FileNotFoundError, or StoreError for other failures."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                self._system.invalidate_cache()
-                return request(self._path(name))
-            except (FileNotFoundError, StopUploadError):
-                raise
-            except Exception as error:  # each backend of fsspec has its own errors
-                if attempt == ATTEMPTS or _is_permanent(error):
-                    raise self._store_error(name, error, attempt) from error
-                _log.debug("attempt %d of %d failed: %s", attempt, ATTEMPTS, self._store_error(name, error, 1))
-            pause(FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * (1 + secrets.randbelow(1000) / 1000))
-        raise AssertionError("the last attempt returns or raises")
 
-    def _store_error(self, name: str, error: Exception, attempts: int) -> StoreError:
-        times = f" (tried {attempts} times)" if attempts > 1 else ""
-        reason = str(error).partition("?")[0] or "no reason given"  # the query of a URL may hold a signature
-        location = f"{self.url}/{name}" if name else self.url
-        return StoreError(f"{location}: {type(error).__name__}: {reason}{times}")
+        def fresh() -> _Result:
+            self._system.invalidate_cache()
+            return request(self._path(name))
+
+        return call(
+            self._policy,
+            fresh,
+            url=f"{self.url}/{name}" if name else self.url,
+            secrets=self._secrets,
+            wait=pause,
+            passed_on=(FileNotFoundError, StopUploadError),
+            verb=verb,
+            least_attempts=_LEAST_ATTEMPTS,
+        )
 
 
 class _Progress(fsspec.Callback):  # type: ignore[misc]
@@ -218,8 +222,3 @@ class _Progress(fsspec.Callback):  # type: ignore[misc]
 
     def finish(self, size: int) -> None:
         self.relative_update(size - self._reported)  # some file systems report no progress
-
-
-def _is_permanent(error: Exception) -> bool:
-    """Return whether another attempt would fail with the same error."""
-    return isinstance(error, _PERMANENT) or "Credential" in type(error).__name__
