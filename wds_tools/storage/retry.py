@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from wds_tools.errors import StoreError, WdsToolsError
@@ -137,6 +139,7 @@ def call(
     stop = stop or threading.Event()
     final: tuple[type[Exception], ...] = (WdsToolsError, *passed_on)
     attempts = Attempts(policy, time.monotonic(), least=least_attempts)
+    error_of = partial(_error, attempts, url, host or host_of(url), shard, offset, verb)
     while True:
         try:
             return request()
@@ -147,52 +150,49 @@ def call(
         # Outside of the handler, so that the new error does not refer to one of a library, which may show secrets.
         now = time.monotonic()
         delay = attempts.delay_after(failure, now)
-        if stop.is_set():
+        if stop.is_set() and failure.retry:
             failure, delay = Failure(f"closed after a failure: {failure.reason}", retry=False), None
         if delay is None:
-            raise _error(failure, attempts, now, url, host, shard, offset() if offset else None, verb)
+            raise error_of(failure)
         _log.debug("%s: attempt %d failed, next in %.1f s: %s", clean_url(url), attempts.count, delay, failure.reason)
-        if attempts.is_due_to_warn(now + delay) and _is_first_warning(host or host_of(url), now, policy.seconds / 2):
-            _log.warning(
-                "%s could not be %s for %.0f s: %s; trying for up to %.0f s in all",
-                clean_url(url),
-                verb,
-                now - attempts.started,
-                failure.reason,
-                policy.seconds,
-            )
+        if attempts.is_due_to_warn(now + delay):
+            _warn_once(policy, now, host or host_of(url), f"{clean_url(url)} could not be {verb}", attempts, failure)
         if wait:
             wait(delay)
-        else:
-            stop.wait(delay)
+        elif stop.wait(delay):
+            raise error_of(Failure(f"closed after a failure: {failure.reason}", retry=False))
 
 
-def _is_first_warning(host: str, now: float, seconds: float) -> bool:
+def _warn_once(policy: RetryPolicy, now: float, host: str, what: str, attempts: Attempts, failure: Failure) -> None:
+    """Log a warning, unless one about the same host was logged within half of the time of the policy."""
     with _warned_lock:
-        first = now - _warned.get(host, -seconds) >= seconds
-        if first:
-            _warned[host] = now
-        return first
+        if now - _warned.get(host, -math.inf) < policy.seconds / 2:
+            return
+        _warned[host] = now
+    _log.warning(
+        "%s for %.0f s: %s; trying for up to %.0f s in all",
+        what,
+        now - attempts.started,
+        failure.reason,
+        policy.seconds,
+    )
 
 
 def _error(
-    failure: Failure,
     attempts: Attempts,
-    now: float,
     url: str,
     host: str,
     shard: str | None,
-    offset: int | None,
+    offset: Callable[[], int] | None,
     verb: str,
+    failure: Failure,
 ) -> Exception:
     location = clean_url(url)
     if failure.missing:
         reason = f": {failure.reason}" if failure.reason and location not in failure.reason else ""
         return FileNotFoundError(f"{location} does not exist{reason}")
-    tried = f"{attempts.count} attempt{'s' * (attempts.count != 1)} in {now - attempts.started:.1f} s"
-    where = f"host {host or host_of(url)}, " if host or host_of(url) else ""
+    seconds = time.monotonic() - attempts.started
+    tried = f"{attempts.count} attempt{'s' * (attempts.count != 1)} in {seconds:.1f} s"
     remedy = failure.remedy or (CHECK_NETWORK if failure.retry else "")
-    remedy = f"; {remedy}" if remedy else ""
-    return StoreError(
-        f"{location} cannot be {verb}: {failure.reason} ({where}{tried}){remedy}", shard=shard, offset=offset
-    )
+    text = f"{location} cannot be {verb}: {failure.reason} ({f'host {host}, ' if host else ''}{tried})"
+    return StoreError(text + (f"; {remedy}" if remedy else ""), shard=shard, offset=offset() if offset else None)
