@@ -17,6 +17,7 @@ from wds_tools.storage.http_client import HttpClient
 from wds_tools.storage.object_client import ObjectClient, is_usable
 from wds_tools.storage.object_options import SCHEMES, UnsupportedOptionError
 from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.s3_client import S3Client
 
 _log = logging.getLogger("wds_tools")
 __all__ = ["Client", "Part", "RequestCounts", "open_client"]
@@ -31,8 +32,8 @@ def open_client(
 ) -> Client:
     """Return a client for the objects below a URL. No object is requested yet.
 
-    ``http://`` and ``https://`` have their own client, S3, Google and Azure are read by obstore where it is installed,
-    and every other URL by fsspec.
+    ``http://`` and ``https://`` have their own client, which S3 uses too, with URLs that obstore signs. Google and
+    Azure are read by obstore. Without obstore, and for every other URL, there is fsspec.
 
     Args:
         url: URL of a folder.
@@ -51,7 +52,8 @@ def open_client(
         return HttpClient(url, options, policy, stop=stop)
     if scheme in SCHEMES and is_usable():
         try:
-            return ObjectClient(url, options, policy, stop=stop)
+            signs = SCHEMES[scheme] == "s3" and not options.get("requester_pays")  # a header, which must be signed
+            return (S3Client if signs else ObjectClient)(url, options, policy, stop=stop)
         except UnsupportedOptionError as error:
             if not _knows(scheme, options):
                 raise

@@ -17,6 +17,12 @@ _RETRIED = {408, 425, 429}  # and all of 500 to 599
 _RETRIED_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy"}  # S3 sends RequestTimeout with HTTP 400
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
 _CLOCK = {"RequestTimeTooSkewed"}
+_REGION = {
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "AuthorizationHeaderMalformed",
+    "AuthorizationQueryParametersError",
+}
 _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 SECRET_NAMES = re.compile(
     r"(?i)secret|token|key|password|passwd|auth|credential|cookie|sas|signature|connection_string"
@@ -217,6 +223,8 @@ def _remedy_of_status(status: int, code: str) -> str:  # noqa: PLR0911 - one rem
         return "the credentials have expired: renew them, then start again"
     if code in _CLOCK:
         return "set the clock of this machine"
+    if code in _REGION or (status in {301, 307} and not code):
+        return "the bucket may be in another region: set AWS_REGION, or the region_name of client_kwargs"
     if code in {"InvalidAccessKeyId", "SignatureDoesNotMatch"}:
         return "check the access key and the secret key"
     if status == 401:

@@ -16,7 +16,7 @@ from wds_tools.storage.retry import RetryPolicy
 
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
-_PACKAGES = {
+PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "wds-tools[s3]"),
     **dict.fromkeys(("gs", "gcs"), "wds-tools[gs]"),
     **dict.fromkeys(("abfs", "abfss", "az"), "wds-tools[az]"),
@@ -99,7 +99,7 @@ def connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
         # Not an instance that fsspec shares: that one may return outdated listings, and may come from before a fork.
         system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **storage_options)
     except ImportError as error:
-        package = _PACKAGES.get(scheme)
+        package = PACKAGES.get(scheme)
         remedy = f"try `pip install '{package}'`" if package else "install it, then start again"
         failed: Exception = StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}")
     except (TypeError, ValueError) as error:

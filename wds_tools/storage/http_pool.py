@@ -43,10 +43,17 @@ class Pool:
 
     Proxies are those of ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``. Trusted certificates are those of
     ``SSL_CERT_FILE``, ``SSL_CERT_DIR`` or the system, and those of ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``.
+
+    Args:
+        policy: Has the time limits.
+        trusted: Further trusted certificates, as PEM text.
+        verify: Whether certificates are checked.
     """
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, *, trusted: str = "", verify: bool = True) -> None:
         self._policy = policy
+        self._trusted = trusted
+        self._verify = verify
         self._proxies: Mapping[str, str] = urllib.request.getproxies()
         self._idle: dict[Origin, list[http.client.HTTPConnection]] = defaultdict(list)
         self._busy: set[http.client.HTTPConnection] = set()
@@ -156,6 +163,11 @@ class Pool:
                         import certifi  # noqa: PLC0415 - only installed where another library needs it
 
                         self._context.load_verify_locations(cafile=certifi.where())
+                if self._trusted:
+                    self._context.load_verify_locations(cadata=self._trusted)
+                if not self._verify:
+                    self._context.check_hostname = False
+                    self._context.verify_mode = ssl.CERT_NONE
             return self._context
 
 

@@ -1,4 +1,4 @@
-"""A client for S3, Google Cloud Storage and Azure through obstore, which knows their signatures and credentials."""
+"""A client for Google Cloud Storage, Azure and S3 through obstore, which knows their signatures and credentials."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -99,7 +100,12 @@ class ObjectClient(BaseClient):
         _used_by = os.getpid()
         self._prefix = storage.prefix
         self._works = storage.found_credentials
-        self._store = _open(storage, policy, clean_url(url), self._secrets)
+        self._store = self._signer = _open(storage, policy, clean_url(url), self._secrets)
+        if storage.kind == "s3" and storage.config.get("skip_signature"):
+            # obstore signs only with credentials; the signature of these is not used
+            config = {name: value for name, value in storage.config.items() if name != "skip_signature"}
+            unused = {"access_key_id": "none", "secret_access_key": "none"}
+            self._signer = _open(replace(storage, config={**config, **unused}), policy, clean_url(url), self._secrets)
 
     def _fill(self, path: str, part: Part, total_bytes: int | None) -> None:
         tag = self._known_tag(path)
@@ -145,7 +151,35 @@ class ObjectClient(BaseClient):
             failure.retry = True
         raise failure
 
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Texts that no message may contain."""
+        return self._secrets
+
+    def signed_url(self, path: str) -> str:
+        """Return a URL of an object of S3 that allows to read it for an hour.
+
+        Raises:
+            Failure: There are no credentials.
+        """
+        import obstore  # noqa: PLC0415
+
+        try:
+            # An hour, so that the clock of this machine need not be right
+            return str(obstore.sign(self._signer, "GET", self._path(path), timedelta(hours=1)))
+        except Exception as error:
+            failure = self._failure_of(error)
+        raise failure
+
     def _list(self, folder: str) -> Sequence[str]:
+        return self.list_once(folder)
+
+    def list_once(self, folder: str) -> Sequence[str]:
+        """Return the names of the objects in a folder, with one attempt.
+
+        Raises:
+            Failure: A request failed.
+        """
         import obstore  # noqa: PLC0415
 
         try:

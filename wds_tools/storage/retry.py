@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from wds_tools.errors import StoreError, WdsToolsError
@@ -53,12 +55,19 @@ class Attempts:
         policy: The policy.
         now: Current time in seconds, of any clock that does not go back.
         uniform: Function (low, high) that returns a random number.
+        least: Number of attempts that are made even if the time is over.
     """
 
     def __init__(
-        self, policy: RetryPolicy, now: float, uniform: Callable[[float, float], float] = _random.uniform
+        self,
+        policy: RetryPolicy,
+        now: float,
+        uniform: Callable[[float, float], float] = _random.uniform,
+        *,
+        least: int = 1,
     ) -> None:
         self._policy = policy
+        self._least = least
         self._uniform = uniform
         self._progress_at = now
         self._failures = 0  # since the last progress
@@ -77,11 +86,12 @@ class Attempts:
             self._progress_at = now
             self._failures = 0
         left = self._progress_at + self._policy.seconds - now
-        if not failure.retry or left <= 0:
+        if not failure.retry or (left <= 0 and self.count >= self._least):
             return None
         longest = min(self._policy.most_seconds, self._policy.first_seconds * 2 ** min(self._failures, 60))
         self._failures += 1
-        return min(self._uniform(0, longest) + max(0.0, failure.retry_after or 0.0), left)
+        delay = self._uniform(0, longest) + max(0.0, failure.retry_after or 0.0)
+        return min(delay, left if left > 0 else longest)
 
     def is_due_to_warn(self, now: float) -> bool:
         """Return True once: when half of the time of the policy has passed without progress."""
@@ -103,6 +113,7 @@ def call(
     wait: Callable[[float], object] | None = None,
     passed_on: tuple[type[Exception], ...] = (),
     verb: str = "read",
+    least_attempts: int = 1,
 ) -> _Result:
     """Call ``request()``, again after failures that another attempt can overcome, and return its result.
 
@@ -118,7 +129,8 @@ def call(
         stop: Ends a wait between two attempts, and with it the request.
         wait: Function that waits for a number of seconds, instead of ``stop``. It may raise an error.
         passed_on: Further errors that are passed on.
-        verb: What the request does to the URL, for messages.
+        verb: What the request does to the URL, as a participle, for messages.
+        least_attempts: Number of attempts that are made even if the time of the policy is over.
 
     Raises:
         FileNotFoundError: The object does not exist.
@@ -126,7 +138,8 @@ def call(
     """
     stop = stop or threading.Event()
     final: tuple[type[Exception], ...] = (WdsToolsError, *passed_on)
-    attempts = Attempts(policy, time.monotonic())
+    attempts = Attempts(policy, time.monotonic(), least=least_attempts)
+    error_of = partial(_error, attempts, url, host or host_of(url), shard, offset, verb)
     while True:
         try:
             return request()
@@ -137,52 +150,49 @@ def call(
         # Outside of the handler, so that the new error does not refer to one of a library, which may show secrets.
         now = time.monotonic()
         delay = attempts.delay_after(failure, now)
-        if stop.is_set():
+        if stop.is_set() and failure.retry:
             failure, delay = Failure(f"closed after a failure: {failure.reason}", retry=False), None
         if delay is None:
-            raise _error(failure, attempts, now, url, host, shard, offset() if offset else None, verb)
+            raise error_of(failure)
         _log.debug("%s: attempt %d failed, next in %.1f s: %s", clean_url(url), attempts.count, delay, failure.reason)
-        if attempts.is_due_to_warn(now + delay) and _is_first_warning(host or host_of(url), now, policy.seconds / 2):
-            _log.warning(
-                "%s could not be %s for %.0f s: %s; trying for up to %.0f s in all",
-                clean_url(url),
-                verb,
-                now - attempts.started,
-                failure.reason,
-                policy.seconds,
-            )
+        if attempts.is_due_to_warn(now + delay):
+            _warn_once(policy, now, host or host_of(url), f"{clean_url(url)} could not be {verb}", attempts, failure)
         if wait:
             wait(delay)
-        else:
-            stop.wait(delay)
+        elif stop.wait(delay):
+            raise error_of(Failure(f"closed after a failure: {failure.reason}", retry=False))
 
 
-def _is_first_warning(host: str, now: float, seconds: float) -> bool:
+def _warn_once(policy: RetryPolicy, now: float, host: str, what: str, attempts: Attempts, failure: Failure) -> None:
+    """Log a warning, unless one about the same host was logged within half of the time of the policy."""
     with _warned_lock:
-        first = now - _warned.get(host, -seconds) >= seconds
-        if first:
-            _warned[host] = now
-        return first
+        if now - _warned.get(host, -math.inf) < policy.seconds / 2:
+            return
+        _warned[host] = now
+    _log.warning(
+        "%s for %.0f s: %s; trying for up to %.0f s in all",
+        what,
+        now - attempts.started,
+        failure.reason,
+        policy.seconds,
+    )
 
 
 def _error(
-    failure: Failure,
     attempts: Attempts,
-    now: float,
     url: str,
     host: str,
     shard: str | None,
-    offset: int | None,
+    offset: Callable[[], int] | None,
     verb: str,
+    failure: Failure,
 ) -> Exception:
     location = clean_url(url)
     if failure.missing:
         reason = f": {failure.reason}" if failure.reason and location not in failure.reason else ""
         return FileNotFoundError(f"{location} does not exist{reason}")
-    tried = f"{attempts.count} attempt{'s' * (attempts.count != 1)} in {now - attempts.started:.1f} s"
-    where = f"host {host or host_of(url)}, " if host or host_of(url) else ""
+    seconds = time.monotonic() - attempts.started
+    tried = f"{attempts.count} attempt{'s' * (attempts.count != 1)} in {seconds:.1f} s"
     remedy = failure.remedy or (CHECK_NETWORK if failure.retry else "")
-    remedy = f"; {remedy}" if remedy else ""
-    return StoreError(
-        f"{location} cannot be {verb}: {failure.reason} ({where}{tried}){remedy}", shard=shard, offset=offset
-    )
+    text = f"{location} cannot be {verb}: {failure.reason} ({f'host {host}, ' if host else ''}{tried})"
+    return StoreError(text + (f"; {remedy}" if remedy else ""), shard=shard, offset=offset() if offset else None)

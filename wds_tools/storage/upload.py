@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -16,26 +14,22 @@ from typing import TypeVar
 import fsspec
 
 from wds_tools.errors import ManifestError, OptionError, StoreError
-from wds_tools.options import RemoteOptions
+from wds_tools.options import DEFAULT_RETRY_SECONDS, RemoteOptions
 from wds_tools.storage.base import MAX_FILE_BYTES, too_large
+from wds_tools.storage.failures import clean_url, secrets_of
+from wds_tools.storage.fsspec_client import PACKAGES
+from wds_tools.storage.retry import RetryPolicy, call
 from wds_tools.storage.schemes import options_for
 from wds_tools.storage_options import cause_without_secrets, redacted
 
-_log = logging.getLogger("wds_tools")
-ATTEMPTS = 5
-FIRST_DELAY_SECONDS = 1.0  # doubled for each further attempt, with jitter: 15 to 30 s in all
+POLICY = RetryPolicy()
+_LEAST_ATTEMPTS = 5  # an upload may take longer than the time of the policy
 _PAUSE_SECONDS = 0.2
 _READ_ONLY_SCHEMES = {"http", "https", "data", "zip", "tar", "github", "git", "libarchive", "hf"}
 _SETTINGS = {  # by default s3fs reads 10 parts of 50 MB of an object at once; 4 saturate a network too
     "s3": {"max_concurrency": 4},
     "s3a": {"max_concurrency": 4},
 }
-_PACKAGES = {
-    **dict.fromkeys(("s3", "s3a"), "wds-tools[s3]"),
-    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
-    **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
-}
-_PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError, ValueError)
 _Result = TypeVar("_Result")
 
 
@@ -68,9 +62,12 @@ class Bucket:
     """
 
     def __init__(self, url: str, *, remote: RemoteOptions | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = clean_url(url).rstrip("/")
         self._remote = remote or RemoteOptions.of()
-        scheme, _, path = self.url.partition("://")
+        self._secrets = secrets_of(self._remote.storage_options, url)
+        has_default = self._remote.retry_seconds == DEFAULT_RETRY_SECONDS
+        self._policy = POLICY if has_default else RetryPolicy(self._remote.retry_seconds)
+        scheme, _, path = url.partition("://")
         if scheme in _READ_ONLY_SCHEMES or "::" in url:
             raise OptionError(
                 f"{url} is not writable; allowed are folders and URLs that fsspec can write to, such as "
@@ -83,10 +80,10 @@ class Bucket:
             )
         try:
             # Not the instance that fsspec shares: that one may return cached, outdated listings.
-            options = {**_settings(scheme), **options_for(self.url, self._remote.storage_options)}
-            self._system, self._root = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **options)
+            options = {**_settings(scheme), **options_for(url, self._remote.storage_options)}
+            self._system, self._root = fsspec.core.url_to_fs(url.rstrip("/"), skip_instance_cache=True, **options)
         except ImportError as error:
-            package = _PACKAGES.get(scheme)
+            package = PACKAGES.get(scheme)
             remedy = f"try `pip install '{package}'`" if package else "install it, then run the same command again"
             raise StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}") from error
         except (TypeError, ValueError) as error:
@@ -99,7 +96,7 @@ class Bucket:
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return object name to length in bytes for the folder or a subfolder; {} if it does not exist."""
         try:
-            entries = self._request(folder, lambda path: self._system.ls(path, detail=True))
+            entries = self._request(folder, lambda path: self._system.ls(path, detail=True), verb="listed")
         except FileNotFoundError:
             return {}
         files = [entry for entry in entries if entry["type"] == "file"]
@@ -119,7 +116,7 @@ class Bucket:
             return bytes(self._system.cat_file(path))
 
         try:
-            return self._request(name, read)
+            return self._request(name, read, verb="read")
         except FileNotFoundError:
             return None
 
@@ -130,7 +127,7 @@ class Bucket:
             return {}
         root = self._path(folder)
         found = self._request(
-            folder, lambda path: self._system.cat([f"{path}/{name}" for name in names], on_error="omit")
+            folder, lambda path: self._system.cat([f"{path}/{name}" for name in names], on_error="omit"), verb="read"
         )
         return {path.removeprefix(root).lstrip("/").rpartition("/")[2]: bytes(data) for path, data in found.items()}
 
@@ -163,8 +160,8 @@ class Bucket:
         try:
             self._request(name, upload, progress.pause)
         except FileNotFoundError as error:
-            reason = str(error) or "not found"
-            raise StoreError(f"{self.url}/{name} cannot be written: {reason}; check that the bucket exists") from error
+            reason = without_secrets(str(error), self._secrets) or "not found"
+            raise StoreError(f"{self.url}/{name} cannot be written: {reason}; check that the bucket exists") from None
 
     def write(self, name: str, data: bytes) -> None:
         """Upload ``data`` as an object; raises as `put` does."""
@@ -179,39 +176,40 @@ class Bucket:
         existing = self.sizes(folder)
         paths = [f"{self._path(folder)}/{name}" for name in names if name in existing]
         if paths:
-            self._request(folder, lambda _: self._system.rm(paths))
+            self._request(folder, lambda _: self._system.rm(paths), verb="removed")
 
     def remove_folder(self, name: str) -> None:
         """Remove a subfolder with all its objects."""
         with suppress(FileNotFoundError):
-            self._request(name, lambda path: self._system.rm(path, recursive=True))
+            self._request(name, lambda path: self._system.rm(path, recursive=True), verb="removed")
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else str(self._root)
 
     def _request(
-        self, name: str, request: Callable[[str], _Result], pause: Callable[[float], None] = time.sleep
+        self,
+        name: str,
+        request: Callable[[str], _Result],
+        pause: Callable[[float], None] = time.sleep,
+        *,
+        verb: str = "written",
     ) -> _Result:
         """Call ``request(path)``, with retries; raise FileNotFoundError, or StoreError for other failures."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                self._system.invalidate_cache()
-                return request(self._path(name))
-            except (FileNotFoundError, StopUploadError, ManifestError):
-                raise
-            except Exception as error:  # each backend of fsspec has its own errors
-                if attempt == ATTEMPTS or _is_permanent(error):
-                    raise self._store_error(name, error, attempt) from self._cause(error)
-                _log.debug("attempt %d of %d failed: %s", attempt, ATTEMPTS, self._store_error(name, error, 1))
-            pause(FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * (1 + secrets.randbelow(1000) / 1000))
-        raise AssertionError("the last attempt returns or raises")
 
-    def _store_error(self, name: str, error: Exception, attempts: int) -> StoreError:
-        times = f" (tried {attempts} times)" if attempts > 1 else ""
-        reason = str(error).partition("?")[0] or "no reason given"  # the query of a URL may hold a signature
-        reason = redacted(reason, self._remote.storage_options)
-        location = f"{self.url}/{name}" if name else self.url
-        return StoreError(f"{location}: {type(error).__name__}: {reason}{times}")
+        def fresh() -> _Result:
+            self._system.invalidate_cache()
+            return request(self._path(name))
+
+        return call(
+            self._policy,
+            fresh,
+            url=f"{self.url}/{name}" if name else self.url,
+            secrets=self._secrets,
+            wait=pause,
+            passed_on=(FileNotFoundError, StopUploadError, ManifestError),
+            verb=verb,
+            least_attempts=_LEAST_ATTEMPTS,
+        )
 
     def _cause(self, error: Exception) -> BaseException | None:
         return cause_without_secrets(error, self._remote.storage_options)
@@ -242,8 +240,3 @@ class _Progress(fsspec.Callback):  # type: ignore[misc]
 
     def finish(self, size: int) -> None:
         self.relative_update(size - self._reported)  # some file systems report no progress
-
-
-def _is_permanent(error: Exception) -> bool:
-    """Return whether another attempt would fail with the same error."""
-    return isinstance(error, _PERMANENT) or "Credential" in type(error).__name__
