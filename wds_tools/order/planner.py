@@ -8,6 +8,7 @@ product with the batch size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -116,10 +117,26 @@ class EpochPlan:
         return Step(number, positions[own], ids[own], positions[own] < samples, global_tally)
 
     def _own_part(self, lanes: NDArray[np.int16]) -> NDArray[np.int64]:
-        """Return the indices of this rank's samples in a global step: an equal part, lane by lane."""
+        """Return the indices of this rank's samples in a global step.
+
+        Ranks and lanes are divided into the same number of groups, as many as possible: one per lane
+        if the lanes divide the ranks. The ranks of a group take the samples of its lanes, lane by lane.
+        If a group has too many samples, as at the end of an epoch where some lanes are empty, the last
+        ones go to groups that have too few.
+        """
+        groups = math.gcd(self.order.lanes, self.world.world_size)
+        quota = len(lanes) // groups  # samples of a group
         by_lane = np.argsort(lanes, kind="stable")
+        group = lanes[by_lane].astype(np.int64) * groups // self.order.lanes
+        counts = np.bincount(group, minlength=groups)
+        within = np.arange(len(lanes)) - (np.cumsum(counts) - counts)[group]
+        is_own, slots = within < quota, group * quota + within
+        parts = np.empty(len(lanes), np.int64)  # parts of all ranks, one after the other
+        is_free = np.ones(len(lanes), np.bool_)
+        is_free[slots[is_own]] = False
+        parts[slots[is_own]], parts[is_free] = by_lane[is_own], by_lane[~is_own]
         first = self.world.rank * self.batch_size
-        return np.sort(by_lane[first : first + self.batch_size])
+        return np.sort(parts[first : first + self.batch_size])
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
