@@ -15,7 +15,7 @@ from wds_tools.format.sample import record_type
 from wds_tools.images.views import View
 from wds_tools.loading.assemble import Recipe, Transform
 from wds_tools.loading.bad_samples import ErrorPolicy
-from wds_tools.loading.ranks import RankOptions, default_lanes
+from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.options import CacheOptions
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import AnyOrder, EpochPlan, World
@@ -93,6 +93,7 @@ class OpenedDataset:
         ranks: How to find the rank of this process at the start of an iteration.
         recipe: Options that the workers need.
         is_bare: Whether ``fields=`` was a single name, so that values are returned without a named tuple.
+        has_default_lanes: Whether ``lanes=`` was omitted, so that the number of machines determined the lanes.
     """
 
     order: AnyOrder
@@ -100,11 +101,19 @@ class OpenedDataset:
     ranks: RankOptions
     recipe: Recipe
     is_bare: bool
+    has_default_lanes: bool
 
     @property
     def shards(self) -> ShardSet:
         """The dataset."""
         return self.recipe.shards
+
+    def find_world(self) -> World:
+        """Return the rank of this process, and report if the number of machines had to be assumed."""
+        world = self.ranks.find().world
+        if self.has_default_lanes and self.order.lanes == 1 and self.ranks.inherited is None:
+            report_assumed_machine(world)
+        return world
 
 
 def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) -> OpenedDataset:
@@ -134,7 +143,8 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "or remove 'label' from fields="
             )
     recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
-    return OpenedDataset(order, prefix, request.ranks, recipe, isinstance(request.fields, str))
+    is_bare = isinstance(request.fields, str)
+    return OpenedDataset(order, prefix, request.ranks, recipe, is_bare, has_default_lanes=request.lanes is None)
 
 
 def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:

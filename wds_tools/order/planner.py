@@ -24,7 +24,8 @@ from wds_tools.order.tally import Tally, tally
 AnyOrder = Order | MixtureOrder
 Tail = Literal["drop", "pad", "mask"]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+_EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,9 @@ def resume(
     """Return the orders and the cursor of a state.
 
     Window, block and lanes are those of the state, so that the rest of the epoch is the same as
-    without the interruption.
+    without the interruption. States of version 1 are for an earlier order of samples. They are
+    accepted if the rest of the epoch does not depend on it: at the start of an epoch, and in the
+    stored order.
 
     Args:
         state: The return value of `state_dict`.
@@ -231,7 +234,7 @@ def resume(
         saved_order = prefix(numbers["shards"])
         saved_order = saved_order if saved_order.fingerprint == fingerprint else order
     if not force:
-        _check_equal("format version", version, STATE_VERSION)
+        _check_version(version, cursor, shape)
         _check_equal("dataset fingerprint", fingerprint, saved_order.fingerprint)
         _check_equal("selection", selection, saved_order.selection.digest if saved_order.selection else None)
         _check_equal("seed", numbers["seed"], order.seed)
@@ -255,6 +258,20 @@ def resume(
 
 def _to_int(value: Any) -> int | list[int]:
     return [int(part) for part in value] if isinstance(value, list) else int(value)
+
+
+def _check_version(version: Any, cursor: Cursor, shape: dict[str, Any]) -> None:
+    """Check the version of a state; ``shape`` has its lanes, window and block."""
+    if version != _EARLIER_VERSION:
+        _check_equal("format version", version, STATE_VERSION)
+    elif cursor.position and (np.any(shape["window"]) or shape["lanes"] > 1):
+        raise ResumeError(
+            f"the state has format version {version}, this version of wds_tools writes {STATE_VERSION} and orders the "
+            f"samples of an epoch differently, so the rest of epoch {cursor.epoch} after position {cursor.position:,} "
+            "is not the same: finish the epoch with the version of wds_tools that saved the state, repeat it with "
+            f"set_epoch({cursor.epoch}), or load the state with force=True, which repeats some samples in this epoch "
+            "and omits others"
+        )
 
 
 def _check_equal(what: str, in_state: Any, in_loader: Any) -> None:

@@ -289,19 +289,19 @@ class Order:
         blocks[~is_full] = self._short_blocks[self._short_order[slots[~is_full]]]
         return blocks
 
-    def _samples_before(
-        self, epoch: _Epoch, lanes: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _samples_before(self, epoch: _Epoch, lanes: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of samples of a lane before each row."""
         shorts = np.searchsorted(epoch.short_rows, lanes * self._row_span + rows, side="left")
         missing = epoch.missing_before[shorts] - epoch.missing_before[self._shorts_before[lanes]]
-        return rows * self.block - missing
+        before: NDArray[np.int64] = rows * self.block - missing
+        return before
 
     def _rows_of(self, epoch: _Epoch, lanes: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row of the block that contains a sample of a lane; samples count from 0 in each lane."""
         shorts = np.searchsorted(epoch.short_ends, lanes * self._sample_span + samples, side="right")
         missing = epoch.missing_before[shorts] - epoch.missing_before[self._shorts_before[lanes]]
-        return (samples + missing) // self.block
+        rows: NDArray[np.int64] = (samples + missing) // self.block
+        return rows
 
     def _segment(self, epoch_number: int, number: int) -> _Segment:
         """Return segment ``number`` of an epoch."""
