@@ -114,30 +114,8 @@ class EpochPlan:
             more_ids, more_lanes = self.order.slice(epoch, 0, min(size - len(ids), samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
         positions = np.arange(start, start + size)
-        own = self._own_part(lanes)
+        own = np.sort(divide(lanes, self.order.lanes, self.world.world_size)[self.world.rank])
         return Step(number, positions[own], ids[own], positions[own] < samples, global_tally)
-
-    def _own_part(self, lanes: NDArray[np.int16]) -> NDArray[np.int64]:
-        """Return the indices of this rank's samples in a global step.
-
-        Ranks and lanes are divided into the same number of groups, as many as possible: one per lane
-        if the lanes divide the ranks. The ranks of a group take the samples of its lanes, lane by lane.
-        If a group has too many samples, as at the end of an epoch where some lanes are empty, the last
-        ones go to groups that have too few.
-        """
-        groups = math.gcd(self.order.lanes, self.world.world_size)
-        quota = len(lanes) // groups  # samples of a group
-        by_lane = np.argsort(lanes, kind="stable")
-        group = lanes[by_lane].astype(np.int64) * groups // self.order.lanes
-        counts = np.bincount(group, minlength=groups)
-        within = np.arange(len(lanes)) - (np.cumsum(counts) - counts)[group]
-        is_own, slots = within < quota, group * quota + within
-        parts = np.empty(len(lanes), np.int64)  # parts of all ranks, one after the other
-        is_free = np.ones(len(lanes), np.bool_)
-        is_free[slots[is_own]] = False
-        parts[slots[is_own]], parts[is_free] = by_lane[is_own], by_lane[~is_own]
-        first = self.world.rank * self.batch_size
-        return np.sort(parts[first : first + self.batch_size])
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
@@ -157,6 +135,36 @@ class EpochPlan:
         if number + 1 >= len(self):
             return Cursor(self.cursor.epoch + 1, 0)
         return Cursor(self.cursor.epoch, position)
+
+
+def divide(lanes: NDArray[np.int16], lane_count: int, ranks: int) -> NDArray[np.int64]:
+    """Divide a global step into equal parts, so that each rank reads the same lanes in every step.
+
+    Ranks and lanes are divided into the same number of groups, as many as possible: one per lane if
+    the lanes divide the ranks. The ranks of a group take the samples of its lanes, lane by lane. If a
+    group has too many samples, as at the end of an epoch when some lanes are empty, the last ones go
+    to groups that have too few.
+
+    Args:
+        lanes: int16 [samples], lane of each sample of the step; the ranks must divide their number.
+        lane_count: Number of lanes.
+        ranks: Number of ranks.
+
+    Returns:
+        int64 [ranks, samples / ranks], indices into ``lanes``.
+    """
+    groups = math.gcd(lane_count, ranks)
+    quota = len(lanes) // groups  # samples of a group
+    by_lane = np.argsort(lanes, kind="stable")
+    group = lanes[by_lane].astype(np.int64) * groups // lane_count
+    counts = np.bincount(group, minlength=groups)
+    within = np.arange(len(lanes)) - (np.cumsum(counts) - counts)[group]
+    is_own, slots = within < quota, group * quota + within
+    parts = np.empty(len(lanes), np.int64)
+    is_free = np.ones(len(lanes), np.bool_)
+    is_free[slots[is_own]] = False
+    parts[slots[is_own]], parts[is_free] = by_lane[is_own], by_lane[~is_own]
+    return parts.reshape(ranks, -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
-from wds_tools.order.planner import Cursor, EpochPlan, Tail, World
+from wds_tools.order.planner import Cursor, EpochPlan, Tail, World, divide
 from wds_tools.order.sequence import MAX_WINDOW, Order
 
 MIN_WINDOW = 4096
@@ -271,10 +271,15 @@ def _blocks_of_nodes(
 ) -> list[NDArray[np.int64]]:
     """Return the distinct blocks that each machine reads in an epoch, ascending."""
     # All ranks of a machine together read the samples that one rank with a larger batch would read.
-    plans = [EpochPlan(order, Cursor(epoch), World(node, nodes), node_batch, tail) for node in range(nodes)]
-    steps = len(plans[0]) if max_steps is None else min(len(plans[0]), max_steps)
-    ids = [np.concatenate([np.empty(0, np.int64), *(plan.step(n).ids for n in range(steps))]) for plan in plans]
-    return [np.unique(order.block_of(part)[1]) for part in ids]
+    plan = EpochPlan(order, Cursor(epoch), World(0, nodes), node_batch, tail)
+    steps = len(plan) if max_steps is None else min(len(plan), max_steps)
+    positions = np.arange(steps * plan.global_batch) % order.samples  # padding repeats the start
+    ids, lanes = order.slice(epoch, 0, min(len(positions), order.samples))
+    ids, lanes = ids[positions].reshape(steps, -1), lanes[positions].reshape(steps, -1)
+    read = np.empty((steps, nodes, node_batch), np.int64)
+    for number in range(steps):
+        read[number] = ids[number][divide(lanes[number], order.lanes, nodes)]
+    return [np.unique(order.block_of(read[:, node].ravel())[1]) for node in range(nodes)]
 
 
 def lru_misses(cached: float) -> float:

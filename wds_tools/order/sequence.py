@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,12 +177,17 @@ class Order:
         self._row_span, self._sample_span = self._max_rows + 1, int(self._lane_samples.max()) + 1
         # Samples of a lane in a segment. Segments end at the same sample of each lane.
         self._segment_turns = max(self.block, SEGMENT_SAMPLES // self.lanes)
+
+    @cached_property
+    def _segment_starts(self) -> NDArray[np.int64]:
+        """Positions of the first sample of each segment, and the number of samples: int64 [segments + 1]."""
         segments = -(-int(self._lane_samples.max()) // self._segment_turns)
-        edges = np.arange(segments + 1) * self._segment_turns
+        edges = np.arange(segments + 1) * self._segment_turns  # samples of each lane
         by_length = np.sort(self._lane_samples)
-        ended = np.searchsorted(by_length, edges, side="right")  # [segments + 1], lanes without samples after the edge
+        ended = np.searchsorted(by_length, edges, side="right")  # lanes that have no samples after the edge
         samples_of_ended = np.concatenate([[0], np.cumsum(by_length)])[ended]
-        self._segment_starts = samples_of_ended + (self.lanes - ended) * edges  # [segments + 1], positions
+        starts: NDArray[np.int64] = samples_of_ended + (self.lanes - ended) * edges
+        return starts
 
     @property
     def once(self) -> bool:
