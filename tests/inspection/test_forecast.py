@@ -67,6 +67,23 @@ def test_machines_with_their_own_lanes_read_disjoint_parts():
     assert (one.lanes, one.read_twice, one.read_bytes_per_node) == (1, 0.0, one.bytes)
 
 
+def test_machines_with_their_own_lanes_fetch_nothing_in_later_epochs_if_their_cache_holds_their_part():
+    dataset = without_files(9_000, 140)
+    two = forecast(dataset, batch_size=64, world_size=4, ranks_per_node=2)
+    assert two.fetched_later_per_node < 0.001 * two.bytes
+    assert "with a cache of 69.3 GB on each machine" in format_forecast(two)
+    half = forecast(dataset, batch_size=64, world_size=4, ranks_per_node=2, cache_bytes=two.bytes // 4)
+    assert half.fetched_later_per_node == pytest.approx(0.85 * two.bytes / 2, rel=0.01)
+    one = forecast(dataset, batch_size=64, world_size=4)
+    assert (one.read_bytes_per_node, one.fetched_later_per_node) == (one.bytes, 0)
+
+
+def test_what_is_fetched_in_later_epochs_is_not_counted_for_a_large_dataset():
+    two = forecast(without_files(9_000, 500), batch_size=64, world_size=2, ranks_per_node=1)
+    assert two.fetched_later_per_node is None
+    assert "fetched per machine in the first epoch, with a cache of" in format_forecast(two)
+
+
 def tiny_images(folder, classes, per_class):
     """Write a folder of distinct images of 8 x 8 pixels."""
     random = np.random.default_rng(0)

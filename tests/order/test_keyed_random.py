@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wds_tools.order.keyed_random import hashes, key_of, permute, uniform, unpermute
+from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, uniform, unpermute
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -24,6 +24,24 @@ def test_permute_of_a_few_values_stays_in_a_huge_range_and_unpermute_inverts_it(
     assert (permuted >= 0).all()
     assert (permuted < n).all()
     assert (unpermute(key, n, permuted) == values).all()
+
+
+@given(KEYS, st.integers(1, 300), st.integers(1, 9))
+def test_each_stream_is_permuted_over_its_own_domain_by_its_own_permutation(key, size, count):
+    numbers = np.repeat(np.arange(count), size)  # the last stream is one shorter
+    values = np.tile(np.arange(size), count)[: count * size - (size > 1)]
+    sizes = np.full(len(values), size)
+    sizes[(count - 1) * size :] -= size > 1
+    streams = Streams(numbers[: len(values)], sizes)
+    permuted = permute(key, size, values, streams)
+    assert (unpermute(key, size, permuted, streams) == values).all()
+    for number in range(count):
+        own = streams.numbers == number
+        assert sorted(permuted[own].tolist()) == list(range(own.sum()))
+        alone = Streams(streams.numbers[own], streams.sizes[own])
+        assert (permute(key, size, values[own], alone) == permuted[own]).all()
+    if size > 100 and count > 2:
+        assert (permuted[:size] == permuted[size : 2 * size]).mean() < 0.2
 
 
 def test_permutations_of_two_keys_differ():

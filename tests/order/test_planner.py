@@ -67,15 +67,13 @@ def test_lanes_have_disjoint_blocks_and_take_turns(shards, block, lanes, window,
     blocks = order.block_of(ids)[1]
     owner = dict(zip(blocks.tolist(), lane.tolist(), strict=True))
     assert [owner[b] for b in blocks.tolist()] == lane.tolist()
-    if order_module.SEGMENT_SAMPLES == 1 << 20:
-        shortest = np.bincount(lane, minlength=lanes).min()
-        assert lane[: shortest * lanes].tolist() == list(range(lanes)) * shortest  # while all lanes have samples
-        # With one rank per lane, each rank reads only blocks of its own lane while all lanes have
-        # samples.
-        for rank in range(lanes):
-            plan = EpochPlan(order, Cursor(), World(rank, lanes), batch, "drop")
-            for number in range(min(len(plan), shortest // batch)):
-                assert {owner[b] for b in order.block_of(plan.step(number).ids)[1].tolist()} == {rank}
+    shortest = np.bincount(lane, minlength=lanes).min()
+    assert lane[: shortest * lanes].tolist() == list(range(lanes)) * shortest  # while all lanes have samples
+    # With one rank per lane, each rank reads only blocks of its own lane while all lanes have samples.
+    for rank in range(lanes):
+        plan = EpochPlan(order, Cursor(), World(rank, lanes), batch, "drop")
+        for number in range(min(len(plan), shortest // batch)):
+            assert {owner[b] for b in order.block_of(plan.step(number).ids)[1].tolist()} == {rank}
 
 
 def test_a_shuffled_epoch_differs_from_the_stored_order_and_from_other_epochs_seeds_and_datasets():
@@ -90,12 +88,16 @@ def test_a_shuffled_epoch_differs_from_the_stored_order_and_from_other_epochs_se
 
 
 def test_the_pinned_order_has_not_changed():
-    order = Order(fingerprint="pinned", shard_samples=[6, 4, 5], seed=3, window=8, block=2)
-    if order_module.SEGMENT_SAMPLES > 100:
-        assert order.ids(2, 0, 15).tolist() == PINNED
+    for lanes, expected in PINNED.items():
+        order = Order(fingerprint="pinned", shard_samples=[6, 4, 5], seed=3, window=8, block=2, lanes=lanes)
+        if order_module.SEGMENT_SAMPLES > 100:
+            assert order.ids(2, 0, 15).tolist() == expected
 
 
-PINNED = [12, 13, 6, 5, 2, 3, 7, 1, 10, 4, 0, 11, 14, 9, 8]
+PINNED = {  # by number of lanes
+    1: [10, 11, 9, 5, 14, 8, 12, 4, 13, 6, 2, 1, 3, 7, 0],
+    3: [12, 10, 9, 13, 11, 8, 14, 6, 2, 5, 7, 3, 4, 1, 0],
+}
 
 
 @MANY
@@ -161,7 +163,8 @@ def test_a_state_is_a_few_hundred_bytes_of_json():
     [
         ({"fingerprint": "other"}, ["other", "mine"]),
         ({"seed": 5}, ["5", "0"]),
-        ({"version": 99}, ["99", "1"]),
+        ({"version": 99}, ["99", "2"]),
+        ({"version": 1}, ["format version 1", "writes 2", "set_epoch(0)", "position 10"]),
         ({"position": 10**9}, ["1,000,000,000"]),
         ({"position": -1}, ["-1"]),
         ({"epoch": "x"}, ["state"]),
@@ -173,6 +176,20 @@ def test_a_state_that_does_not_match_the_order_is_refused_with_both_values(chang
     with pytest.raises(ResumeError) as caught:
         resume({**state_dict(order, Cursor(0, 10)), **change}, order)
     assert all(value in str(caught.value) for value in values)
+
+
+def test_a_state_of_version_1_is_accepted_where_the_order_is_still_the_same():
+    shuffled = Order(fingerprint="mine", shard_samples=[100], seed=0, window=50, block=5)
+    stored = shuffled.like(window=0, block=5, lanes=1)
+    for order, cursor in ((shuffled, Cursor(3, 0)), (stored, Cursor(3, 17))):
+        orders, found = resume({**state_dict(order, cursor), "version": 1}, order)
+        assert found == cursor
+        assert orders.of(3).ids(3, 0, 100).tolist() == order.ids(3, 0, 100).tolist()
+    for order in (shuffled, stored.like(window=0, block=5, lanes=2)):
+        state = {**state_dict(order, Cursor(3, 17)), "version": 1}
+        with pytest.raises(ResumeError, match="orders the samples of an epoch differently"):
+            resume(state, order)
+        assert resume(state, order, force=True)[1] == Cursor(3, 17)
 
 
 def test_an_object_that_is_not_a_state_is_refused():

@@ -167,6 +167,11 @@ def sample(
     metavar="SECONDS",
     help="Duration of a training step; required to compute the read rate.",
 )
+@click.option(
+    "--cache-bytes",
+    metavar="SIZE",
+    help="Cache on each machine for a remote dataset, such as 500GB; by default large enough.",
+)
 @_as_json
 @click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the shuffle as a chart.")
 @storage_option
@@ -184,19 +189,21 @@ def plan(
     class_weights: str | None,
     size: int | None,
     step_seconds: float | None,
+    cache_bytes: str | None,
     as_json: bool,
     plot: Path | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Forecast an epoch before training.
 
-    Prints steps, dropped samples, shuffle quality, bytes read by each machine, and memory. Reads
-    only the manifest, and the labels in the indexes of all but very large datasets.
+    Prints steps, dropped samples, shuffle quality and memory. Also prints the bytes that each machine
+    reads and, if the dataset is remote, fetches in the first epoch and in later ones. Reads only the
+    manifest, and the labels in the indexes of all but very large datasets.
     """
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
-    from wds_tools.options import RemoteOptions
+    from wds_tools.options import RemoteOptions, parse_bytes
     from wds_tools.reading.select import Choice, parse_weights
     from wds_tools.reading.shardset import open_shards
 
@@ -215,6 +222,7 @@ def plan(
         tail=tail,  # type: ignore[arg-type]
         image_bytes=3 * size * size if size else None,
         step_seconds=step_seconds,
+        cache_bytes=parse_bytes(cache_bytes, what="cache_bytes") if cache_bytes else None,
         choice=choice,
     )
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else format_forecast(report))

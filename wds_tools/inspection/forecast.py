@@ -14,7 +14,17 @@ from wds_tools.format.index import NO_LABEL
 from wds_tools.loading.autoscale import slots_for
 from wds_tools.options import check_counts, check_seconds
 from wds_tools.order.planner import Cursor, EpochPlan, Tail, World
-from wds_tools.order.quality import DEFAULT_QUALITY, MeasuredOrder, measure_order, predicted, window_for, window_of
+from wds_tools.order.quality import (
+    DEFAULT_QUALITY,
+    MeasuredOrder,
+    MeasuredReading,
+    lru_misses,
+    measure_order,
+    measure_reading,
+    predicted,
+    window_for,
+    window_of,
+)
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.reading.select import Choice, labels_of
 from wds_tools.reading.shardset import ShardSet
@@ -23,7 +33,8 @@ from wds_tools.wording import human_bytes
 _MAX_MEASURED_SAMPLES = 5_000_000  # for more samples, reading the labels would take more than seconds
 _STEADY_SAMPLES, _MAX_EPOCHS = 100_000, 20
 _MAX_CLASSES = 10  # classes that the text lists
-_MAX_STEPS = 200  # steps that are examined for what each machine reads
+_MAX_COUNTED_SAMPLES = 2_000_000  # for more samples, counting the blocks of two epochs would take more than seconds
+_MAX_STEPS = 200  # steps that are examined for what each machine reads of a larger dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,10 @@ class Forecast:
         read_bytes_per_node: Bytes that one machine reads in an epoch.
         read_twice: Fraction of the dataset that more than one machine reads: 0 if each machine has
             its own lanes.
+        fetched_later_per_node: Bytes that one machine fetches in each epoch after the first one, if the
+            dataset is remote; None if the number is not known. In the first epoch it fetches
+            ``read_bytes_per_node``.
+        cache_bytes: Size of the cache of a machine for this number; None means that it is large enough.
         slots_bytes_per_rank: Memory of the batch slots of one rank; None if the size of images is
             not known.
         needed_bytes_per_second: Read rate per machine for the given step time; None without a step
@@ -77,6 +92,8 @@ class Forecast:
     window_for_wanted: int | None
     read_bytes_per_node: int
     read_twice: float
+    fetched_later_per_node: int | None
+    cache_bytes: int | None
     slots_bytes_per_rank: int | None
     needed_bytes_per_second: float | None
 
@@ -98,6 +115,7 @@ def forecast(
     tail: Tail = "drop",
     image_bytes: int | None = None,
     step_seconds: float | None = None,
+    cache_bytes: int | None = None,
     choice: Choice | None = None,
 ) -> Forecast:
     """Return the forecast of an epoch.
@@ -114,6 +132,7 @@ def forecast(
         tail: As for `make_loader`.
         image_bytes: Bytes of one decoded image.
         step_seconds: Duration of a training step.
+        cache_bytes: Size of the cache for a remote dataset on each machine; None means large enough.
         choice: Which samples to use; None means all.
 
     Raises:
@@ -128,6 +147,7 @@ def forecast(
             "ranks_per_node": per_node,
             "prefetch_factor": prefetch_factor,
             "image_bytes": image_bytes,
+            "cache_bytes": cache_bytes,
         }
     )
     check_counts({"num_workers": num_workers}, least=0)
@@ -151,7 +171,8 @@ def forecast(
     wanted = window_for(DEFAULT_QUALITY, batch=global_batch, block=block)
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
-    share, twice = _reading(order, per_node=per_node, nodes=nodes, batch_size=batch_size, tail=tail)
+    reading = _reading(order, nodes=nodes, node_batch=batch_size * per_node, tail=tail)
+    read_bytes = round(manifest.bytes * reading.share)
     slots = slots_for(batch_size, num_workers, prefetch_factor)
     return Forecast(
         samples=manifest.samples,
@@ -171,8 +192,10 @@ def forecast(
         quality=quality,
         measured=_measured(shards, order, global_batch),
         window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
-        read_bytes_per_node=round(manifest.bytes * share),
-        read_twice=twice,
+        read_bytes_per_node=read_bytes,
+        read_twice=reading.read_twice,
+        fetched_later_per_node=_fetched_later(read_bytes, reading.new, cache_bytes),
+        cache_bytes=cache_bytes,
         slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
         needed_bytes_per_second=(batch_size * per_node * mean_bytes / step_seconds) if step_seconds else None,
     )
@@ -217,20 +240,26 @@ def labels_to_measure(shards: ShardSet, order: Order, global_batch: int) -> NDAr
     return None if (labels == NO_LABEL).any() else labels
 
 
-def _reading(order: Order, *, per_node: int, nodes: int, batch_size: int, tail: Tail) -> tuple[float, float]:
-    """Return the fractions of the dataset that one machine reads and that several machines read.
-
-    They are measured in the first steps of an epoch.
-    """
+def _reading(order: Order, *, nodes: int, node_batch: int, tail: Tail) -> MeasuredReading:
+    """Return what machines read in an epoch and in the next one; of a large dataset, measured in its first steps."""
     if nodes == 1:
-        return 1.0, 0.0
-    read: list[Sequence[int]] = []
-    for node in range(nodes):  # all ranks of a machine read the samples that one rank with a larger batch would
-        plan = EpochPlan(order, Cursor(), World(node, nodes), batch_size * per_node, tail)
-        ids = [plan.step(number).ids for number in range(min(len(plan), _MAX_STEPS))]
-        read.append(np.unique(order.block_of(np.concatenate(ids))[1]).tolist())
-    blocks, times = np.unique(np.concatenate(read), return_counts=True)
-    return float(np.mean([len(part) for part in read]) / len(blocks)), float((times > 1).mean())
+        return MeasuredReading(share=1.0, read_twice=0.0, new=0.0)
+    max_steps = _MAX_STEPS if order.samples > _MAX_COUNTED_SAMPLES else None
+    return measure_reading(order, nodes=nodes, node_batch=node_batch, tail=tail, max_steps=max_steps)
+
+
+def _fetched_later(read_bytes: int, new: float | None, cache_bytes: int | None) -> int | None:
+    """Return the bytes that a machine fetches in each epoch but the first one.
+
+    Args:
+        read_bytes: Bytes that it reads in an epoch.
+        new: Fraction of them that it did not read in the epoch before, or None.
+        cache_bytes: Size of its cache; None means large enough.
+    """
+    if new is None:
+        return None
+    missed = 0.0 if cache_bytes is None else lru_misses(cache_bytes / max(1, read_bytes))
+    return round(read_bytes * (new + (1 - new) * missed))
 
 
 def parse_shuffle(text: str) -> bool | int | float:
@@ -264,11 +293,12 @@ def format_forecast(plan: Forecast) -> str:
         ("shuffle", _window_text(plan)),
         ("quality", _quality_text(plan)),
         ("reading", _reading_text(plan)),
+        ("remote", _fetching_text(plan)),
     ]
     if plan.epoch_samples != plan.samples or plan.class_factors:
         rows.insert(1, ("epoch", _epoch_text(plan)))
     if plan.measured:
-        rows.insert(len(rows) - 1, ("a batch", _spread_text(plan.measured)))
+        rows.insert(len(rows) - 2, ("a batch", _spread_text(plan.measured)))
     if plan.slots_bytes_per_rank is not None:
         rows.append(("memory", f"{human_bytes(plan.slots_bytes_per_rank)} of batch slots per rank"))
     if plan.needed_bytes_per_second is not None:
@@ -323,3 +353,9 @@ def _reading_text(plan: Forecast) -> str:
         f"{human_bytes(plan.read_bytes_per_node)} per machine and epoch, "
         f"{plan.read_twice:.0%} of the dataset by more than one machine"
     )
+
+
+def _fetching_text(plan: Forecast) -> str:
+    cache = f"a cache of {human_bytes(plan.cache_bytes or plan.read_bytes_per_node)} on each machine"
+    later = "" if plan.fetched_later_per_node is None else f", {human_bytes(plan.fetched_later_per_node)} in later ones"
+    return f"{human_bytes(plan.read_bytes_per_node)} fetched per machine in the first epoch{later}, with {cache}"

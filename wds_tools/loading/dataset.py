@@ -246,7 +246,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened
-        return EpochPlan(opened.order, Cursor(epoch, 0), opened.ranks.find().world, self.batch_size, self.tail)
+        return EpochPlan(opened.order, Cursor(epoch, 0), opened.find_world(), self.batch_size, self.tail)
 
     def _check_not_split_twice(self, world: World) -> None:
         """Raise OptionError if Accelerate would split the samples of each rank over the ranks a second time.

@@ -134,7 +134,7 @@ class Epochs:
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
         order = self._orders.of(cursor.epoch)
-        return EpochPlan(order, cursor, self._opened.ranks.find().world, self.batch_size, self._tail)
+        return EpochPlan(order, cursor, self._opened.find_world(), self.batch_size, self._tail)
 
 
 def _warn_of_different_pixels(compiled: bool | None) -> None:

@@ -9,6 +9,7 @@ at the start of each iteration.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections import Counter
@@ -24,6 +25,7 @@ from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import World
 from wds_tools.order.tally import Report
 
+_log = logging.getLogger("wds_tools")
 Group = Any
 """A process group or a DeviceMesh."""
 
@@ -129,6 +131,35 @@ def default_lanes(world: World) -> int:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
     processes = int(os.environ.get("WORLD_SIZE", world.world_size))
     return math.gcd(world.world_size, max(1, processes // local)) if local else 1
+
+
+_reported_worlds: set[int] = set()  # world sizes for which `report_assumed_machine` has logged
+
+
+def report_assumed_machine(world: World) -> None:
+    """Log, once and on rank 0, that all ranks are assumed to be on one machine, unless LOCAL_WORLD_SIZE is set.
+
+    It is a warning if the environment indicates several machines. Otherwise the assumption is probably right.
+    """
+    if world.rank or world.world_size == 1 or "LOCAL_WORLD_SIZE" in os.environ or world.world_size in _reported_worlds:
+        return
+    _reported_worlds.add(world.world_size)
+    _log.log(
+        logging.WARNING if _has_several_machines() else logging.INFO,
+        "LOCAL_WORLD_SIZE is not set: all %d ranks are assumed to be on one machine (lanes=1). If they are on several "
+        "machines, each machine reads nearly all blocks of the dataset instead of its own part: start the ranks with "
+        "torchrun, set LOCAL_WORLD_SIZE to the number of ranks per machine, or set lanes= to the number of machines",
+        world.world_size,
+    )
+
+
+def _has_several_machines() -> bool:
+    """Return whether SLURM or the address of the first rank indicates that the ranks are on several machines."""
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", os.environ.get("SLURM_NNODES", ""))
+    if nodes.isdecimal():
+        return int(nodes) > 1
+    address = os.environ.get("MASTER_ADDR", "localhost")
+    return not (address in ("localhost", "::1") or address.startswith("127."))
 
 
 _MAX_REPORTS = 1000  # reports that a process keeps in the store; it may be many epochs ahead of another process

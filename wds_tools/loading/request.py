@@ -15,7 +15,7 @@ from wds_tools.format.sample import record_type
 from wds_tools.images.views import View
 from wds_tools.loading.assemble import Recipe, Transform
 from wds_tools.loading.bad_samples import ErrorPolicy
-from wds_tools.loading.ranks import RankOptions, default_lanes
+from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import AnyOrder, EpochPlan, World
@@ -101,6 +101,7 @@ class OpenedDataset:
         recipe: Options that the workers need.
         read_ahead_bytes: How many bytes of a remote dataset to read before they are needed.
         is_bare: Whether ``fields=`` was a single name, so that values are returned without a named tuple.
+        has_default_lanes: Whether ``lanes=`` was omitted, so that the number of machines determined the lanes.
     """
 
     order: AnyOrder
@@ -109,11 +110,19 @@ class OpenedDataset:
     recipe: Recipe
     read_ahead_bytes: int
     is_bare: bool
+    has_default_lanes: bool
 
     @property
     def shards(self) -> ShardSet:
         """The dataset."""
         return self.recipe.shards
+
+    def find_world(self) -> World:
+        """Return the rank of this process, and report if the number of machines had to be assumed."""
+        world = self.ranks.find().world
+        if self.has_default_lanes and self.order.lanes == 1 and self.ranks.inherited is None:
+            report_assumed_machine(world)
+        return world
 
 
 def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) -> OpenedDataset:
@@ -144,8 +153,15 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
             )
     recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
-    ahead = read_ahead_bytes(request.remote, window_bytes)
-    return OpenedDataset(order, prefix, request.ranks, recipe, ahead, isinstance(request.fields, str))
+    return OpenedDataset(
+        order,
+        prefix,
+        request.ranks,
+        recipe,
+        read_ahead_bytes(request.remote, window_bytes),
+        isinstance(request.fields, str),
+        has_default_lanes=request.lanes is None,
+    )
 
 
 def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:

@@ -9,6 +9,8 @@ the range (Black, Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -28,9 +30,14 @@ def key_of(*parts: int | str) -> int:
     return xxhash.xxh3_64_intdigest("\0".join(f"{type(part).__name__}:{part}" for part in parts).encode())
 
 
-def hashes(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each counter: uint64, in the shape of ``counters``."""
-    x = (counters.astype(np.uint64) + np.uint64(1)) * _GOLDEN + np.uint64(key)
+def hashes(key: int | NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each counter: uint64, in the shape of ``counters``.
+
+    Args:
+        key: A key for all counters, or an array with one key for each.
+        counters: int64.
+    """
+    x = (counters.astype(np.uint64) + np.uint64(1)) * _GOLDEN + np.asarray(key, np.uint64)
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -42,13 +49,28 @@ def uniform(key: int, positions: NDArray[np.int64], count: int) -> NDArray[np.fl
     return (hashes(key, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def permute(key: int, n: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Streams of values that are permuted independently of each other.
+
+    Attributes:
+        numbers: int64 [n], number of the stream of each value.
+        sizes: int64 [n], size of the domain of each value; equal for all values of a stream, and not
+            above the ``n`` of the permutation.
+    """
+
+    numbers: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+def permute(key: int, n: int, values: NDArray[np.int64], streams: Streams | None = None) -> NDArray[np.int64]:
     """Apply the pseudo-random permutation of 0 .. n-1 that belongs to ``key`` to each value.
 
     Args:
         key: 64-bit key, see `key_of`.
-        n: Size of the domain.
+        n: Size of the domain; with ``streams``, the size of the largest one.
         values: int64, values in 0 .. n-1.
+        streams: Permute each stream over its own domain, by a permutation of its own.
 
     Returns:
         int64, in the shape of ``values``.
@@ -56,32 +78,39 @@ def permute(key: int, n: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
     >>> permute(5, 4, np.arange(4)).tolist() != [0, 1, 2, 3], sorted(permute(5, 4, np.arange(4)).tolist())
     (True, [0, 1, 2, 3])
     """
-    return _cycle_walk(key, n, values, range(_ROUNDS))
+    return _cycle_walk(key, n, values, streams, range(_ROUNDS))
 
 
-def unpermute(key: int, n: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the inverse of `permute` for the same ``key`` and ``n``."""
-    return _cycle_walk(key, n, values, range(_ROUNDS - 1, -1, -1))
+def unpermute(key: int, n: int, values: NDArray[np.int64], streams: Streams | None = None) -> NDArray[np.int64]:
+    """Return the inverse of `permute` for the same ``key``, ``n`` and ``streams``."""
+    return _cycle_walk(key, n, values, streams, range(_ROUNDS - 1, -1, -1))
 
 
-def _cycle_walk(key: int, n: int, values: NDArray[np.int64], rounds: range) -> NDArray[np.int64]:
-    """Apply the Feistel network until every value lies in 0 .. n-1: on average at most four times."""
+def _cycle_walk(
+    key: int, n: int, values: NDArray[np.int64], streams: Streams | None, rounds: range
+) -> NDArray[np.int64]:
+    """Apply the Feistel network until every value lies in its domain: on average at most four times for 0 .. n-1."""
     half = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
-    result = _feistel(key, half, values.astype(np.uint64), rounds)
-    outside = np.flatnonzero(result >= n)
+    result = _feistel(key, half, values.astype(np.uint64), streams, rounds)
+    outside = np.flatnonzero(result >= (n if streams is None else streams.sizes))
     while len(outside):
-        next_values = _feistel(key, half, result[outside], rounds)
+        part = None if streams is None else Streams(streams.numbers[outside], streams.sizes[outside])
+        next_values = _feistel(key, half, result[outside], part, rounds)
         result[outside] = next_values
-        outside = outside[next_values >= n]
+        outside = outside[next_values >= (n if part is None else part.sizes)]
     return result.astype(np.int64)
 
 
-def _feistel(key: int, half: int, values: NDArray[np.uint64], rounds: range) -> NDArray[np.uint64]:
+def _feistel(
+    key: int, half: int, values: NDArray[np.uint64], streams: Streams | None, rounds: range
+) -> NDArray[np.uint64]:
     mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
     left, right = values >> shift, values & mask
     forward = rounds.step > 0
     for number in rounds:
-        round_key = key_of("round", key, number)
+        round_key: int | NDArray[np.uint64] = key_of("round", key, number)
+        if streams is not None:
+            round_key = hashes(round_key, streams.numbers)
         if forward:
             left, right = right, left ^ (hashes(round_key, right.astype(np.int64)) & mask)
         else:

@@ -187,7 +187,10 @@ class MixtureOrder:
         for number in range(len(self.parts)):
             mask = part_of == number
             first, last = self._count_before(number, start), self._count_before(number, stop)
-            ids[mask], lanes[mask] = self._slice_part(number, epoch, first, last)
+            ids[mask], part_lanes = self._slice_part(number, epoch, first, last)
+            # Every other dataset counts its lanes downwards. So a step of two datasets, neither of
+            # which has a multiple of the lanes in it, still has equal numbers of samples of all lanes.
+            lanes[mask] = self.lanes - 1 - part_lanes if number % 2 else part_lanes
         return ids, lanes
 
     def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of Order.tally

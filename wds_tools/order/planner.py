@@ -8,6 +8,7 @@ product with the batch size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +24,8 @@ from wds_tools.order.tally import Tally, tally
 AnyOrder = Order | MixtureOrder
 Tail = Literal["drop", "pad", "mask"]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+_EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +114,8 @@ class EpochPlan:
             more_ids, more_lanes = self.order.slice(epoch, 0, min(size - len(ids), samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
         positions = np.arange(start, start + size)
-        own = self._own_part(lanes)
+        own = np.sort(divide(lanes, self.order.lanes, self.world.world_size)[self.world.rank])
         return Step(number, positions[own], ids[own], positions[own] < samples, global_tally)
-
-    def _own_part(self, lanes: NDArray[np.int16]) -> NDArray[np.int64]:
-        """Return the indices of this rank's samples in a global step: an equal part, lane by lane."""
-        by_lane = np.argsort(lanes, kind="stable")
-        first = self.world.rank * self.batch_size
-        return np.sort(by_lane[first : first + self.batch_size])
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
@@ -139,6 +135,36 @@ class EpochPlan:
         if number + 1 >= len(self):
             return Cursor(self.cursor.epoch + 1, 0)
         return Cursor(self.cursor.epoch, position)
+
+
+def divide(lanes: NDArray[np.int16], lane_count: int, ranks: int) -> NDArray[np.int64]:
+    """Divide a global step into equal parts, so that each rank reads the same lanes in every step.
+
+    Ranks and lanes are divided into the same number of groups, as many as possible: one per lane if
+    the lanes divide the ranks. The ranks of a group take the samples of its lanes, lane by lane. If a
+    group has too many samples, as at the end of an epoch when some lanes are empty, the last ones go
+    to groups that have too few.
+
+    Args:
+        lanes: int16 [samples], lane of each sample of the step; the ranks must divide their number.
+        lane_count: Number of lanes.
+        ranks: Number of ranks.
+
+    Returns:
+        int64 [ranks, samples / ranks], indices into ``lanes``.
+    """
+    groups = math.gcd(lane_count, ranks)
+    quota = len(lanes) // groups  # samples of a group
+    by_lane = np.argsort(lanes, kind="stable")
+    group = lanes[by_lane].astype(np.int64) * groups // lane_count
+    counts = np.bincount(group, minlength=groups)
+    within = np.arange(len(lanes)) - (np.cumsum(counts) - counts)[group]
+    is_own, slots = within < quota, group * quota + within
+    parts = np.empty(len(lanes), np.int64)
+    is_free = np.ones(len(lanes), np.bool_)
+    is_free[slots[is_own]] = False
+    parts[slots[is_own]], parts[is_free] = by_lane[is_own], by_lane[~is_own]
+    return parts.reshape(ranks, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +213,9 @@ def resume(
     """Return the orders and the cursor of a state.
 
     Window, block and lanes are those of the state, so that the rest of the epoch is the same as
-    without the interruption.
+    without the interruption. States of version 1 are for an earlier order of samples. They are
+    accepted if the rest of the epoch does not depend on it: at the start of an epoch, and in the
+    stored order.
 
     Args:
         state: The return value of `state_dict`.
@@ -214,7 +242,7 @@ def resume(
         saved_order = prefix(numbers["shards"])
         saved_order = saved_order if saved_order.fingerprint == fingerprint else order
     if not force:
-        _check_equal("format version", version, STATE_VERSION)
+        _check_version(version, cursor, shape)
         _check_equal("dataset fingerprint", fingerprint, saved_order.fingerprint)
         _check_equal("selection", selection, saved_order.selection.digest if saved_order.selection else None)
         _check_equal("seed", numbers["seed"], order.seed)
@@ -238,6 +266,20 @@ def resume(
 
 def _to_int(value: Any) -> int | list[int]:
     return [int(part) for part in value] if isinstance(value, list) else int(value)
+
+
+def _check_version(version: Any, cursor: Cursor, shape: dict[str, Any]) -> None:
+    """Check the version of a state; ``shape`` has its lanes, window and block."""
+    if version != _EARLIER_VERSION:
+        _check_equal("format version", version, STATE_VERSION)
+    elif cursor.position and (np.any(shape["window"]) or shape["lanes"] > 1):
+        raise ResumeError(
+            f"the state has format version {version}, this version of wds_tools writes {STATE_VERSION} and orders the "
+            f"samples of an epoch differently, so the rest of epoch {cursor.epoch} after position {cursor.position:,} "
+            "is not the same: finish the epoch with the version of wds_tools that saved the state, repeat it with "
+            f"set_epoch({cursor.epoch}), or load the state with force=True, which repeats some samples in this epoch "
+            "and omits others"
+        )
 
 
 def _check_equal(what: str, in_state: Any, in_loader: Any) -> None:

@@ -4,6 +4,8 @@ The samples of a block were neighbours in the input. If the input is sorted by c
 one class, and a batch has fewer classes than after a full shuffle. The variance of the class counts
 of a batch is ``1 + (B - 1) b / W`` times that of a full shuffle, for batches of B samples, blocks of
 b samples and a window of W samples. Quality is the inverse of this factor: 1 is a full shuffle.
+
+`measure_reading` counts the blocks that each machine reads, in one epoch and in the next one.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
+from wds_tools.order.planner import Cursor, EpochPlan, Tail, World, divide
 from wds_tools.order.sequence import MAX_WINDOW, Order
 
 MIN_WINDOW = 4096
@@ -211,3 +214,85 @@ def _neighbour_distance(ids: NDArray[np.int64]) -> float:
     """Return the mean distance, in positions, between samples with consecutive ids."""
     positions = np.argsort(ids)
     return float(np.abs(np.diff(positions)).mean()) if len(ids) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredReading:
+    """Blocks that machines read in the same steps of an epoch and of the next one.
+
+    Attributes:
+        share: Mean fraction of the blocks of the epoch that one machine reads.
+        read_twice: Fraction of the blocks of the epoch that more than one machine reads.
+        new: Mean fraction of the blocks of a machine in the next epoch that it did not read in the
+            epoch before. A machine with a large cache fetches this part. None if not all steps were
+            counted.
+    """
+
+    share: float
+    read_twice: float
+    new: float | None
+
+
+def measure_reading(
+    order: Order,
+    *,
+    nodes: int,
+    node_batch: int,
+    tail: Tail = "drop",
+    epoch: int = 0,
+    max_steps: int | None = None,
+) -> MeasuredReading:
+    """Count the distinct blocks that each machine reads in an epoch and in the next one.
+
+    Args:
+        order: The order.
+        nodes: Number of machines.
+        node_batch: Samples of a step on one machine, over all its ranks.
+        tail: Treatment of an incomplete last step.
+        epoch: The first of the two epochs.
+        max_steps: Count only this many steps, at the start of the epoch; None counts all steps.
+    """
+    first = _blocks_of_nodes(order, epoch, nodes, node_batch, tail, max_steps)
+    blocks, times = np.unique(np.concatenate(first), return_counts=True)
+    new = None
+    if max_steps is None:
+        later = _blocks_of_nodes(order, epoch + 1, nodes, node_batch, tail, None)
+        parts = [len(np.setdiff1d(now, before)) / max(1, len(now)) for before, now in zip(first, later, strict=True)]
+        new = float(np.mean(parts))
+    return MeasuredReading(
+        share=float(np.mean([len(part) for part in first]) / max(1, len(blocks))),
+        read_twice=float((times > 1).mean()) if len(times) else 0.0,
+        new=new,
+    )
+
+
+def _blocks_of_nodes(
+    order: Order, epoch: int, nodes: int, node_batch: int, tail: Tail, max_steps: int | None
+) -> list[NDArray[np.int64]]:
+    """Return the distinct blocks that each machine reads in an epoch, ascending."""
+    # All ranks of a machine together read the samples that one rank with a larger batch would read.
+    plan = EpochPlan(order, Cursor(epoch), World(0, nodes), node_batch, tail)
+    steps = len(plan) if max_steps is None else min(len(plan), max_steps)
+    positions = np.arange(steps * plan.global_batch) % order.samples  # padding repeats the start
+    ids, lanes = order.slice(epoch, 0, min(len(positions), order.samples))
+    ids, lanes = ids[positions].reshape(steps, -1), lanes[positions].reshape(steps, -1)
+    read = np.empty((steps, nodes, node_batch), np.int64)
+    for number in range(steps):
+        read[number] = ids[number][divide(lanes[number], order.lanes, nodes)]
+    return [np.unique(order.block_of(read[:, node].ravel())[1]) for node in range(nodes)]
+
+
+def lru_misses(cached: float) -> float:
+    """Return the share of blocks that an LRU cache does not have, if each epoch reads them in another random order.
+
+    Of blocks that are read at the fractions x and y of two epochs, those between them are
+    ``1 - x (1 - y)`` of all blocks. The block is still in the cache if that is less than the cache holds.
+
+    Args:
+        cached: Size of the cache, as a fraction of all blocks that are read in an epoch.
+
+    >>> lru_misses(0.0), round(lru_misses(0.5), 2), lru_misses(1.0)
+    (1.0, 0.85, 0.0)
+    """
+    left = 1 - min(1.0, cached)
+    return left - left * math.log(left) if left else 0.0

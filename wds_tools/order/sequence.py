@@ -3,30 +3,40 @@
 The sequence is a pure function of (fingerprint, selection, seed, epoch, lanes, window, block). It
 does not depend on the number of ranks or workers, so a state to resume from is a position in it.
 
-A **block** is a run of consecutive samples of one shard, and the unit of reading. Blocks are
-permuted and dealt to **lanes**, which are independent streams, so that each machine reads only its
-own blocks. Within a lane, samples are shuffled in a sliding **window**: the sort key of a sample is
-the start of its block in the lane plus a random offset below the window. So blocks are read at a
-constant rate, and the first batch needs only the first blocks. The sequence takes one sample from
-each lane in turn.
+A **block** is a run of consecutive samples of one shard, and the unit of reading. Blocks are dealt at
+random to **lanes**, which are independent streams, so that each machine reads only its own blocks. A
+block belongs to the same lane in all epochs, so that a machine whose cache holds the blocks of its
+lane fetches nothing after the first epoch. Lanes have equal numbers of blocks to within one. Short
+blocks, those at the ends of shards, are dealt by length, so that the numbers of samples of any two
+lanes differ by at most one block.
 
-With a selection, a block is a run of consecutive selected samples. Everything else is the same.
+In each epoch the blocks of each lane are permuted. Within a lane, samples are then shuffled in a
+sliding **window**: the sort key of a sample is the start of its block in the lane plus a random
+offset below the window. So blocks are read at a constant rate, and the first batch needs only the
+first blocks. The sequence takes one sample from each lane in turn; at the end of the epoch it skips
+lanes that have no more samples.
 
-A long epoch is computed in segments of about a million samples, each ordered independently, so that
-the cost of starting at any position does not grow with the dataset.
+With a selection, a block is a run of consecutive selected samples. Everything else is the same. If
+the selection changes from epoch to epoch (``class_weights=``), so do the samples of its blocks, and
+a lane reads other parts of the shards in each epoch.
+
+A long epoch is computed in segments of about a million samples, each shuffled independently, so that
+the cost of starting at any position does not grow with the dataset. A segment has the same number
+of samples of each lane; a block on its edge is divided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.keyed_random import hashes, key_of, permute, unpermute
+from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, unpermute
 from wds_tools.order.selection import Selection
 from wds_tools.order.tally import Tally, tally, tally_of_range
 
@@ -50,18 +60,19 @@ def default_block(samples: int, total_bytes: int) -> int:
     return max(1, min(65_536, round(BLOCK_BYTES * samples / max(1, total_bytes))))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Epoch:
-    """Values that depend only on the permutation of blocks in an epoch.
+    """Values that depend only on the permutations of blocks in an epoch.
 
-    A short block has fewer samples than the others. A block position is the index of a block in the
-    permuted order.
+    A short block has fewer samples than the others. The short blocks are ordered by lane and row,
+    where a row is the index of a block in the permuted order of its lane. A sorted key is the number
+    of the lane times a constant plus a row or a sample, so that one search serves all lanes.
     """
 
     key: int
-    short_positions: NDArray[np.int64]  # [short blocks], block positions of the short blocks, ascending
-    missing_before: NDArray[np.int64]  # [short blocks + 1], samples that the short blocks before each one lack
-    segment_starts: NDArray[np.int64]  # [segments + 1], sample positions
+    short_rows: NDArray[np.int64]  # [short blocks], sorted keys of the rows of the short blocks
+    short_ends: NDArray[np.int64]  # [short blocks], sorted keys of the samples of a lane up to the end of each one
+    missing_before: NDArray[np.int64]  # [short blocks + 1], samples that all short blocks before each one lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +143,51 @@ class Order:
         missing = blocks * block - counts
         self._short_blocks = (self._first_block[1:] - 1)[missing > 0]
         self._missing = missing[missing > 0]
-        # A multiple of the lanes, so that each segment can be dealt to the lanes independently.
-        self._segment_blocks = max(1, SEGMENT_SAMPLES // block // lanes) * lanes
+        self._deal_key = key_of("deal", fingerprint, seed)
+        self._deal_blocks()
         self._full_tally: Tally | None = None
         self._selected_ids: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))  # (epoch, ids)
         self._epochs = LRUCache[int, _Epoch](max_items=_KEPT_SEGMENTS)
         self._segments = LRUCache[tuple[int, int], _Segment](max_items=_KEPT_SEGMENTS)
+
+    def _deal_blocks(self) -> None:
+        """Compute the values that depend only on the fixed assignment of blocks to lanes.
+
+        Each block has a slot, the slot modulo the lanes is its lane, and the quotient its row in that
+        lane before the permutation. In the stored order the slot is the number of the block.
+        Otherwise the short blocks have the first slots, from the shortest to the longest one, so that
+        all lanes lack about the same number of samples. The other blocks have the slots after them,
+        at random.
+        """
+        self._short_order = np.arange(len(self._short_blocks))
+        if self.window:  # blocks of equal length are dealt at random
+            self._short_order = np.lexsort((hashes(self._deal_key, self._short_blocks), -self._missing))
+        slots = np.arange(len(self._short_blocks)) if self.window else self._short_blocks
+        self._short_lanes, self._short_rows = slots % self.lanes, slots // self.lanes
+        # [lanes]: blocks, samples, and short blocks of all lanes before each one
+        lanes = np.arange(self.lanes)
+        self._lane_blocks = (self._blocks - lanes + self.lanes - 1) // self.lanes
+        lane_missing = np.zeros(self.lanes, np.int64)
+        np.add.at(lane_missing, self._short_lanes, self._missing[self._short_order])
+        self._lane_samples = self._lane_blocks * self.block - lane_missing
+        lane_shorts = np.bincount(self._short_lanes, minlength=self.lanes)
+        self._shorts_before = np.cumsum(lane_shorts) - lane_shorts
+        # Constants of the sorted keys of an epoch: above all rows and all samples of a lane.
+        self._max_rows = int(self._lane_blocks[0])
+        self._row_span, self._sample_span = self._max_rows + 1, int(self._lane_samples.max()) + 1
+        # Samples of a lane in a segment. Segments end at the same sample of each lane.
+        self._segment_turns = max(self.block, SEGMENT_SAMPLES // self.lanes)
+
+    @cached_property
+    def _segment_starts(self) -> NDArray[np.int64]:
+        """Positions of the first sample of each segment, and the number of samples: int64 [segments + 1]."""
+        segments = -(-int(self._lane_samples.max()) // self._segment_turns)
+        edges = np.arange(segments + 1) * self._segment_turns  # samples of each lane
+        by_length = np.sort(self._lane_samples)
+        ended = np.searchsorted(by_length, edges, side="right")  # lanes that have no samples after the edge
+        samples_of_ended = np.concatenate([[0], np.cumsum(by_length)])[ended]
+        starts: NDArray[np.int64] = samples_of_ended + (self.lanes - ended) * edges
+        return starts
 
     @property
     def once(self) -> bool:
@@ -174,7 +224,7 @@ class Order:
         """Return the items and lanes at positions ``start`` to ``stop`` of an epoch."""
         if self.window == 0 and self.lanes == 1:
             return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int16)
-        bounds = self._epoch(epoch).segment_starts
+        bounds = self._segment_starts
         items, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
         number = int(np.searchsorted(bounds, start, side="right")) - 1
         while start < stop:
@@ -214,29 +264,50 @@ class Order:
         if known is not None:
             return known
         key = key_of("order", self.fingerprint, self.seed, epoch)
-        positions = self._positions_of_blocks(key, self._short_blocks)
-        by_position = np.argsort(positions)
+        lanes, rows = self._short_lanes, self._short_rows
+        if self.window:
+            rows = unpermute(key, self._max_rows, rows, Streams(lanes, self._lane_blocks[lanes]))
+        by_row = np.lexsort((rows, lanes))
+        lanes, rows, missing = lanes[by_row], rows[by_row], self._missing[self._short_order][by_row]
+        missing_before = np.concatenate([[0], np.cumsum(missing)])
+        missing_in_lane = missing_before[1:] - missing_before[self._shorts_before[lanes]]
+        ends = (rows + 1) * self.block - missing_in_lane
         result = _Epoch(
             key=key,
-            short_positions=positions[by_position],
-            missing_before=np.concatenate([[0], np.cumsum(self._missing[by_position])]),
-            segment_starts=np.empty(0, np.int64),
+            short_rows=lanes * self._row_span + rows,
+            short_ends=lanes * self._sample_span + ends,
+            missing_before=missing_before,
         )
-        edges = np.arange(0, self._blocks + self._segment_blocks, self._segment_blocks)
-        result.segment_starts = self._samples_before(result, np.minimum(edges, self._blocks))
         self._epochs.put(epoch, result)
         return result
 
-    def _positions_of_blocks(self, key: int, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return unpermute(key, self._blocks, blocks) if self.window else blocks
+    def _blocks_at(self, key: int, lanes: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the block in each row of a lane in an epoch."""
+        if not self.window:
+            return rows * self.lanes + lanes
+        slots = permute(key, self._max_rows, rows, Streams(lanes, self._lane_blocks[lanes])) * self.lanes + lanes
+        shorts = len(self._short_blocks)
+        is_full = slots >= shorts
+        # Number of the block among those that are not short; the short blocks before it are added to it.
+        full = permute(self._deal_key, max(1, self._blocks - shorts), slots[is_full] - shorts)
+        blocks = np.empty_like(slots)
+        blocks[is_full] = full + np.searchsorted(self._short_blocks - np.arange(shorts), full, side="right")
+        blocks[~is_full] = self._short_blocks[self._short_order[slots[~is_full]]]
+        return blocks
 
-    def _blocks_at(self, key: int, block_positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return permute(key, self._blocks, block_positions) if self.window else block_positions
+    def _samples_before(self, epoch: _Epoch, lanes: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of samples of a lane before each row."""
+        shorts = np.searchsorted(epoch.short_rows, lanes * self._row_span + rows, side="left")
+        missing = epoch.missing_before[shorts] - epoch.missing_before[self._shorts_before[lanes]]
+        before: NDArray[np.int64] = rows * self.block - missing
+        return before
 
-    def _samples_before(self, epoch: _Epoch, block_positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of samples before each block position."""
-        before = np.searchsorted(epoch.short_positions, block_positions, side="left")
-        return block_positions * self.block - epoch.missing_before[before]
+    def _rows_of(self, epoch: _Epoch, lanes: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row of the block that contains a sample of a lane; samples count from 0 in each lane."""
+        shorts = np.searchsorted(epoch.short_ends, lanes * self._sample_span + samples, side="right")
+        missing = epoch.missing_before[shorts] - epoch.missing_before[self._shorts_before[lanes]]
+        rows: NDArray[np.int64] = (samples + missing) // self.block
+        return rows
 
     def _segment(self, epoch_number: int, number: int) -> _Segment:
         """Return segment ``number`` of an epoch."""
@@ -244,16 +315,22 @@ class Order:
         if known is not None:
             return known
         epoch = self._epoch(epoch_number)
-        first = number * self._segment_blocks
-        positions = np.arange(first, min(first + self._segment_blocks, self._blocks))  # [blocks of the segment]
-        counts = np.diff(self._samples_before(epoch, np.append(positions, positions[-1] + 1)))
-        blocks = self._blocks_at(epoch.key, positions)
+        first = number * self._segment_turns  # sample of each lane
+        active = np.flatnonzero(self._lane_samples > first)  # lanes with samples in the segment
+        last = np.minimum(self._lane_samples[active], first + self._segment_turns) - 1
+        first_rows = self._rows_of(epoch, active, np.full(len(active), first))
+        row_counts = self._rows_of(epoch, active, last) + 1 - first_rows
+        lanes = np.repeat(active, row_counts)  # [blocks of the segment]
+        rows = np.repeat(first_rows, row_counts) + _count_within(row_counts)
+        starts, ends = self._samples_before(epoch, lanes, rows), self._samples_before(epoch, lanes, rows + 1)
+        cut_starts = np.maximum(starts, first)  # blocks on the edges are divided
+        counts = np.minimum(ends, np.repeat(last, row_counts) + 1) - cut_starts
+        blocks = self._blocks_at(epoch.key, lanes, rows)
         runs = np.searchsorted(self._first_block, blocks, side="right") - 1
-        first_items = self._first_item[runs] + (blocks - self._first_block[runs]) * self.block
+        first_items = self._first_item[runs] + (blocks - self._first_block[runs]) * self.block + cut_starts - starts
         items = np.repeat(first_items, counts) + _count_within(counts)
-        lanes = (positions % self.lanes).astype(np.int16)
-        keys = np.repeat(_starts_in_lanes(counts, lanes) << 20, counts) + self._offsets(epoch.key, items)
-        result = _interleave(items, keys, np.repeat(lanes, counts), self.lanes)
+        keys = np.repeat((cut_starts - first) << 20, counts) + self._offsets(epoch.key, items)
+        result = _interleave(items, keys, np.repeat(lanes.astype(np.int16), counts), self.lanes)
         self._segments.put((epoch_number, number), result)
         return result
 
@@ -266,16 +343,6 @@ class Order:
 def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count from 0 within each block: [2, 3] gives 0 1 0 1 2."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _starts_in_lanes(counts: NDArray[np.int64], lanes: NDArray[np.int16]) -> NDArray[np.int64]:
-    """Return, for each block, the number of samples before it in its own lane."""
-    by_lane = np.argsort(lanes, kind="stable")
-    before = np.cumsum(counts[by_lane]) - counts[by_lane]
-    is_first = np.append(True, np.diff(lanes[by_lane]) != 0)
-    starts = np.empty_like(counts)
-    starts[by_lane] = before - np.maximum.accumulate(np.where(is_first, before, 0))
-    return starts
 
 
 def _interleave(items: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArray[np.int16], count: int) -> _Segment:

@@ -16,7 +16,7 @@ import fsspec
 from wds_tools.errors import ManifestError, OptionError, StoreError
 from wds_tools.options import DEFAULT_RETRY_SECONDS, RemoteOptions
 from wds_tools.storage.base import MAX_FILE_BYTES, too_large
-from wds_tools.storage.failures import clean_url, secrets_of
+from wds_tools.storage.failures import clean_url, secrets_of, without_secrets
 from wds_tools.storage.fsspec_client import PACKAGES
 from wds_tools.storage.retry import RetryPolicy, call
 from wds_tools.storage.schemes import options_for
