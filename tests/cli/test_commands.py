@@ -21,8 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from wds_tools import __version__
-from wds_tools.cli import _explain, cli, main
-from wds_tools.cli.common import Run
+from wds_tools.cli import cli, main
 from wds_tools.format.tar import END
 
 SHARD = "shard-000001.tar"
@@ -809,8 +808,14 @@ def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
     assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder", "mosaic")
 
 
-def test_the_message_names_the_signal_that_ended_the_program() -> None:
-    assert _explain(SystemExit(143), Run()) == ("ended by SIGTERM", 143)
+def test_the_message_names_the_signal_that_ended_the_program(
+    call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object, **__: object) -> None:
+        sys.exit(128 + signal.SIGTERM)  # as `bench` does after SIGTERM
+
+    monkeypatch.setattr("wds_tools.bench.bench", end)
+    assert call("bench", packed) == (143, "", "error: ended by SIGTERM\n")
 
 
 def test_bench_refuses_invalid_options_before_it_starts(call: Call, packed: Path) -> None:

@@ -382,7 +382,7 @@ def test_a_size_is_read_as_width_by_height() -> None:
 
 
 def test_without_the_compiled_module_images_are_kept_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setattr(native, "compiled", None)
     kept = ImageOptions(verify_pixels=True)
     assert str(kept) == "keep"
     assert "so JPEGs are kept unchanged" in kept.notice
