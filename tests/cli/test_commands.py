@@ -193,7 +193,7 @@ def test_packing_again_changes_nothing_and_prints_so(call: Call, six_photos: Pat
 
 
 def test_pack_prints_where_skipped_files_are_listed(call: Call, six_photos: Path, tmp_path: Path) -> None:
-    (six_photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    (six_photos / "cat" / "broken.jpg").write_bytes(b"not an image")
     result = call("pack", six_photos, tmp_path / "out", "--workers", "1")
     assert f"skipped 1 file; {tmp_path / 'out' / 'skipped.jsonl'} lists them with the reasons" in result.out
     assert json.loads((tmp_path / "out" / "skipped.jsonl").read_text())["path"] == "cat/broken.jpg"
@@ -212,7 +212,7 @@ def test_every_option_of_pack_reaches_the_packer(call: Call, six_photos: Path, t
     assert (manifest["source"]["seed"], manifest["source"]["shard_bytes"]) == (5, 40_000)
     assert call("pack", six_photos, tmp_path / "out", "--workers", "1").code == 1
     assert call("pack", six_photos, tmp_path / "out", "--workers", "1", "--fresh").code == 0
-    (six_photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    (six_photos / "cat" / "broken.jpg").write_bytes(b"not an image")
     assert_one_line_error(
         call("pack", six_photos, tmp_path / "new", "--workers", "1", "--strict"), 1, "'cat/broken.jpg'"
     )
@@ -313,12 +313,12 @@ def make_empty(folder: Path) -> None:
 
 def make_text(folder: Path) -> None:
     folder.mkdir()
-    (folder / "notes.txt").write_text("no picture")
+    (folder / "notes.txt").write_text("not an image")
 
 
 def make_broken(folder: Path) -> None:
     (folder / "cat").mkdir(parents=True)
-    (folder / "cat" / "a.jpg").write_bytes(b"no picture")
+    (folder / "cat" / "a.jpg").write_bytes(b"not an image")
 
 
 def make_file(folder: Path) -> None:

@@ -24,7 +24,8 @@ except ImportError:
 """The compiled module, with the functions of ``_native.pyi``; None if it was not built."""
 
 LONGEST_CODE = 11
-"""Most bits of the Huffman codes that `transcode_jpeg` writes; the decoder needs one table lookup for them."""
+"""Most bits of the Huffman codes that `transcode_jpeg` writes. The decoder needs one table lookup for a code if it fits
+into this many bits together with the value bits that follow it."""
 
 STEPS = ("slice", "decode", "resize", "write")
 """The steps of `render_jpegs`, in the order of its timings."""
