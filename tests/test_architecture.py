@@ -1,4 +1,4 @@
-"""The package reads like a book: a module may import only modules that come before it."""
+"""Imports between the modules: each imports only modules that come before it in the reading order."""
 
 import ast
 import subprocess
@@ -81,7 +81,7 @@ def test_a_module_imports_only_modules_before_it(name):
 def test_only_loading_and_bench_import_torch_at_the_top_level(path):
     name = name_of(path)
     if name in LOADS_TORCH_WHEN_USED or name.partition(".")[0] in MAY_IMPORT_TORCH:
-        return  # inside a function: see the test of what does not load it
+        return  # inside a function; test_imports_without_a_loader_do_not_load_torch checks this
     assert not imports(path)[1] & {"torch", "torchvision"}
 
 

@@ -50,7 +50,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def process(*words: str | Path, **options: object) -> Result:
-    """Run the program in a process of its own."""
+    """Run the program in its own process."""
     command = [sys.executable, "-m", "wds_tools.cli", *map(str, words)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
     return Result(run.returncode, run.stdout, run.stderr)
@@ -731,7 +731,7 @@ def test_an_interrupted_unpack_is_one_line_and_continues_when_run_again(
     assert len(list((tmp_path / "out").glob("*/*"))) == 400
 
 
-# --- how it ends ---
+# --- errors and exit codes ---
 
 
 def test_debug_shows_the_traceback_before_the_same_line(call: Call, tmp_path: Path) -> None:

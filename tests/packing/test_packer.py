@@ -1,4 +1,4 @@
-"""Packing a folder: the bytes are the same whatever happens, and every file that is not packed is reported."""
+"""Packing a folder: the bytes are the same after any interruption, and every file that is not packed is reported."""
 
 from __future__ import annotations
 
