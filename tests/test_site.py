@@ -32,7 +32,7 @@ def build(root: Path) -> subprocess.CompletedProcess[str]:
 
 
 def with_page(root: Path, name: str, text: str) -> Path:
-    """Write a page in the copy of the repository, which has a link to the original."""
+    """Replace a link of the copy of the repository by a page with this text."""
     for folder in reversed(Path(name).parents[:-1]):
         if (root / folder).is_symlink():
             original = (root / folder).resolve()
