@@ -1,4 +1,4 @@
-# Each target sets up what it needs in .venv first; `make help` lists them. ARGS adds to the command that is run:
+# `make help` lists the targets. Each one first installs its requirements into .venv. ARGS is added to its command:
 # make test ARGS='-x tests/loading/test_loader.py'
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
 BUILDS_DOCS := docs/build_site.py
 COMPILED := $(wildcard wds_tools/images/csrc/*.* wds_tools/images/csrc/abi3/*)
-# Test processes at a time; more only helps with more cores, as many tests start workers themselves.
+# Number of parallel test processes. More help only with more cores, because many tests start workers themselves.
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
@@ -28,7 +28,7 @@ lint: $(VENV)/installed-test ## run ruff and mypy
 	@$(BIN)/ruff format --check $(CODE) $(BUILDS_DOCS)
 	@$(BIN)/mypy
 
-format: $(VENV)/installed-test ## rewrite the code the way lint wants it
+format: $(VENV)/installed-test ## format the code, and apply the automatic fixes of the linter
 	@$(BIN)/ruff check --fix $(CODE) $(BUILDS_DOCS)
 	@$(BIN)/ruff format $(CODE) $(BUILDS_DOCS)
 
@@ -39,7 +39,7 @@ sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code w
 	@$(BIN)/python -m pytest tests/images/test_csrc.py
 	@$(BIN)/python tests/sanitize.py $(ARGS)
 
-emulated: $(VENV)/installed-test ## compare what other processors decode, by qemu-user (Debian: qemu-user)
+emulated: $(VENV)/installed-test ## compare the pixels that other processors decode, with qemu-user (Debian: qemu-user)
 	@$(BIN)/python -m pytest -m emulated $(ARGS)
 
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
@@ -50,13 +50,13 @@ lowest: ## run the test suite with the lowest versions of what wds_tools and its
 	@$(PYTHON) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; \
 	  print(*p["dependencies"], *e["http"], *e["s3"], *e["sources"], sep="\n")' | tr '>' '=' > build/lowest/constraints.txt
 	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]' \
-	  'aiobotocore[boto3]<3'  # for the lowest s3fs; with its boto3, as pip gives up where it has to search for one
+	  'aiobotocore[boto3]<3'  # for the lowest s3fs; its extra boto3 names the version, which pip fails to find by itself
 	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers or emulated)' $(ARGS)
 
 docs: $(VENV)/installed-docs ## build the documentation site, without network, in build/docs
 	@$(BIN)/python docs/build_site.py $(ARGS)
 
-bench: $(VENV)/installed ## measure the loader, beside its peers, on the sample photographs: some minutes
+bench: $(VENV)/installed ## compare the loader with its peers on the sample photographs: a few minutes
 	@$(BIN)/wds-tools pack shards/sample/images shards/bench --shard-bytes 1MB --images keep
 	@$(BIN)/wds-tools bench shards/bench $(ARGS)
 
@@ -68,11 +68,11 @@ wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in
 	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.17,<0.18' auditwheel abi3audit
 	@build/wheels/bin/python tests/wheels.py dist
 
-clean: ## remove what demo, bench and test have made, but not .venv
+clean: ## remove the files that demo, bench and test wrote, but not .venv
 	rm -rf build dist .cache shards/demo shards/bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf $(wildcard $(foreach depth,/ /*/ /*/*/,$(addsuffix $(depth)__pycache__,$(CODE))))
 
-# A stamp per set of packages: they are installed again only when pyproject.toml or what is compiled has changed.
+# One stamp file per set of packages: they are installed again only if pyproject.toml or the C sources have changed.
 $(VENV)/installed: pyproject.toml $(COMPILED) | $(BIN)/python
 	@echo "installing wds_tools and what it needs into $(VENV) (torch is large: this takes minutes, once)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .

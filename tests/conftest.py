@@ -1,4 +1,4 @@
-"""Datasets for the tests: the sample photographs, packed once; and servers and folders that misbehave."""
+"""Fixtures of all tests: the sample photographs, packed once, and the environment of a test."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hypothesis import settings
 
 import wds_tools as wt
 
-settings.register_profile("default", deadline=None)  # time is no assertion, least of all on a busy machine
+settings.register_profile("default", deadline=None)  # examples are slow on a busy machine
 settings.load_profile("default")
 
-# A suite started in the background of a shell would have Ctrl-C ignored, and the programs that it starts too.
+# Shells start background jobs with SIGINT ignored, and the programs that the tests start would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out examples in docstrings of which no line can run, as they need the reader's data: they are no tests."""
+    """Deselect docstring examples whose lines are all skipped: they need the reader's data, and test nothing."""
     texts = [item for item in items if isinstance(item, DoctestItem) and _never_runs(item)]
     items[:] = [item for item in items if item not in texts]
     config.hook.pytest_deselected(items=texts)
@@ -44,7 +44,7 @@ SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
 
 @pytest.fixture(scope="session", autouse=True)
 def jpeg_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Put the programs of `jpegtools` on the PATH, so that the suite depends on none that is installed."""
+    """Put the programs of `jpegtools` on the PATH, so that the suite does not depend on installed ones."""
     folder = tmp_path_factory.mktemp("bin")
     (library,) = Path(PIL.__file__).parents[1].glob("[Pp]illow.libs/libjpeg*")
     for name in jpegtools.PROGRAMS:
@@ -59,7 +59,7 @@ def jpeg_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def zig_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let ziglang keep what it compiles of the C libraries from test to test: that takes most of its time."""
+    """Let all tests share the C libraries that ziglang compiles, which takes most of its time."""
     folder = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"):  # one folder for all processes of a run
@@ -69,7 +69,7 @@ def zig_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    """Return the folder of sample photographs, one folder a class."""
+    """Return the folder of sample photographs, one folder per class."""
     return SAMPLE
 
 

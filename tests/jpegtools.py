@@ -168,7 +168,7 @@ class Writer:
         self.library.jpeg_finish_compress(self)
         data = ctypes.string_at(self.data, self.size.value)
         self.library.jpeg_destroy_compress(self)
-        self.library.free(self.data)
+        ctypes.CDLL(None).free(self.data)  # the one that belongs to malloc, also with AddressSanitizer
         return data
 
 

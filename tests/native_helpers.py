@@ -22,7 +22,7 @@ from wds_tools.order.keyed_random import uniform
 Pixels = NDArray[np.uint8]
 
 NOT_BUILT = "the compiled path is not built"
-needs_native = pytest.mark.skipif(native._native is None, reason=NOT_BUILT)
+needs_native = pytest.mark.skipif(not native.is_available(), reason=NOT_BUILT)
 
 
 def encoded(image: Image.Image, **options: object) -> bytes:

@@ -237,7 +237,7 @@ def check_transcoder(turbo: ctypes.CDLL, module: Any, data: bytes, rng: random.R
 
 
 def check_case(turbo: ctypes.CDLL, module: Any, photos: Sequence[Array], number: int) -> str:
-    """Check one image, whole and in part, at all scales, with and without SIMD; return its kind."""
+    """Check one image and a part of it, at all scales, with and without SIMD; return its kind."""
     pixels, coding, rng = generate_case(photos, number)
     height, width = size = pixels.shape[:2]
     data = encode(turbo, pixels, coding)

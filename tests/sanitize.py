@@ -5,9 +5,6 @@ AddressSanitizer, so the library of the compiler is loaded into it with LD_PRELO
 and torch keep memory until the process ends. The fuzzer of `tests/csrc`, which has all sanitizers too, is run by
 `tests/images/test_csrc.py`.
 
-`test_jpeg_oracle.py` is left out: its encoder calls the `free` of the C library by ctypes, for memory that came from
-the `malloc` of AddressSanitizer, and that crashes.
-
     python tests/sanitize.py [arguments of pytest]
 """
 
@@ -28,7 +25,7 @@ FOLDER = ROOT / "build" / "sanitize"
 MODULE = FOLDER / "wds_tools" / "images" / "_native.abi3.so"
 OPTIONS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-lm"]
 CLANG_LIBRARY = f"libclang_rt.asan-{os.uname().machine}.so"
-TESTS = [ROOT / "tests" / "images" / f"test_{name}.py" for name in ("native", "native_hostile")]
+TESTS = [ROOT / "tests" / "images" / f"test_{name}.py" for name in ("native", "native_hostile", "jpeg_oracle")]
 SETTINGS = {
     "ASAN_OPTIONS": "detect_leaks=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -46,8 +43,8 @@ def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     shutil.copytree(ROOT / "wds_tools", FOLDER / "wds_tools", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     shared = ["-shared-libasan"] if library.name == CLANG_LIBRARY else []
-    arguments = [*build_backend.arguments_for_python(), *build_backend.shared(), *OPTIONS, *shared]
-    compiler.run(*arguments, *sorted(CSRC.glob("*.c")), "-o", MODULE)
+    flags = [*build_backend.python_flags(), *build_backend.shared_library_flags(), *OPTIONS, *shared]
+    compiler.run(*flags, *sorted(CSRC.glob("*.c")), "-o", MODULE)
     environment = {**os.environ, **SETTINGS, "LD_PRELOAD": str(library)}
     # From FOLDER, so that Python imports the package there.
     imported = subprocess.check_output([sys.executable, "-c", IMPORTED], cwd=FOLDER, env=environment, text=True)

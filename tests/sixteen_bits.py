@@ -1,4 +1,4 @@
-"""PNGs with 16 bits a channel, which Pillow does not write in colour."""
+"""PNGs with 16 bits per channel, which Pillow does not write in colour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def deep_png(pixels: NDArray[np.uint16], *, interlaced: bool = False) -> bytes:
-    """Write uint16 [height, width, 1 to 4] as a PNG; the filter is another one in each row."""
+    """Write uint16 [height, width, 1 to 4] as a PNG; each row has another filter."""
     height, width, channels = pixels.shape
     parts = [pixels[y::down, x::across] for y, x, down, across in _ADAM7] if interlaced else [pixels]
     raw = b"".join(_filtered(part) for part in parts if part.size)

@@ -114,7 +114,7 @@ class Conformance:
     def label_of(self, entry: Input, record: Record) -> int | None:
         return record.label if entry.label is None else entry.label
 
-    def test_it_is_detected(self, src: Path) -> None:
+    def test_the_format_is_detected(self, src: Path) -> None:
         assert detect(src) == self.kind
 
     def test_every_record_is_listed_once_and_always_in_the_same_order(self, src: Path, photos: list[Photo]) -> None:

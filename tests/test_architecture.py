@@ -1,4 +1,4 @@
-"""The package reads like a book: a module may import only modules that come before it."""
+"""Imports between the modules: each imports only modules that come before it in the reading order."""
 
 import ast
 import subprocess
@@ -48,7 +48,7 @@ def name_of(path):
 
 
 def imports(path):
-    """Return the modules of ours that a file imports, also inside functions, and the top-level names of others."""
+    """Return the modules of the package that a file imports, also in functions, and the top-level names of others."""
     ours, others = set(), set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -63,13 +63,13 @@ def imports(path):
     return ours - {""}, others
 
 
-def test_the_reading_order_names_exactly_the_modules_there_are():
+def test_the_reading_order_lists_every_module_and_no_other():
     found = {name_of(path) for path in FILES if not path.name.startswith("__")}
     assert {name for name in found if not name.startswith("bench.peers.")} == set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_imports_go_down_only(name):
+def test_a_module_imports_only_modules_before_it(name):
     ours, _ = imports(PACKAGE / f"{name.replace('.', '/')}.py")
     folders = list(READING_ORDER)
     for other in ours - {NATIVE}:
@@ -81,15 +81,15 @@ def test_imports_go_down_only(name):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_only_the_reading_side_imports_torch(path):
+def test_only_loading_and_bench_import_torch_at_the_top_level(path):
     name = name_of(path)
     if name in LOADS_TORCH_WHEN_USED or name.partition(".")[0] in MAY_IMPORT_TORCH:
-        return  # inside a function: see the test of what does not load it
+        return  # inside a function; test_imports_without_a_loader_do_not_load_torch checks this
     assert not imports(path)[1] & {"torch", "torchvision"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_has_one_job(path):
+def test_no_module_is_longer_than_the_limit(path):
     assert len(path.read_text().splitlines()) <= MAX_LINES, "one file, one job: split it"
 
 
@@ -112,7 +112,7 @@ def test_the_format_the_order_and_the_images_do_no_input_or_output(name):
         "from wds_tools import pack, RandomResizedCrop",
     ],
 )
-def test_what_needs_no_torch_does_not_load_it(statement):
+def test_imports_without_a_loader_do_not_load_torch(statement):
     check = f"import sys; {statement}; sys.exit(any(name in sys.modules for name in ('torch', 'torchvision')))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 

@@ -62,7 +62,7 @@ class Comparison(RuleBasedStateMachine):
 TestLRUCache = Comparison.TestCase
 
 
-def test_asking_which_keys_are_missing_is_not_a_use_of_the_others():
+def test_checking_which_keys_are_missing_does_not_count_as_use():
     cache = LRUCache(max_items=2)
     cache.put("a", 1)
     cache.put("b", 2)

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without network, every link on it leads somewhere, every public name is on it."""
+"""The documentation site: it builds without network, all links resolve, and it has every public name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.frameworks  # zensical is in the extra `docs`
 
 
 def link_repository(folder: Path) -> Path:
-    """Make a folder that looks like the repository, for a build of its own."""
-    shutil.copy(ROOT / "zensical.toml", folder)  # of a link, zensical would take the folder that it leads to
+    """Create a folder with the files of the repository, for a separate build."""
+    shutil.copy(ROOT / "zensical.toml", folder)  # not a link: zensical would use the folder of its target
     for name in PAGES:
         (folder / name).symlink_to(ROOT / name)
     return folder
@@ -32,7 +32,7 @@ def build(root: Path) -> subprocess.CompletedProcess[str]:
 
 
 def with_page(root: Path, name: str, text: str) -> Path:
-    """Put a page into the copy of the repository in place of its link."""
+    """Replace a link of the copy of the repository by a page with this text."""
     for folder in reversed(Path(name).parents[:-1]):
         if (root / folder).is_symlink():
             original = (root / folder).resolve()

@@ -1,4 +1,4 @@
-"""Progress is shown on a terminal that a person watches, or if the caller asks for it."""
+"""Progress is shown on a terminal, but not in a CI job, and whenever the caller requests it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_progress_needs_a_terminal_that_is_not_dumb_and_no_ci(
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_choice_of_the_caller_comes_first(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_an_explicit_choice_of_progress_overrides_the_detection(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
     monkeypatch.setattr(sys, "stderr", Stream(terminal=terminal))
     assert shows_progress(True)
     assert not shows_progress(False)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -163,12 +164,12 @@ def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(few,
 
 def test_functions_are_wrapped_for_the_stages_and_restored():
     def attributes():
-        return [getattr(timed.owner, timed.library or timed.name) for timed in stages._TIMED_FUNCTIONS]
+        return [getattr(timed.owner, timed.library or timed.name) for timed in stages.TIMED_FUNCTIONS]
 
     before = attributes()
-    timer = stages._Timer()
+    timer = stages.Timer()
     inner = timer.timed("inner", lambda: time.sleep(0.02))
-    with stages._wrapped(timer):
+    with stages.wrapped(timer):
         assert all(new is not old for new, old in zip(attributes(), before, strict=True))
         timer.timed("outer", inner)()
     assert attributes() == before
@@ -195,7 +196,7 @@ def test_a_peer_that_does_not_support_the_workload_is_reported(few, temporary):
 def test_without_the_modules_of_peers_only_ours_and_the_limit_are_measured(few, temporary, monkeypatch, tmp_path):
     """As in an installed wheel, which tests/images/test_build.py runs."""
     (tmp_path / "crop_ready.py").touch()
-    monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(registry, "PACKAGE", tmp_path)
     lines = []
     found = bench(few, rounds=1, seconds=0.1, workers=1, batch_size=8, progress=lines.append)
     (report,) = found.reports
@@ -301,7 +302,7 @@ def test_a_missing_dataset_is_an_error_before_anything_starts(temporary, tmp_pat
 
 def test_too_little_disk_space_is_an_error_and_formats_of_peers_count(packed, temporary, monkeypatch):
     free = 10_000_000
-    monkeypatch.setattr(dataset.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(free, 0, free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(DestinationError, match=r"needs 0\.\d GB .* has only 0\.0 GB free: .* fewer peers"):
         bench(packed, view="small", against=["hdf5"])
     assert_nothing_left(temporary)
@@ -311,7 +312,7 @@ def test_too_little_disk_space_is_an_error_and_formats_of_peers_count(packed, te
 
 
 def test_a_damaged_image_is_left_out():
-    assert dataset._square(memoryview(b"\xff\xd8 broken"), 128) is None
+    assert dataset.square(memoryview(b"\xff\xd8 broken"), 128) is None
 
 
 def test_ratios_are_computed_round_by_round():

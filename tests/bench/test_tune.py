@@ -7,6 +7,7 @@ import wds_tools as wt
 from wds_tools.bench import tune as module
 from wds_tools.bench.tune import tune
 from wds_tools.errors import DeviceError, NotADatasetError, OptionError
+from wds_tools.loading.autoscale import Autoscaler
 
 QUICK = {"rounds": 1, "seconds": 0.05, "batch_size": 4}
 
@@ -36,7 +37,8 @@ def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_
         assert (loader.num_workers, loader.prefetch_factor) == (found.num_workers, found.prefetch_factor)
         images, labels = next(iter(loader))
         assert (images.shape, labels.shape) == ((4, 3, 224, 224), (4,))
-        assert found.slots == loader._autoscaler.slots
+        options = {"batch_size": loader.batch_size, "prefetch_factor": loader.prefetch_factor}
+        assert found.slots == Autoscaler.from_options(loader.num_workers, **options).slots
 
 
 def test_on_many_cores_some_numbers_are_measured_and_then_those_just_below_the_chosen_one(packed, monkeypatch):

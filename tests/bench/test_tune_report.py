@@ -129,7 +129,7 @@ def test_the_text_has_tables_a_curve_the_reason_and_the_call():
         ({"prefetch": rounds_of(n1=[270], n2=[262], n4=[270])}, "prefetch_factor=1 (2 if the time"),
     ],
 )
-def test_remarks_are_printed_only_when_they_apply(changes, remark):
+def test_notes_are_printed_only_when_they_apply(changes, remark):
     assert remark in a_report(**changes).to_text()
     assert remark not in a_report().to_text()
 

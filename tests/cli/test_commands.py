@@ -21,8 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from wds_tools import __version__
-from wds_tools.cli import _explain, cli, main
-from wds_tools.cli.common import Run
+from wds_tools.cli import cli, main
 from wds_tools.format.tar import END
 
 SHARD = "shard-000001.tar"
@@ -51,7 +50,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def process(*words: str | Path, **options: object) -> Result:
-    """Run the program in a process of its own."""
+    """Run the program in its own process."""
     command = [sys.executable, "-m", "wds_tools.cli", *map(str, words)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
     return Result(run.returncode, run.stdout, run.stderr)
@@ -194,7 +193,7 @@ def test_packing_again_changes_nothing_and_prints_so(call: Call, six_photos: Pat
 
 
 def test_pack_prints_where_skipped_files_are_listed(call: Call, six_photos: Path, tmp_path: Path) -> None:
-    (six_photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    (six_photos / "cat" / "broken.jpg").write_bytes(b"not an image")
     result = call("pack", six_photos, tmp_path / "out", "--workers", "1")
     assert f"skipped 1 file; {tmp_path / 'out' / 'skipped.jsonl'} lists them with the reasons" in result.out
     assert json.loads((tmp_path / "out" / "skipped.jsonl").read_text())["path"] == "cat/broken.jpg"
@@ -213,7 +212,7 @@ def test_every_option_of_pack_reaches_the_packer(call: Call, six_photos: Path, t
     assert (manifest["source"]["seed"], manifest["source"]["shard_bytes"]) == (5, 40_000)
     assert call("pack", six_photos, tmp_path / "out", "--workers", "1").code == 1
     assert call("pack", six_photos, tmp_path / "out", "--workers", "1", "--fresh").code == 0
-    (six_photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    (six_photos / "cat" / "broken.jpg").write_bytes(b"not an image")
     assert_one_line_error(
         call("pack", six_photos, tmp_path / "new", "--workers", "1", "--strict"), 1, "'cat/broken.jpg'"
     )
@@ -314,12 +313,12 @@ def make_empty(folder: Path) -> None:
 
 def make_text(folder: Path) -> None:
     folder.mkdir()
-    (folder / "notes.txt").write_text("no picture")
+    (folder / "notes.txt").write_text("not an image")
 
 
 def make_broken(folder: Path) -> None:
     (folder / "cat").mkdir(parents=True)
-    (folder / "cat" / "a.jpg").write_bytes(b"no picture")
+    (folder / "cat" / "a.jpg").write_bytes(b"not an image")
 
 
 def make_file(folder: Path) -> None:
@@ -732,7 +731,7 @@ def test_an_interrupted_unpack_is_one_line_and_continues_when_run_again(
     assert len(list((tmp_path / "out").glob("*/*"))) == 400
 
 
-# --- how it ends ---
+# --- errors and exit codes ---
 
 
 def test_debug_shows_the_traceback_before_the_same_line(call: Call, tmp_path: Path) -> None:
@@ -809,8 +808,14 @@ def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
     assert_one_line_error(call("bench", packed, "--against", "nonsense"), 2, "nonsense", "imagefolder", "mosaic")
 
 
-def test_the_message_names_the_signal_that_ended_the_program() -> None:
-    assert _explain(SystemExit(143), Run()) == ("ended by SIGTERM", 143)
+def test_the_message_names_the_signal_that_ended_the_program(
+    call: Call, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object, **__: object) -> None:
+        sys.exit(128 + signal.SIGTERM)  # as `bench` does after SIGTERM
+
+    monkeypatch.setattr("wds_tools.bench.bench", end)
+    assert call("bench", packed) == (143, "", "error: ended by SIGTERM\n")
 
 
 def test_bench_refuses_invalid_options_before_it_starts(call: Call, packed: Path) -> None:

@@ -128,7 +128,7 @@ def test_every_frame_marker_is_recognized(marker: int) -> None:
 
 
 @pytest.mark.parametrize("marker", [0xC4, 0xC8, 0xCC, 0xFE, 0xEF])
-def test_other_segments_are_not_taken_for_a_frame(marker: int) -> None:
+def test_other_segments_are_not_mistaken_for_a_frame(marker: int) -> None:
     data = jpeg()
     position = data.index(b"\xff\xda")  # after the frame, where a second one would replace it
     other = segment(marker, struct.pack(">BHHB", 12, 1, 1, 1))
@@ -327,7 +327,7 @@ def test_the_frame_gives_the_restart_intervals_per_row() -> None:
         assert baseline_frame(data).columns == columns  # type: ignore[union-attr]
 
 
-def test_the_header_tells_whether_there_is_a_restart_interval() -> None:
+def test_the_header_shows_whether_there_is_a_restart_interval() -> None:
     assert not parse_header(jpeg()).has_restart
     assert parse_header(jpeg(restart_marker_blocks=1)).has_restart
     assert parse_header(jpeg(progressive=True, restart_marker_blocks=1)).has_restart

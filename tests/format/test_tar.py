@@ -413,7 +413,7 @@ def test_overwritten_bytes_raise_nothing_but_a_shard_error(changes: list[tuple[i
 
 @QUICK
 @given(st.binary(max_size=3000))
-def test_garbage_is_refused(garbage: bytes) -> None:
+def test_bytes_that_are_not_an_archive_are_refused(garbage: bytes) -> None:
     assume(garbage.strip(b"\0"))
     with pytest.raises(ShardError) as caught:
         members(garbage)

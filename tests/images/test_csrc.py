@@ -63,14 +63,12 @@ def zig(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 
 
 def test_the_module_is_compiled() -> None:
-    assert native._native is not None, (
-        "wds_tools.images._native is not compiled: install again (pip install --editable .)"
-    )
+    assert native.is_available(), "wds_tools.images._native is not compiled: install again (pip install --editable .)"
 
 
 @needs_native
 def test_the_written_codes_are_as_long_as_the_lookup_of_the_decoder() -> None:
-    assert native._native.AC_LOOKUP_BITS == native.LONGEST_CODE
+    assert native.compiled.AC_LOOKUP_BITS == native.LONGEST_CODE
 
 
 def test_the_patterns_in_pyproject_match_every_source() -> None:

@@ -119,7 +119,7 @@ def test_memory_and_time_of_a_hostile_file_are_bounded(name: str, tmp_path: Path
             "-c",
             MEASURE,
             Path(oracle.__file__).parent,
-            native._native.__file__,
+            native.compiled.__file__,
             tmp_path / "file",
         ]
         arguments = [*command, task, 0, 0, width, height, MAX_PIXELS // 4]

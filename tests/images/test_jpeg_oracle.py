@@ -28,7 +28,7 @@ COLOUR = Coding()
 
 def compared(photos: Path, first: int, count: int) -> str:
     """Compare generated JPEGs in another process, because an error of libjpeg ends its process."""
-    command = [sys.executable, oracle.__file__, native._native.__file__, photos, first, count]
+    command = [sys.executable, oracle.__file__, native.compiled.__file__, photos, first, count]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout
@@ -52,7 +52,7 @@ def pixels(photos: Path) -> NDArray[np.uint8]:
 
 
 def is_skipped(data: bytes, width: int = 60, height: int = 45) -> bool:
-    return all(native._native.decode_jpeg(data, (0, 0, width, height), smaller) is None for smaller in (1, 2, 4, 8))
+    return all(native.compiled.decode_jpeg(data, (0, 0, width, height), smaller) is None for smaller in (1, 2, 4, 8))
 
 
 def encoded(pixels: NDArray[np.generic], coding: Coding) -> bytes:
@@ -137,7 +137,7 @@ def test_every_region_of_an_image_has_the_samples_of_libjpeg(
             for left in range(0, 60, 3):
                 for side in (1, 9):
                     region = left, top, min(side, 60 - left), min(side, 45 - top)
-                    oracle.compare(native._native, data, region, smaller, planes, (45, 60))
+                    oracle.compare(native.compiled, data, region, smaller, planes, (45, 60))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torchvision")
@@ -147,7 +147,7 @@ def test_torchvision_decodes_a_transcoded_jpeg_to_the_same_pixels(photos: Path) 
     files = [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))[::8]]
     files += [encoded(photo[..., : len(coding.factors)], coding) for coding in codings]
     for data in files:
-        transcoded = native._native.transcode_jpeg(data, 8, 11, 1 << 26)
+        transcoded = native.compiled.transcode_jpeg(data, 8, 11, 1 << 26)
         before, after = (
             decode_jpeg(torch.frombuffer(bytearray(file), dtype=torch.uint8)) for file in (data, transcoded)
         )

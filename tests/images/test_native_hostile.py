@@ -63,7 +63,7 @@ def test_extreme_numbers_in_a_geometry_are_handled_without_partial_output(photo:
         for number in mutants.LIMITS:
             geometry = GEOMETRY.copy()
             geometry[0, column] = number
-            rendered, out = mutants.run(native._native, [data], geometry.tolist(), (24, 32))
+            rendered, out = mutants.run(native.compiled, [data], geometry.tolist(), (24, 32))
             assert len(rendered) == 1
             assert rendered[0] or not any(out)
 
@@ -75,7 +75,7 @@ def test_extreme_numbers_in_a_geometry_are_handled_without_partial_output(photo:
 def test_an_image_with_an_inconsistent_geometry_is_skipped(photo: Image.Image, column: int, number: int) -> None:
     geometry = GEOMETRY.copy()
     geometry[0, column] = number
-    rendered, out = mutants.run(native._native, [encoded(photo.resize((64, 48)))], geometry.tolist(), (24, 32))
+    rendered, out = mutants.run(native.compiled, [encoded(photo.resize((64, 48)))], geometry.tolist(), (24, 32))
     assert rendered == b"\0"
     assert not any(out)
 
@@ -84,7 +84,7 @@ def test_a_file_that_is_not_a_contiguous_buffer_is_an_error(photo: Image.Image) 
     out = np.zeros((1, 3, 24, 32), np.uint8)
     for files in ([1], ["text"], [object()], (b"",), b"", None, [memoryview(encoded(photo))[::2]]):
         with pytest.raises((TypeError, ValueError, BufferError)):
-            native._native.render_jpegs(files, GEOMETRY, out, 24, 32, 10_000, None)
+            native.compiled.render_jpegs(files, GEOMETRY, out, 24, 32, 10_000, None)
 
 
 READ_ONLY = np.zeros((1, 3, 24, 32), np.uint8)
@@ -131,7 +131,7 @@ def test_wrong_arguments_are_errors(photo: Image.Image, changes: dict[str, objec
         **changes,
     }
     with pytest.raises((TypeError, ValueError, BufferError, OverflowError)):
-        native._native.render_jpegs([encoded(photo)], *given.values())
+        native.compiled.render_jpegs([encoded(photo)], *given.values())
     assert not out.any()
 
 
@@ -154,18 +154,18 @@ def test_wrong_arguments_are_errors(photo: Image.Image, changes: dict[str, objec
 )
 def test_wrong_arguments_for_stored_pixels_are_errors(files: object, offset: int, height: int, width: int) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError)):
-        native._native.copy_pixels(files, offset, bytearray(105), height, width)
+        native.compiled.copy_pixels(files, offset, bytearray(105), height, width)
 
 
 def test_an_empty_batch_is_accepted() -> None:
-    assert native._native.render_jpegs([], b"", bytearray(), 5, 7, 10, None) == b""
-    assert native._native.copy_pixels([], 0, bytearray(), 5, 7) is None
+    assert native.compiled.render_jpegs([], b"", bytearray(), 5, 7, 10, None) == b""
+    assert native.compiled.copy_pixels([], 0, bytearray(), 5, 7) is None
 
 
 def test_images_above_the_pixel_limit_are_skipped(photo: Image.Image) -> None:
     data, out = encoded(photo.resize((64, 48))), bytearray(3 * 24 * 32)
-    assert native._native.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48, None) == b"\1"
-    assert native._native.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48 - 1, None) == b"\0"
+    assert native.compiled.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48, None) == b"\1"
+    assert native.compiled.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48 - 1, None) == b"\0"
 
 
 def test_a_small_file_that_claims_a_huge_size_is_skipped(photo: Image.Image) -> None:
@@ -205,7 +205,7 @@ def releases_gil(call: Callable[[], object]) -> bool:
 def test_a_call_releases_the_gil(photo: Image.Image) -> None:
     files = [encoded(photo.resize((64, 48)))] * 1000
     geometry, out = np.repeat(GEOMETRY, 1000, axis=0), np.zeros((1000, 3, 24, 32), np.uint8)
-    assert releases_gil(lambda: native._native.render_jpegs(files, geometry, out, 24, 32, 10_000, None))
+    assert releases_gil(lambda: native.compiled.render_jpegs(files, geometry, out, 24, 32, 10_000, None))
     assert not releases_gil(lambda: sum(range(10_000)))
 
 
@@ -241,7 +241,7 @@ def test_pixels_do_not_depend_on_damaged_images_in_the_same_batch(files: list[by
 def test_no_pixel_depends_on_uninitialized_memory(seeds: list[bytes], tmp_path: Path) -> None:
     for number, data in enumerate(seeds):
         (tmp_path / f"{number:03}").write_bytes(data)
-    command = [sys.executable, "-S", mutants.__file__, native._native.__file__, str(tmp_path), "0", "2000"]
+    command = [sys.executable, "-S", mutants.__file__, native.compiled.__file__, str(tmp_path), "0", "2000"]
     outputs = set()
     for filler in ("0", "85", "170"):  # glibc fills allocated and freed memory with this byte
         environment = {**os.environ, "MALLOC_PERTURB_": filler, "PYTHONMALLOC": "malloc"}
@@ -288,7 +288,7 @@ def test_a_mutant_is_skipped_or_has_the_pixels_of_the_python_path(seeds, monkeyp
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     differences, skipped = [], 0
     for batch, geometries, out in mutants.cases(seeds, 0, 1500):
-        status, pixels = mutants.run(native._native, batch, geometries, out)
+        status, pixels = mutants.run(native.compiled, batch, geometries, out)
         skipped += status.count(0)
         images = np.frombuffer(pixels, np.uint8).reshape(-1, 3, *out)
         for i in np.flatnonzero(np.frombuffer(status, np.uint8)).tolist():

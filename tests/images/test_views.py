@@ -64,7 +64,7 @@ def test_random_resized_crop_is_the_crop_of_torchvision_for_the_same_random_numb
 
         patch.setattr(torch, "empty", lambda *_, **__: Empty())
         patch.setattr(torch, "randint", randint)
-        make_params = theirs.make_params if hasattr(theirs, "make_params") else theirs._get_params  # torchvision < 0.21
+        make_params = getattr(theirs, "make_params", None) or theirs._get_params  # noqa: SLF001 - torchvision < 0.21
         found = make_params([torch.zeros(3, 1, 1).expand(3, height, width)])
     assert ours == [found["left"], found["top"], found["width"], found["height"]]
 

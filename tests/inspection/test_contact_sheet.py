@@ -12,7 +12,8 @@ from wds_tools.inspection.contact_sheet import contact_sheet
 @pytest.mark.parametrize("view", ["train", "eval"])
 def test_the_tiles_are_the_loaders_images_in_order(packed, tmp_path, view):
     assert contact_sheet(packed, tmp_path / "grid.png", view=view, size=64, count=9, seed=3) == 9
-    sheet = np.asarray(Image.open(tmp_path / "grid.png"))
+    with Image.open(tmp_path / "grid.png") as grid:
+        sheet = np.asarray(grid)
     expected = {"train": wt.RandomResizedCrop(64, flip=True), "eval": wt.CenterCrop(64, resize=73)}[view]
     with wt.make_loader(packed, batch_size=9, view=expected, shuffle=True, seed=3, num_workers=0) as loader:
         images, _ = next(iter(loader))
@@ -23,7 +24,8 @@ def test_the_tiles_are_the_loaders_images_in_order(packed, tmp_path, view):
 
 def test_a_sheet_of_all_samples_is_a_square_grid(packed, tmp_path):
     assert contact_sheet(packed, tmp_path / "grid.jpg", view="whole", size=48, count=1000) == 400
-    assert Image.open(tmp_path / "grid.jpg").size == (20 * 52 + 4, 20 * 66 + 4)
+    with Image.open(tmp_path / "grid.jpg") as grid:
+        assert grid.size == (20 * 52 + 4, 20 * 66 + 4)
 
 
 def test_a_dataset_without_labels_can_be_shown(photos, tmp_path):

@@ -266,7 +266,7 @@ def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) 
     names = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
     assert names[-4:] == ["dataset", "indexes", "shards", "reading"]
     assert "Python only: " in done.stdout
-    assert native._native is None or "-> unset WDS_TOOLS_NATIVE\n" in done.stdout
+    assert not native.is_available() or "-> unset WDS_TOOLS_NATIVE\n" in done.stdout
     problems = json.loads(doctor("--json", packed, WDS_TOOLS_CACHE_DIR=str(tmp_path)).stdout)
     assert done.returncode == any(one["status"] == "problem" for one in problems)
 

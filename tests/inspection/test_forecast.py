@@ -24,28 +24,28 @@ def shards(packed):
 @pytest.mark.parametrize("tail", ["drop", "pad", "mask"])
 @pytest.mark.parametrize(("batch_size", "world_size"), [(32, 1), (30, 4), (128, 2)])
 def test_steps_and_tail_are_those_of_the_loader(packed, shards, tail, batch_size, world_size):
-    told = forecast(shards, batch_size=batch_size, world_size=world_size, tail=tail)
+    found = forecast(shards, batch_size=batch_size, world_size=world_size, tail=tail)
     options = {"batch_size": batch_size, "fields": ("__key__",), "num_workers": 0, "shuffle": True, "tail": tail}
     with wt.make_loader(packed, rank=0, world_size=world_size, **options) as loader:
-        assert told.steps == len(loader)
-        assert told.window_samples == loader.state_dict()["window"]
-    delivered = told.steps * told.global_batch
-    assert delivered == 400 - told.dropped + told.padded
-    assert (told.dropped > 0) <= (tail == "drop")
-    assert (told.padded > 0) <= (tail != "drop")
+        assert found.steps == len(loader)
+        assert found.window_samples == loader.state_dict()["window"]
+    delivered = found.steps * found.global_batch
+    assert delivered == 400 - found.dropped + found.padded
+    assert (found.dropped > 0) <= (tail == "drop")
+    assert (found.padded > 0) <= (tail != "drop")
 
 
 def test_data_shuffled_by_pack_has_full_expected_quality_and_a_high_measured_one(shards):
-    told = forecast(shards, batch_size=32)
-    assert told.quality == 1.0
-    assert told.measured.quality > 0.8
-    assert told.window_for_wanted is None
+    found = forecast(shards, batch_size=32)
+    assert found.quality == 1.0
+    assert found.measured.quality > 0.8
+    assert found.window_for_wanted is None
 
 
 def test_data_shuffled_by_pack_has_a_high_measured_quality_without_a_shuffle(shards):
-    told = forecast(shards, batch_size=32, shuffle=False)
-    assert told.window_samples == 0
-    assert told.measured.quality > 0.6  # 12 batches give it to a sixth
+    found = forecast(shards, batch_size=32, shuffle=False)
+    assert found.window_samples == 0
+    assert found.measured.quality > 0.6  # 12 batches give it to a sixth
 
 
 def without_files(samples_per_shard, shards, sample_bytes=110_000):
@@ -122,40 +122,40 @@ def class_variance(dataset, *, batch_size, epochs):
 
 @pytest.mark.parametrize(("stored", "least"), [("packed", 0.95), ("sorted", 0.9)])
 def test_the_default_shuffle_of_the_loader_reaches_the_quality_of_the_forecast(tiny, stored, least):
-    told = forecast(open_shards(tiny / stored), batch_size=50)
-    assert told.measured.quality >= least
-    assert told.window_for_wanted is None
+    found = forecast(open_shards(tiny / stored), batch_size=50)
+    assert found.measured.quality >= least
+    assert found.window_for_wanted is None
     assert 1 / class_variance(tiny / stored, batch_size=50, epochs=20) >= least
 
 
 def test_if_the_default_window_is_too_small_the_forecast_has_one_that_is_large_enough():
     large = without_files(8_000, 50)
     assert forecast(large, batch_size=256).window_for_wanted is None
-    told = forecast(large, batch_size=256, world_size=4)
-    assert told.quality < 0.75
-    enough = forecast(large, batch_size=256, world_size=4, shuffle=told.window_for_wanted)
+    found = forecast(large, batch_size=256, world_size=4)
+    assert found.quality < 0.75
+    enough = forecast(large, batch_size=256, world_size=4, shuffle=found.window_for_wanted)
     assert enough.quality == pytest.approx(0.9, abs=0.001)
     assert enough.window_for_wanted is None
-    order = order_of(large, None, seed=0, window=told.window_for_wanted, block=told.block_samples, lanes=1)
+    order = order_of(large, None, seed=0, window=found.window_for_wanted, block=found.block_samples, lanes=1)
     by_class = np.arange(400_000) * 1000 // 400_000
     assert measured_quality(order, by_class, batch=1024) > 0.85  # less at the edges of the epoch
 
 
 def test_a_forecast_for_a_choice_of_samples_has_the_factors_of_the_classes(shards):
-    told = forecast(shards, batch_size=50, choice=Choice(where="label != 'cat'", subset=0.5, class_weights="balanced"))
-    assert told.samples == 400
-    assert told.epoch_samples == 175
-    assert told.steps == 3
-    assert told.dropped == 25
-    assert told.class_factors["cat"] == 0
-    assert sum(told.class_factors.values()) == pytest.approx(7, abs=0.5)
-    assert told.measured.shards_full > 5  # a full shuffle of the chosen samples, not of the first ones
-    assert "epoch    175 samples chosen, a sample of " in format_forecast(told)
+    found = forecast(shards, batch_size=50, choice=Choice(where="label != 'cat'", subset=0.5, class_weights="balanced"))
+    assert found.samples == 400
+    assert found.epoch_samples == 175
+    assert found.steps == 3
+    assert found.dropped == 25
+    assert found.class_factors["cat"] == 0
+    assert sum(found.class_factors.values()) == pytest.approx(7, abs=0.5)
+    assert found.measured.shards_full > 5  # a full shuffle of the chosen samples, not of the first ones
+    assert "epoch    175 samples chosen, a sample of " in format_forecast(found)
 
 
 def test_the_read_rate_is_the_bytes_of_a_step_divided_by_its_duration(shards):
-    told = forecast(shards, batch_size=50, world_size=2, ranks_per_node=1, step_seconds=0.5)
-    assert told.needed_bytes_per_second == pytest.approx(50 * told.bytes / 400 / 0.5)
+    found = forecast(shards, batch_size=50, world_size=2, ranks_per_node=1, step_seconds=0.5)
+    assert found.needed_bytes_per_second == pytest.approx(50 * found.bytes / 400 / 0.5)
     assert forecast(shards, batch_size=50).needed_bytes_per_second is None
 
 

@@ -191,7 +191,7 @@ def test_a_bar_is_as_long_as_its_share(share: float, width: int) -> None:
 
 
 @given(st.integers(0, 2**63))
-def test_a_size_as_text_is_right_to_a_percent_and_has_no_exponent(size: int) -> None:
+def test_a_size_as_text_is_exact_to_one_percent_and_has_no_exponent(size: int) -> None:
     number, unit = human_bytes(size).replace(",", "").split()
     value = float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
     assert abs(value - size) <= size * 0.01

@@ -22,27 +22,27 @@ def plot(*series, **options):
     return Plot(title="p", x_label="x", y_label="y", series=series, **options)
 
 
-def circles(picture):
+def circles(root):
     """Return the points of plots, without those of the legend, which is to the right."""
-    found = [(float(c.get("cx")), float(c.get("cy"))) for c in picture.iter(f"{SVG}circle")]
+    found = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter(f"{SVG}circle")]
     return [point for point in found if point[0] <= 630]
 
 
-def tick(picture, text, anchor):
+def tick(root, text, anchor):
     """Return the position of a tick: x if it is below the plot, y if it is to the left."""
-    (element,) = [t for t in picture.iter(f"{SVG}text") if t.text == text and t.get("text-anchor") == anchor]
+    (element,) = [t for t in root.iter(f"{SVG}text") if t.text == text and t.get("text-anchor") == anchor]
     return float(element.get("x")) if anchor == "middle" else float(element.get("y")) - 4
 
 
 def test_points_are_at_the_ticks_of_their_values():
-    picture = parsed(plot(Series("s", [2, 4], [100, 300], points=True), x_range=(0, 10), y_range=(0, 400)))
-    for point, (x, y) in zip(circles(picture), (("2", "100"), ("4", "300")), strict=True):
-        assert point == pytest.approx((tick(picture, x, "middle"), tick(picture, y, "end")), abs=0.01)
+    root = parsed(plot(Series("s", [2, 4], [100, 300], points=True), x_range=(0, 10), y_range=(0, 400)))
+    for point, (x, y) in zip(circles(root), (("2", "100"), ("4", "300")), strict=True):
+        assert point == pytest.approx((tick(root, x, "middle"), tick(root, y, "end")), abs=0.01)
 
 
 def test_larger_values_are_further_right_and_higher_in_equal_steps():
-    picture = parsed(plot(Series("", [0, 1, 2], [0, 1, 2], points=True)))
-    (x0, y0), (x1, y1), (x2, y2) = circles(picture)
+    root = parsed(plot(Series("", [0, 1, 2], [0, 1, 2], points=True)))
+    (x0, y0), (x1, y1), (x2, y2) = circles(root)
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
     assert x1 > x0
     assert y0 - y1 == pytest.approx(y1 - y2, abs=0.02)
@@ -50,32 +50,32 @@ def test_larger_values_are_further_right_and_higher_in_equal_steps():
 
 
 def test_equal_factors_are_equal_steps_on_a_log_scale():
-    picture = parsed(plot(Series("s", [10, 100, 1000], [1, 2, 3], points=True), log_x=True))
-    (x0, _), (x1, _), (x2, _) = circles(picture)
+    root = parsed(plot(Series("s", [10, 100, 1000], [1, 2, 3], points=True), log_x=True))
+    (x0, _), (x1, _), (x2, _) = circles(root)
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
-    assert x1 == tick(picture, "100", "middle")
+    assert x1 == tick(root, "100", "middle")
 
 
 def test_a_line_goes_through_its_points_and_a_mark_is_at_its_value():
     series = [Series("a", [1, 3], [5, 7]), Series("b", [1, 3], [5, 7], points=True)]
-    picture = parsed(plot(*series, marks=[(3, "here")], x_range=(0, 4)))
-    (line,) = picture.iter(f"{SVG}polyline")
-    assert [tuple(map(float, pair.split(","))) for pair in line.get("points").split()] == circles(picture)
-    (label,) = [t for t in picture.iter(f"{SVG}text") if t.text == "here"]
-    assert float(label.get("x")) == circles(picture)[1][0]
+    root = parsed(plot(*series, marks=[(3, "here")], x_range=(0, 4)))
+    (line,) = root.iter(f"{SVG}polyline")
+    assert [tuple(map(float, pair.split(","))) for pair in line.get("points").split()] == circles(root)
+    (label,) = [t for t in root.iter(f"{SVG}text") if t.text == "here"]
+    assert float(label.get("x")) == circles(root)[1][0]
 
 
 def test_bars_are_as_long_as_their_values():
-    picture = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s"), ("none", 0, "0 s")]))
-    widths = [float(r.get("width")) for r in picture.iter(f"{SVG}rect")][1:]  # the first is the background
+    root = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s"), ("none", 0, "0 s")]))
+    widths = [float(r.get("width")) for r in root.iter(f"{SVG}rect")][1:]  # the first is the background
     assert widths[1] == pytest.approx(2 * widths[0])
     assert widths[2] == 0
 
 
 def test_a_range_is_drawn_over_its_bar_and_fits_the_panel():
-    picture = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s")], ranges=[(0.5, 3), (2, 2)]))
-    first, second = list(picture.iter(f"{SVG}rect"))[1:]
-    whisker, *ends = [[float(line.get(name)) for name in ("x1", "x2")] for line in picture.iter(f"{SVG}line")]
+    root = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s")], ranges=[(0.5, 3), (2, 2)]))
+    first, second = list(root.iter(f"{SVG}rect"))[1:]
+    whisker, *ends = [[float(line.get(name)) for name in ("x1", "x2")] for line in root.iter(f"{SVG}line")]
     left, unit = float(first.get("x")), float(first.get("width"))
     assert whisker == pytest.approx([left + 0.5 * unit, left + 3 * unit], abs=0.02)
     assert [x for end in ends for x in end] == pytest.approx([whisker[0]] * 2 + [whisker[1]] * 2)
@@ -84,19 +84,19 @@ def test_a_range_is_drawn_over_its_bar_and_fits_the_panel():
 
 
 def test_a_chart_has_a_title_and_a_description_for_screen_readers():
-    picture = parsed(plot(), title="the title", description="what it shows")
-    assert picture.get("role") == "img"
-    assert picture.findtext(f"{SVG}title") == "the title"
-    assert picture.findtext(f"{SVG}desc") == "what it shows"
+    root = parsed(plot(), title="the title", description="what it shows")
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") == "the title"
+    assert root.findtext(f"{SVG}desc") == "what it shows"
 
 
 @pytest.mark.parametrize("hostile", ["</text><script>alert(1)</script>", "\"&<>'", "a\x00b\x1b[0m", "\udcff"])
 def test_hostile_text_is_escaped(hostile):
     shown = Plot(hostile, hostile, hostile, [Series(hostile, [1], [1], points=True)], marks=[(1, hostile)])
-    picture = parsed(shown, Bars(hostile, [(hostile, 1, hostile)]), title=hostile, description=hostile)
-    assert not list(picture.iter(f"{SVG}script"))
+    root = parsed(shown, Bars(hostile, [(hostile, 1, hostile)]), title=hostile, description=hostile)
+    assert not list(root.iter(f"{SVG}script"))
     clean = re.sub("[\x00\x1b\udcff]", "\ufffd", hostile)
-    assert [t.text for t in picture.iter(f"{SVG}text")].count(clean) == 8
+    assert [t.text for t in root.iter(f"{SVG}text")].count(clean) == 8
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=5))
@@ -117,8 +117,8 @@ def test_values_outside_the_axes_are_omitted():
 
 @pytest.mark.parametrize("ends", [(2.1, 4.9), (1, 1e6), (1e-3, 1e30), (30, 60_000)])
 def test_a_log_scale_has_2_to_12_ticks(ends):
-    picture = parsed(plot(log_x=True, x_range=ends, y_range=(0, 1)))
-    numbers = [t for t in picture.iter(f"{SVG}text") if t.get("text-anchor") == "middle" and t.text != "x"]
+    root = parsed(plot(log_x=True, x_range=ends, y_range=(0, 1)))
+    numbers = [t for t in root.iter(f"{SVG}text") if t.get("text-anchor") == "middle" and t.text != "x"]
     assert 2 <= len(numbers) <= 12
 
 

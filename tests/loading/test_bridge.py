@@ -61,7 +61,7 @@ def test_a_dataloader_of_the_four_attributes_makes_the_batches_of_the_loader(mak
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_that_dataloader_may_use_worker_processes(make, context):
+def test_a_dataloader_of_the_four_attributes_may_have_worker_processes(make, context):
     batches = list(as_dataloader(make(), num_workers=2, multiprocessing_context=context))
     assert are_equal(batches, list(make()))
 

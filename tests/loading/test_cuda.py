@@ -32,7 +32,7 @@ def test_a_slot_is_not_reused_before_its_copy_is_complete(packed):
         kept = [images for images, _ in cuda]
         cuda.set_epoch(0)
         for before, (images, _) in zip(kept, cuda, strict=True):
-            torch.cuda._sleep(50_000_000)  # delay the stream that uses the batch
+            torch.cuda._sleep(50_000_000)  # noqa: SLF001 - delays the stream that uses the batch; not public
             assert torch.equal(before, images)
 
 

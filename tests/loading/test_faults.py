@@ -20,6 +20,7 @@ import pytest
 import torch
 import webdataset
 from PIL import Image
+from worker_processes import worker_processes
 
 import wds_tools as wt
 from wds_tools.errors import LoaderError, OptionError, SampleError, TransformError, WorkerError
@@ -61,10 +62,6 @@ def make(packed, no_leftovers):
         loader.close()
 
 
-def workers_of(loader):
-    return [worker.process for worker in loader._pipeline.pool._workers]
-
-
 def run(script, *args, expect=0):
     """Run a program; return its standard output and standard error."""
     done = subprocess.run(
@@ -83,7 +80,7 @@ def test_a_worker_that_dies_after_a_break_is_replaced(make, number):
     start = time.monotonic()
     for _ in range(3):
         next(iter(loader))
-        process = workers_of(loader)[number]
+        process = worker_processes()[number]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert len(list(loader)) == 50

@@ -3,6 +3,7 @@
 import gc
 import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from itertools import islice
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.transforms import v2
+from worker_processes import worker_processes
 
 import wds_tools as wt
 from wds_tools.errors import (
@@ -467,10 +468,11 @@ def test_the_error_for_an_undecodable_image_has_its_key(make, tmp_path, photos):
 
 def test_a_killed_worker_is_reported_and_the_loader_can_resume(make):
     loader = make(view=VIEW, fields=("__key__", "image"), shuffle=True, batch_size=8)
-    expected = keys_of(make(fields=KEYS, shuffle=True, batch_size=8))
+    with make(fields=KEYS, shuffle=True, batch_size=8) as other:
+        expected = keys_of(other)
     batches = iter(loader)
     got = [key for batch in islice(batches, 3) for key in batch.key]
-    os.kill(loader._pipeline.pool._workers[0].process.pid, signal.SIGKILL)
+    os.kill(worker_processes()[0].pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match="SIGKILL"):
         got.extend(key for batch in batches for key in batch.key)
     state = loader.state_dict()
@@ -507,11 +509,20 @@ def test_auto_adds_workers_while_the_loop_waits_and_the_batches_stay_the_same(ma
 
 
 def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers):
-    loader = make(view=VIEW, num_workers="auto", batch_size=4)
-    for _ in islice(loader, 60):
+    started = multiprocessing.Value("i")  # images whose transform has begun
+
+    def count(image):
+        with started.get_lock():
+            started.value += 1
+        return image
+
+    loader = make(view=VIEW, num_workers="auto", batch_size=4, prefetch_factor=4, transform=count)
+    for number, _ in enumerate(islice(loader, 60)):
         time.sleep(0.02)
-        # Keep the loop busy until the next batch is ready, however slow the machine is.
-        wait([worker.pipe for worker in loader._pipeline.pool._workers if worker.tasks])
+        # Keep the loop busy until the next batch is ready, however slow the machine is: the only worker has begun the
+        # second image of the batch after it. (The first call of the transform is for the shape of the images.)
+        while started.value < 1 + 4 * (number + 2) + 1:
+            time.sleep(0.001)
     assert loader.num_workers == 1
 
 
@@ -538,7 +549,7 @@ def test_auto_reports_a_killed_worker_even_if_it_is_not_active_yet(make, four_wo
     loader = make(view=VIEW, num_workers="auto", batch_size=8)
     batches = iter(loader)
     next(batches)
-    process = loader._pipeline.pool._workers[number].process
+    process = worker_processes()[number]
     os.kill(process.pid, signal.SIGKILL)
     process.join()  # otherwise, the epoch of small images may end before the process does
     with pytest.raises(WorkerError, match=r"worker \d of 4 .* SIGKILL"):

@@ -3,12 +3,9 @@
 import subprocess
 import sys
 import time
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-
-import wds_tools as wt
 
 PRIVATE_LIMIT = 300e6  # per worker, without the memory that it shares with others
 
@@ -22,29 +19,39 @@ def workers_of(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def largest_private_memory(pids):
+    pids = pids.split()
+    assert len(pids) == 2
+    return max(private_bytes(pid) for pid in pids)
+
+
+EPOCHS = """
+import multiprocessing, sys
+import wds_tools as wt
+view = wt.RandomResizedCrop(224, flip=True)
+options = {"batch_size": 64, "num_workers": 2, "view": view, "shuffle": True}
+with wt.make_loader(sys.argv[1], **options, multiprocessing_context=sys.argv[2]) as loader:
+    for epochs in (3, 9):
+        for _ in range(epochs):
+            list(loader)
+        print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+        input()
+"""
+
+
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_stay_below_their_memory_limit_and_do_not_grow_after_the_third_epoch(packed, context):
-    forkserver._forkserver._stop()  # a forkserver started by packing in this process has not imported torch
-    with wt.make_loader(
-        packed,
-        batch_size=64,
-        num_workers=2,
-        view=wt.RandomResizedCrop(224, flip=True),
-        shuffle=True,
-        multiprocessing_context=context,
-    ) as loader:
-
-        def largest_private_memory():
-            pids = [worker.process.pid for worker in loader._pipeline.pool._workers]
-            return max(private_bytes(pid) for pid in pids)
-
-        for _ in range(3):
-            list(loader)
-        after_three = largest_private_memory()
-        for _ in range(9):
-            list(loader)
-        assert largest_private_memory() <= PRIVATE_LIMIT
-        assert largest_private_memory() - after_three < 10e6
+    # In its own process: a forkserver that packing has started in this one has not imported torch.
+    command = [sys.executable, "-c", EPOCHS, str(packed), context]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        after_three = largest_private_memory(process.stdout.readline())
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        after_twelve = largest_private_memory(process.stdout.readline())
+        process.communicate("go on\n", timeout=300)
+    assert process.returncode == 0
+    assert after_twelve <= PRIVATE_LIMIT
+    assert after_twelve - after_three < 10e6
 
 
 SCRIPT = """

@@ -36,7 +36,7 @@ def mixtures(draw):
 
 def part_of(order, ids):
     """Return the number of the dataset of each id."""
-    return np.searchsorted(order._first_id, ids, side="right") - 1
+    return np.searchsorted(np.cumsum([part.stored for part in order.parts]), ids, side="right")
 
 
 @given(SHARES)
@@ -73,8 +73,8 @@ def test_an_epoch_ends_by_its_stop_rule(order, epoch):
     sizes = np.array([part.samples for part in order.parts])
     if order.stop == "first_exhausted":
         assert len(set(ids.tolist())) == len(ids)  # no repetition
-        after = part_of(order, np.array([order._first_id[n] for n in [order._pattern[order.samples % order._period]]]))
-        assert counts[after[0]] == sizes[after[0]]  # the next position would need a sample that does not exist
+        after = pattern_of(order.shares)[order.samples % sum(order.shares)]
+        assert counts[after] == sizes[after]  # the next position would need a sample that does not exist
     else:
         assert (counts >= sizes).all()
         assert set(ids.tolist()) == set(range(order.stored))  # each sample at least once

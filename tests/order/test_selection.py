@@ -14,7 +14,7 @@ WEIGHTS = st.lists(st.sampled_from([0.1, 0.5, 1.0, 3.0, 100.0]), min_size=5, max
 
 
 @given(st.integers(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=9).filter(lambda s: sum(s) > 1e-3))
-def test_apportion_sums_up_and_stays_within_one_of_the_exact_share(total, shares):
+def test_apportioned_shares_add_up_and_differ_by_less_than_one_from_the_exact_ones(total, shares):
     parts = apportion(total, np.array(shares))
     assert parts.sum() == total
     assert (abs(parts - total * np.array(shares) / sum(shares)) < 1 + 1e-6).all()

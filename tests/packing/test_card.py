@@ -254,7 +254,7 @@ def test_fresh_removes_the_card(photos: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     wt.pack(photos / "cat", dst, workers=1, images="keep")
     (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "a.jpg").write_bytes(b"not a picture")
+    (tmp_path / "bad" / "a.jpg").write_bytes(b"not an image")
     with pytest.raises(SourceError):
         wt.pack(tmp_path / "bad", dst, workers=1, images="keep", fresh=True)
     assert not (dst / CARD_NAME).exists()

@@ -84,7 +84,7 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
         assert contents(dst) == whole, f"{fault} at {call} number {number}"
         if fault != "KILL" and done.returncode == 0 and number > 40:
             return number
-    raise AssertionError("a pack of four pictures makes fewer calls than that")
+    raise AssertionError("a pack of four images makes fewer calls")
 
 
 @pytest.fixture(scope="module")

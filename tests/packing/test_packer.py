@@ -1,4 +1,4 @@
-"""Packing a folder: the bytes are the same whatever happens, and every file that is not packed is reported."""
+"""Packing a folder: the bytes are the same after any interruption, and every file that is not packed is reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pack(src: Path, dst: Path, **options: object) -> PackReport:
     return packer.pack(src, dst, **{"images": "keep", **options})  # type: ignore[arg-type]
 
 
-def picture(kind: str = "JPEG", size: tuple[int, int] = (8, 6), colour: int = 0) -> bytes:
+def image_bytes(kind: str = "JPEG", size: tuple[int, int] = (8, 6), colour: int = 0) -> bytes:
     out = io.BytesIO()
     Image.new("RGB", size, (colour % 256, colour // 256 % 256, 77)).save(out, kind)
     return out.getvalue()
@@ -68,7 +68,7 @@ def small(tmp_path: Path) -> Path:
     """Return a folder of 60 small images in three classes, enough for a few shards of 12 kB."""
     return fill(
         tmp_path / "small",
-        {f"{'abc'[number % 3]}/{number:02d}.jpg": picture(colour=number * 99) for number in range(60)},
+        {f"{'abc'[number % 3]}/{number:02d}.jpg": image_bytes(colour=number * 99) for number in range(60)},
     )
 
 
@@ -149,12 +149,14 @@ def test_the_json_field_has_path_and_class_of_an_image(photos: Path, packed: Pat
 
 def test_fields_have_the_same_order_in_every_sample(packed: Path) -> None:
     fields = [name.partition(".")[2] for name, _ in members(packed)]
-    triples = {tuple(fields[place : place + 3]) for place in range(0, len(fields), 3)}
+    triples = {tuple(fields[index : index + 3]) for index in range(0, len(fields), 3)}
     assert triples == {("jpg", "cls", "json"), ("png", "cls", "json")}
 
 
 def test_the_type_of_an_image_is_detected_by_its_first_bytes_not_by_its_name(tmp_path: Path) -> None:
-    src = fill(tmp_path / "src", {"a.jpg": picture("PNG"), "b.png": picture("WEBP"), "c.webp": picture("JPEG")})
+    src = fill(
+        tmp_path / "src", {"a.jpg": image_bytes("PNG"), "b.png": image_bytes("WEBP"), "c.webp": image_bytes("JPEG")}
+    )
     pack(src, tmp_path / "dst", workers=1)
     kinds = {
         json.loads(sample["json"])["path"]: next(name for name in ("jpg", "png", "webp") if name in sample)
@@ -164,7 +166,7 @@ def test_the_type_of_an_image_is_detected_by_its_first_bytes_not_by_its_name(tmp
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    src = fill(tmp_path / "src", {f"{number}.jpg": picture() for number in range(3)})
+    src = fill(tmp_path / "src", {f"{number}.jpg": image_bytes() for number in range(3)})
     manifest = pack(src, tmp_path / "dst", workers=1).manifest
     assert manifest.fields == {"jpg": 3, "json": 3}
     assert manifest.classes == ()
@@ -194,8 +196,8 @@ def test_the_first_five_samples_have_the_same_fields_in_a_mixed_folder(tmp_path:
     kinds = ["PNG", "JPEG", "WEBP"]
     src = fill(
         tmp_path / "src",
-        {f"c/{number}.{kinds[number % 3].lower()}": picture(kinds[number % 3]) for number in range(30)}
-        | {f"c/x{number}.jpg": picture("PNG") for number in range(20)},  # the type is not that of the name
+        {f"c/{number}.{kinds[number % 3].lower()}": image_bytes(kinds[number % 3]) for number in range(30)}
+        | {f"c/x{number}.jpg": image_bytes("PNG") for number in range(20)},  # the type is not that of the name
     )
     for seed in range(4):
         pack(src, tmp_path / f"{seed}", workers=1, seed=seed)
@@ -256,7 +258,7 @@ def test_no_shard_exceeds_shard_bytes_and_all_but_the_last_are_nearly_full(small
 
 
 def test_a_sample_larger_than_shard_bytes_gets_a_shard_of_its_own(small: Path, tmp_path: Path) -> None:
-    fill(small, {"a/large.png": picture("PNG") + bytes(30_000)})
+    fill(small, {"a/large.png": image_bytes("PNG") + bytes(30_000)})
     pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
     large = [entry for entry in manifest_of(tmp_path / "dst").shards if entry.bytes > 12_000]
     assert [entry.samples for entry in large] == [1]
@@ -278,7 +280,7 @@ def test_files_of_any_name_and_size_are_read_back_and_no_shard_is_too_long(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, int], limit: int
 ) -> None:
     root = tmp_path_factory.mktemp("any")
-    expected = {f"k/{name}.png": picture("PNG") + bytes(size) for name, size in files.items()}
+    expected = {f"k/{name}.png": image_bytes("PNG") + bytes(size) for name, size in files.items()}
     src = fill(root / "src", expected)
     pack(src, root / "dst", shard_bytes=limit, workers=1)
     assert {json.loads(sample["json"])["path"]: sample["png"] for sample in samples(root / "dst")} == expected
@@ -288,7 +290,7 @@ def test_files_of_any_name_and_size_are_read_back_and_no_shard_is_too_long(
 def test_unusual_file_names_are_kept(tmp_path: Path) -> None:
     names = ["a.b.c.jpg", "new\nline.jpg", "sp ace.jpg", "日本/é.jpg", "Case.jpg", "case.jpg", "-rf.jpg", "'\".jpg"]
     names.append(os.fsdecode(b"caf\xe9/\xff.jpg"))
-    src = fill(tmp_path / "src", {f"k/{name}": picture(colour=number * 50) for number, name in enumerate(names)})
+    src = fill(tmp_path / "src", {f"k/{name}": image_bytes(colour=number * 50) for number, name in enumerate(names)})
     report = pack(src, tmp_path / "dst", workers=1)
     assert report.packed == len(names)
     for sample in samples(tmp_path / "dst"):
@@ -297,7 +299,7 @@ def test_unusual_file_names_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_class_name_that_is_not_utf8_is_kept_in_the_manifest(tmp_path: Path) -> None:
-    src = fill(tmp_path / "src", {os.fsdecode(b"caf\xe9/1.jpg"): picture()})
+    src = fill(tmp_path / "src", {os.fsdecode(b"caf\xe9/1.jpg"): image_bytes()})
     assert pack(src, tmp_path / "dst", workers=1).manifest.classes == ("caf\udce9",)
     assert manifest_of(tmp_path / "dst").classes == ("caf\udce9",)
 
@@ -383,13 +385,13 @@ def mixed(tmp_path: Path) -> Path:
     """Return a folder of good and bad images."""
     return fill(
         tmp_path / "mixed",
-        {f"k/{number:02d}.jpg": picture(colour=number) for number in range(20)}
+        {f"k/{number:02d}.jpg": image_bytes(colour=number) for number in range(20)}
         | {
-            "k/cut.jpg": picture(size=(99, 99))[:300],
+            "k/cut.jpg": image_bytes(size=(99, 99))[:300],
             "k/empty.jpg": b"",
             "k/text.jpg": b"hello, world",
             "k/readme.txt": b"hello",
-            "k/huge.png": picture("PNG").replace(b"\0\0\0\x08\0\0\0\x06", b"\0\1\0\0\0\1\0\0"),
+            "k/huge.png": image_bytes("PNG").replace(b"\0\0\0\x08\0\0\0\x06", b"\0\1\0\0\0\1\0\0"),
         },
     )
 
@@ -418,7 +420,7 @@ def test_every_file_is_either_packed_or_skipped(mixed: Path, tmp_path: Path) -> 
     assert sorted([*packed_paths, *(skip.path for skip in report.skipped)]) == sorted(files)
 
 
-def test_a_bad_file_moves_no_boundary(small: Path, tmp_path: Path) -> None:
+def test_a_bad_file_does_not_move_the_boundaries_of_shards(small: Path, tmp_path: Path) -> None:
     pack(small, tmp_path / "good", shard_bytes=12_000, workers=1)
     keys = {}
     for name in shard_names(tmp_path / "good"):
@@ -437,7 +439,7 @@ def test_a_bad_file_moves_no_boundary(small: Path, tmp_path: Path) -> None:
 
 
 def test_a_shard_of_bad_files_only_is_not_written(tmp_path: Path) -> None:
-    good = {f"{number}.png": picture("PNG") + bytes(3000) for number in range(8)}
+    good = {f"{number}.png": image_bytes("PNG") + bytes(3000) for number in range(8)}
     src = fill(tmp_path / "src", {**good, "bad.png": b"x" * 11_000})
     report = pack(src, tmp_path / "dst", shard_bytes=12_000, workers=1)
     assert [skip.path for skip in report.skipped] == ["bad.png"]
@@ -528,7 +530,7 @@ def test_strict_refuses_a_finished_dataset_that_has_skipped_files(mixed: Path, t
 
 
 def test_a_folder_with_only_bad_images_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    src = fill(tmp_path / "src", {"a.jpg": b"no picture", "b.jpg": b"neither"})
+    src = fill(tmp_path / "src", {"a.jpg": b"not an image", "b.jpg": b"neither"})
     with pytest.raises(SourceError, match=r"2 files cannot be packed: 'a.jpg' is not a JPEG"):
         pack(src, tmp_path / "dst", workers=1)
     assert not (tmp_path / "dst").exists()
@@ -813,8 +815,8 @@ sys.exit(code)
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
     """Return a folder of images for two shards, and a file that is skipped."""
-    pictures = {f"{'ab'[number % 2]}/{number:02d}.jpg": picture(colour=number * 99) for number in range(5)}
-    return fill(tmp_path / "few", {**pictures, "a/bad.jpg": b"no picture"})
+    images = {f"{'ab'[number % 2]}/{number:02d}.jpg": image_bytes(colour=number * 99) for number in range(5)}
+    return fill(tmp_path / "few", {**images, "a/bad.jpg": b"not an image"})
 
 
 @pytest.fixture
@@ -981,7 +983,7 @@ def test_a_rerun_packs_a_deleted_shard_again(small: Path, tmp_path: Path, lost: 
 
 
 def test_a_shard_is_removed_if_all_of_its_images_have_become_unreadable(tmp_path: Path) -> None:
-    src = fill(tmp_path / "src", {f"{number}.png": picture("PNG") + bytes(11_000) for number in range(8)})
+    src = fill(tmp_path / "src", {f"{number}.png": image_bytes("PNG") + bytes(11_000) for number in range(8)})
     done = run(
         f"""
         import os
@@ -1025,7 +1027,7 @@ def test_other_options_do_not_continue_an_unfinished_pack(
 
 def test_other_files_do_not_continue_an_unfinished_pack(small: Path, tmp_path: Path) -> None:
     interrupted(small, tmp_path / "dst")
-    fill(small, {"a/new.jpg": picture()})
+    fill(small, {"a/new.jpg": image_bytes()})
     with pytest.raises(DestinationError, match="files was 60 and is 61"):
         pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
 

@@ -49,7 +49,7 @@ any_inputs = st.lists(
 )
 
 
-def pictures(count: int, kind: str = "jpg") -> list[Input]:
+def image_inputs(count: int, kind: str = "jpg") -> list[Input]:
     return [Input(f"{number:03d}.{kind}", 100 + number, None) for number in range(count)]
 
 
@@ -111,19 +111,19 @@ def test_a_shard_can_be_exactly_as_long_as_the_limit() -> None:
 
 
 def test_the_shuffle_keeps_every_input_once() -> None:
-    inputs = pictures(1000)
+    inputs = image_inputs(1000)
     assert sorted(shuffled(inputs, 0)) == inputs
     assert shuffled(inputs, 0) != inputs
 
 
 def test_the_order_depends_only_on_the_seed() -> None:
-    inputs = pictures(100)
+    inputs = image_inputs(100)
     assert shuffled(inputs, 7) == shuffled(inputs, 7)
     assert shuffled(inputs, 7) != shuffled(inputs, 8)
 
 
 def test_the_order_of_a_seed_never_changes_between_releases() -> None:
-    order = [int(entry.path[:3]) for entry in shuffled(pictures(8), 0)]
+    order = [int(entry.path[:3]) for entry in shuffled(image_inputs(8), 0)]
     assert order == [1, 3, 7, 6, 0, 4, 2, 5]
 
 
@@ -154,21 +154,21 @@ def test_inputs_of_the_most_common_type_keep_their_order() -> None:
 
 
 def test_an_image_that_is_bad_or_has_another_type_than_its_name_does_not_come_first() -> None:
-    inputs = pictures(10)
+    inputs = image_inputs(10)
     truth = {"000.jpg": "png", "002.jpg": None}
     unify_head(inputs, lambda entry: truth.get(entry.path, "jpg"))
     assert [entry.path for entry in inputs[:HEAD]] == ["001.jpg", "003.jpg", "004.jpg", "005.jpg", "006.jpg"]
 
 
 def test_a_plan_depends_only_on_the_listing() -> None:
-    listing = Listing(pictures(50), [], ())
+    listing = Listing(image_inputs(50), [], ())
     plans = [make_plan(listing, kind="folder", seed=3, shard_bytes=20_000, kind_of=no_probe) for _ in range(2)]
     assert plans[0] == plans[1]
     assert plans[0].shards > 1
 
 
 def test_changed_images_are_planned_with_their_new_size() -> None:
-    listing = Listing(pictures(50), [], ())
+    listing = Listing(image_inputs(50), [], ())
     options = {"kind": "folder", "seed": 3, "shard_bytes": 20_000, "kind_of": no_probe}
     kept = make_plan(listing, **options)
     raw = make_plan(listing, **options, images="raw 64x64", image_bytes=4000)
@@ -246,7 +246,7 @@ def test_groups_are_shuffled_in_windows_and_no_input_is_lost(groups: int, each: 
 
 
 def test_inputs_without_groups_are_fully_shuffled() -> None:
-    alone = pictures(1000)
+    alone = image_inputs(1000)
     order = [alone.index(entry) for entry in shuffled(alone, 0, window_bytes=1)]
     assert np.corrcoef(order, range(1000))[0, 1] < 0.1
 

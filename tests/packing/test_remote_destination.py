@@ -34,7 +34,7 @@ PUTS = 1 + 3 * 5 + 1 + 3  # plan; index, shard and report; report of the empty o
 OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
 
 
-def picture(colour: int) -> bytes:
+def image_bytes(colour: int) -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (8, 6), (colour % 256, colour // 256 % 256, 77)).save(out, "JPEG")
     return out.getvalue()
@@ -46,8 +46,8 @@ def src(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("src")
     for number in range(15):
         (folder / "abc"[number % 3]).mkdir(exist_ok=True)
-        (folder / "abc"[number % 3] / f"{number:02d}.jpg").write_bytes(picture(number * 99))
-    (folder / "a" / "none.jpg").write_bytes(b"no picture" * 20)
+        (folder / "abc"[number % 3] / f"{number:02d}.jpg").write_bytes(image_bytes(number * 99))
+    (folder / "a" / "none.jpg").write_bytes(b"not an image" * 20)
     return folder
 
 
@@ -248,7 +248,7 @@ def test_uploaded_shards_are_not_packed_or_uploaded_again(src, bucket, whole):
 def test_another_machine_without_the_spool_can_continue_a_run(src, bucket, whole, tmp_path):
     stopped_after(4, src, bucket)
     report = wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
-    assert report.kept in (3, 4)  # the fourth was perhaps still on its way
+    assert report.kept in (3, 4)  # the fourth may not have been uploaded yet
     assert contents(bucket / "train") == whole
 
 
@@ -258,7 +258,7 @@ def test_a_deleted_or_truncated_object_is_uploaded_again(src, bucket, whole, dam
     stopped_after(4, src, bucket)
     damage(bucket / "train" / name)
     report = wt.pack(src, url_of(bucket), **OPTIONS, spool=tmp_path / "elsewhere")
-    assert report.kept in (2, 3)  # the fourth was perhaps still on its way
+    assert report.kept in (2, 3)  # the fourth may not have been uploaded yet
     assert ("put", name) in Bucketful.log
     assert contents(bucket / "train") == whole
 
@@ -309,7 +309,7 @@ def test_packing_again_is_an_error_if_a_shard_of_the_dataset_is_missing(src, buc
         wt.pack(src, url_of(bucket), **OPTIONS)
 
 
-def test_another_dataset_is_refused_and_with_fresh_its_manifest_goes_first(src, bucket, whole):
+def test_another_dataset_is_refused_and_with_fresh_its_manifest_is_removed_first(src, bucket, whole):
     wt.pack(src, url_of(bucket), **{**OPTIONS, "seed": 1, "shard_bytes": "1MB"})
     before = contents(bucket)
     with pytest.raises(DestinationError, match=r"holds another dataset.*--fresh"):
@@ -431,7 +431,7 @@ def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill_at_any_upload(t
     src, dst = tmp_path / "src", tmp_path / "dst"
     src.mkdir()
     for number in range(5):  # two shards
-        (src / f"{number}.jpg").write_bytes(picture(number))
+        (src / f"{number}.jpg").write_bytes(image_bytes(number))
     wt.pack(src, dst, **OPTIONS)
     whole = contents(dst)
     script = f"""

@@ -83,7 +83,7 @@ def test_fresh_replaces_another_dataset_and_leaves_other_objects(photos, packed,
     assert objects(s3) == contents(packed) | {"notes.txt": b"mine"}
 
 
-def test_strict_leaves_nothing(photos, s3, tmp_path):
+def test_strict_leaves_no_objects_after_an_error(photos, s3, tmp_path):
     folder = Path(shutil.copytree(photos, tmp_path / "src"))
     cut = next(folder.rglob("*.jpg"))
     cut.write_bytes(cut.read_bytes()[:100])

@@ -207,7 +207,7 @@ def test_the_result_is_a_dataset_that_verify_and_the_loader_read(photos: Path, t
     assert labels.tolist() == [classes.index(path.parent.name) for path in paths]
 
 
-def test_gnu_tar_reads_it(tmp_path: Path) -> None:
+def test_gnu_tar_lists_a_written_shard(tmp_path: Path) -> None:
     write_all(tmp_path, small(3))
     done = subprocess.run(["tar", "-tf", tmp_path / "a-000000.tar"], capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -66,7 +66,7 @@ def write_shard(path: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
-def picture(side: int = 40) -> bytes:
+def image_bytes(side: int = 40) -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (side, side), (200, 100, 50)).save(out, "JPEG")
     return out.getvalue()
@@ -92,11 +92,11 @@ def test_the_call_for_images_without_labels_runs(
 
 
 def test_the_call_for_images_with_captions_runs(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
-    rows = [f"{path.relative_to(tmp_path)},a picture of {path.parent.name}" for path in sorted(six_photos.glob("*/*"))]
+    rows = [f"{path.relative_to(tmp_path)},a photo of {path.parent.name}" for path in sorted(six_photos.glob("*/*"))]
     (tmp_path / "table.csv").write_text("\n".join(["path,caption", *rows]) + "\n")
     batch = make("pack", tmp_path / "table.csv", tmp_path / "out")["loader"]
     assert batch.image.shape == (4, 3, 224, 224)
-    assert all(text.startswith("a picture of ") for text in batch.txt)
+    assert all(text.startswith("a photo of ") for text in batch.txt)
 
 
 def test_the_call_for_small_images_runs(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_call_for_images_with_sixteen_bits_runs(make: Callable[..., Batches]
         Image.new("I;16", (40, 30), 40_000).save(tmp_path / "deep" / name / "a.png")
     batch = make("pack", tmp_path / "deep", tmp_path / "out", "--images", "keep")["loader"]
     assert {"png", "label"} <= set(batch._fields)
-    assert [picture.numpy().max() for picture in batch.png] == [40_000, 40_000]
+    assert [image.numpy().max() for image in batch.png] == [40_000, 40_000]
 
 
 def test_the_calls_for_splits_use_one_image_size(
@@ -122,7 +122,7 @@ def test_the_calls_for_splits_use_one_image_size(
     assert batches["val_loader"]._fields == ("image", "label", "valid")
 
 
-def test_the_calls_for_splits_run_whatever_the_names(
+def test_the_calls_for_splits_with_any_names_run(
     make: Callable[..., Batches], six_photos: Path, tmp_path: Path
 ) -> None:
     batches = make("pack", six_photos, tmp_path / "out", "--split", "1=0.5,a-b=0.5")
@@ -132,7 +132,7 @@ def test_the_calls_for_splits_run_whatever_the_names(
 @pytest.mark.parametrize(
     "name", ["my shards", "it's", 'say "so"', "back\\slash", "ünïcode", "[x]", "{0..9}", "a.tar", "b.json"]
 )
-def test_the_call_for_a_folder_runs_whatever_its_name(
+def test_the_call_for_a_folder_with_any_name_runs(
     make: Callable[..., Batches], six_photos: Path, tmp_path: Path, name: str
 ) -> None:
     images, _ = make("pack", six_photos, tmp_path / name)["loader"]
@@ -144,7 +144,7 @@ def test_the_call_for_a_relative_path_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(make("pack", "six_photos", "out")["loader"].label) == 4
-    shard = write_shard(tmp_path / "a-0.tar", {"1.jpg": picture(), "1.cls": b"0"})
+    shard = write_shard(tmp_path / "a-0.tar", {"1.jpg": image_bytes(), "1.cls": b"0"})
     assert len(make("index", shard.name)["loader"].label) == 1
 
 
@@ -168,10 +168,10 @@ def test_the_call_for_an_appended_or_resharded_dataset_runs(
     ("members", "fields", "count"),
     [
         ({"a.txt": b"hello", "a.cls": b"1", "b.txt": b"world", "b.cls": b"0"}, ("txt", "label"), 2),
-        ({"a.jpg": picture(), "a.cls": b"1", "b.jpg": picture(), "b.cls": b"0"}, ("image", "label"), 2),
-        ({"a.jpg": picture(), "a.cls": b"cat", "a.txt": b"a cat"}, ("image", "txt"), 1),
-        ({"a.jpg": picture(), "a.cls": b"1", "b.txt": b"x", "b.cls": b"0"}, ("label",), 2),
-        ({"a.jpg": b"no picture", "a.json": b"{}", "b.jpg": picture(), "b.json": b"{}"}, ("json",), 2),
+        ({"a.jpg": image_bytes(), "a.cls": b"1", "b.jpg": image_bytes(), "b.cls": b"0"}, ("image", "label"), 2),
+        ({"a.jpg": image_bytes(), "a.cls": b"cat", "a.txt": b"a cat"}, ("image", "txt"), 1),
+        ({"a.jpg": image_bytes(), "a.cls": b"1", "b.txt": b"x", "b.cls": b"0"}, ("label",), 2),
+        ({"a.jpg": b"not an image", "a.json": b"{}", "b.jpg": image_bytes(), "b.json": b"{}"}, ("json",), 2),
         ({"a.txt": b"x", "b.json": b"{}", "c.cls": b"dog"}, ("key",), 2),
     ],
 )
@@ -190,7 +190,7 @@ def test_the_call_for_shards_of_another_tool_runs(
 def test_the_calls_for_several_manifests_in_a_folder_run(make: Callable[..., Batches], tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     for number, part in itertools.product(range(2), ("train", "val")):
-        members = {f"{part}{number}.jpg": picture(), f"{part}{number}.cls": b"1"}
+        members = {f"{part}{number}.jpg": image_bytes(), f"{part}{number}.cls": b"1"}
         write_shard(folder / f"{part}-{number}.tar", members)
     for part in ("train", "val"):
         batch = make("index", f"{folder}/{part}-{{0..1}}.tar", "--manifest", f"{part}.json")["loader"]

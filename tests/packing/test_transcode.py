@@ -206,8 +206,8 @@ def test_verify_pixels_keeps_the_original_if_a_pixel_differs(transcoder_that_wri
 def test_bytes_that_are_not_a_complete_image_are_refused_by_every_policy(data: bytes) -> None:
     if len(data) > 1000 and data[-2:] == b"\xff\xd9":
         data = encoded(noise())
-        place = baseline_frame(data).height_at - 1  # type: ignore[union-attr]
-        data = data[:place] + b"\x0c" + data[place + 1 :]  # 12 bits
+        position = baseline_frame(data).height_at - 1  # type: ignore[union-attr]
+        data = data[:position] + b"\x0c" + data[position + 1 :]  # 12 bits
     for policy in (
         KEEP,
         CROP_READY,
@@ -382,7 +382,7 @@ def test_a_size_is_read_as_width_by_height() -> None:
 
 
 def test_without_the_compiled_module_images_are_kept_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setattr(native, "compiled", None)
     kept = ImageOptions(verify_pixels=True)
     assert str(kept) == "keep"
     assert "so JPEGs are kept unchanged" in kept.notice
@@ -493,7 +493,7 @@ def test_the_length_of_resized_shards_is_close_to_shard_bytes(photos: Path, tmp_
 def test_an_npy_field_that_is_not_an_image_has_no_image_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         writer.write({"__key__": "vector", "npy": np.arange(4.0), "cls": 1})
-        writer.write({"__key__": "picture", "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
+        writer.write({"__key__": "image", "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
         writer.write({"__key__": "both", "jpg": encoded(noise()), "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
     wt.index_shards([str(tmp_path / "a.tar")])
     assert not caplog.records

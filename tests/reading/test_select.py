@@ -74,7 +74,7 @@ def test_ids_select_samples_in_any_order(packed):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_repeated_id_is_delivered_that_often(packed, shuffle, num_workers):
+def test_an_id_that_is_listed_several_times_is_delivered_as_often(packed, shuffle, num_workers):
     ids = [*range(20, 60)] * 3 + [7, 399, 7]
     options = {"batch_size": 10, "fields": ("__key__",), "tail": "mask", "num_workers": num_workers}
     with wt.make_loader(packed, subset=ids, shuffle=shuffle, **options) as loader:
@@ -145,7 +145,7 @@ def test_class_weights_repeat_and_omit_samples_like_a_weighted_sampler(packed, r
         assert factors[classes[label]] == pytest.approx(got[label] / count)
 
 
-def test_balanced_gives_all_classes_the_same_share_also_with_few_samples(packed):
+def test_balanced_weights_give_all_classes_the_same_share_even_with_few_samples(packed):
     got = Counter(label for _, label in epoch(packed, where="label != 1 or id < 40", class_weights="balanced"))
     assert max(got.values()) - min(got.values()) <= 1
     assert len(got) == 8

@@ -31,7 +31,7 @@ def skipped(root: Path) -> dict[str, str]:
     return dict(FolderSource(root).scan().skipped)
 
 
-def test_files_with_image_extensions_are_inputs_whatever_their_case(tmp_path: Path) -> None:
+def test_files_with_image_extensions_in_upper_or_lower_case_are_inputs(tmp_path: Path) -> None:
     write_files(tmp_path, "a.jpg", "b.JPEG", "c.Png", "d.webp", "e.gif", "f", "g.jpg.txt")
     assert paths(tmp_path) == ["a.jpg", "b.JPEG", "c.Png", "d.webp"]
 
@@ -53,7 +53,7 @@ def test_numbers_and_order_of_classes_are_those_of_torchvision(tmp_path: Path) -
     assert {(str(tmp_path / entry.path), entry.label) for entry in listing.inputs} == set(theirs.samples)
 
 
-def test_a_class_is_the_first_folder_however_deep_the_file(tmp_path: Path) -> None:
+def test_the_class_of_a_file_at_any_depth_is_its_first_folder(tmp_path: Path) -> None:
     write_files(tmp_path, "cat/a/b/c/1.jpg", "dog/2.jpg")
     assert FolderSource(tmp_path).scan().inputs[0] == Input("cat/a/b/c/1.jpg", 5, 0)
 

@@ -243,7 +243,9 @@ def test_arrays_of_objects_are_refused_because_they_are_pickles(tmp_path: Path) 
         scan(tmp_path / "a.npz")
 
 
-def test_arrays_with_unusual_names_are_found_if_only_one_fits_and_else_listed(tmp_path: Path, six: list[Photo]) -> None:
+def test_arrays_with_unusual_names_are_found_if_only_one_fits_and_otherwise_listed(
+    tmp_path: Path, six: list[Photo]
+) -> None:
     images, labels = pixels_of(six), [photo.label for photo in six]
     np.savez(tmp_path / "one.npz", images, labels)  # arr_0 and arr_1
     assert [entry.label for entry in scan(tmp_path / "one.npz").inputs] == labels

@@ -246,7 +246,7 @@ def test_classes_with_different_numbers_are_an_error_with_a_remedy(
     assert not (tmp_path / "out").exists()
 
 
-# --- what cannot be merged ---
+# --- invalid inputs ---
 
 
 def test_invalid_inputs_are_refused_before_anything_is_written(halves: tuple[Path, Path], tmp_path: Path) -> None:

@@ -103,11 +103,11 @@ def _files(source: ShardSet, count: int, workload: str) -> Iterator[tuple[int, i
         for number, (label, kind, data) in enumerate(columns, start):
             if workload not in ("small", "raw"):
                 yield number, label, (kind, data)
-            elif (image := _square(data, SMALL_SIDE if workload == "small" else RAW_SIDE)) is not None:
+            elif (image := square(data, SMALL_SIDE if workload == "small" else RAW_SIDE)) is not None:
                 yield number, label, _as_jpeg(image) if workload == "small" else _as_npy(image)
 
 
-def _square(data: memoryview, side: int) -> Image.Image | None:
+def square(data: memoryview, side: int) -> Image.Image | None:
     """Return the centre of an image as a square; None for a damaged image, which no loader gets."""
     try:
         with Image.open(io.BytesIO(data)) as image:

@@ -12,7 +12,8 @@ NOT_IN_WHEEL = (
     "not part of this installation: the modules that measure peers are in the source repository only; install "
     "wds_tools from a clone with `pip install -e .`"
 )
-_PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent
+"""The folder of the modules of the loaders."""
 _FLOAT_BYTES = 4
 
 
@@ -48,7 +49,7 @@ class Entry:
         """Return why the loader cannot be measured, or "" if it can."""
         if workload not in self.workloads:
             return f"workload {workload!r} is not supported, only {', '.join(self.workloads)}"
-        if not _PACKAGE.joinpath(*self.module.split(".")).with_suffix(".py").is_file():
+        if not PACKAGE.joinpath(*self.module.split(".")).with_suffix(".py").is_file():
             return NOT_IN_WHEEL
         return ""
 

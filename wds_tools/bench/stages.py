@@ -27,7 +27,7 @@ from wds_tools.reading import reader, shardset
 
 
 @dataclass(frozen=True, slots=True)
-class _TimedFunction:
+class TimedFunction:
     """A function to time: ``owner.name``, or ``owner.library.name`` if it belongs to a library that the owner uses."""
 
     stage: str
@@ -36,23 +36,23 @@ class _TimedFunction:
     library: str = ""
 
 
-_TIMED_FUNCTIONS = (
-    _TimedFunction("read", shardset.ShardSet, "fetch"),
-    _TimedFunction("verify", reader, "xxh3_64_intdigest", library="xxhash"),
-    _TimedFunction("slice", jpeg, "baseline_frame"),
-    _TimedFunction("slice", decode, "decode_slice"),
-    _TimedFunction("slice", decode, "decode_top"),
-    _TimedFunction("decode", decode, "decode_jpeg", library="simplejpeg"),
-    _TimedFunction("decode", assemble, "decode_rgb"),
-    _TimedFunction("decode", assemble, "decode_field"),
-    _TimedFunction("resize", resize, "_resize"),
-    _TimedFunction("write", assemble, "render_region"),
-    _TimedFunction("write", native, "copy_pixels"),
-    _TimedFunction("wait", workers, "wait"),
+TIMED_FUNCTIONS = (
+    TimedFunction("read", shardset.ShardSet, "fetch"),
+    TimedFunction("verify", reader, "xxh3_64_intdigest", library="xxhash"),
+    TimedFunction("slice", jpeg, "baseline_frame"),
+    TimedFunction("slice", decode, "decode_slice"),
+    TimedFunction("slice", decode, "decode_top"),
+    TimedFunction("decode", decode, "decode_jpeg", library="simplejpeg"),
+    TimedFunction("decode", assemble, "decode_rgb"),
+    TimedFunction("decode", assemble, "decode_field"),
+    TimedFunction("resize", resize, "_resize"),
+    TimedFunction("write", assemble, "render_region"),
+    TimedFunction("write", native, "copy_pixels"),
+    TimedFunction("wait", workers, "wait"),
 )
 
 
-class _Timer:
+class Timer:
     """Seconds by stage, without those of the stages inside."""
 
     def __init__(self) -> None:
@@ -98,12 +98,12 @@ def measure_stages(setup: Setup, seconds: float) -> dict[str, float]:
 
 def _run(setup: Setup, seconds: float, *, num_workers: int) -> tuple[dict[str, float], int, float]:
     """Run the loader; return seconds by stage, the number of samples, and the elapsed seconds."""
-    timer = _Timer()
+    timer = Timer()
     with open_loader(setup, 0, num_workers=num_workers) as loader:
         batches = (batch for _ in iter(int, 1) for batch in loader)  # epoch after epoch
         for _ in range(2 * num_workers + 1):
             next(batches)
-        with _wrapped(timer):  # after the workers have started, which therefore run unchanged code
+        with wrapped(timer):  # after the workers have started, which therefore run unchanged code
             begun, samples = time.perf_counter(), 0
             while (elapsed := time.perf_counter() - begun) < seconds:
                 samples += len(next(batches)[0])
@@ -111,10 +111,10 @@ def _run(setup: Setup, seconds: float, *, num_workers: int) -> tuple[dict[str, f
 
 
 @contextmanager
-def _wrapped(timer: _Timer) -> Iterator[None]:
-    """Time the functions of the loader."""
+def wrapped(timer: Timer) -> Iterator[None]:
+    """Time the functions of the loader; on leaving, restore them and add the times of compiled code."""
     with ExitStack() as undo:
-        for timed in _TIMED_FUNCTIONS:
+        for timed in TIMED_FUNCTIONS:
             attribute = timed.library or timed.name
             original = getattr(timed.owner, attribute)
             undo.callback(setattr, timed.owner, attribute, original)
@@ -127,7 +127,7 @@ def _wrapped(timer: _Timer) -> Iterator[None]:
         timer.seconds[stage] += seconds
 
 
-def _replacement(timer: _Timer, timed: _TimedFunction, original: Any) -> Any:
+def _replacement(timer: Timer, timed: TimedFunction, original: Any) -> Any:
     if not timed.library:
         return timer.timed(timed.stage, original)
     assert isinstance(original, ModuleType)  # others use the library too, so the owner gets a copy of it

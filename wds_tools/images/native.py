@@ -18,12 +18,14 @@ from wds_tools.images.views import Regions
 from wds_tools.options import use_native
 
 try:
-    from wds_tools.images import _native
-except ImportError:  # not compiled
-    _native = None  # type: ignore[assignment]
+    from wds_tools.images import _native as compiled
+except ImportError:
+    compiled = None  # type: ignore[assignment]
+"""The compiled module, with the functions of ``_native.pyi``; None if it was not built."""
 
 LONGEST_CODE = 11
-"""Most bits of the Huffman codes that `transcode_jpeg` writes; the decoder needs one table lookup for them."""
+"""Most bits of the Huffman codes that `transcode_jpeg` writes. The decoder needs one table lookup for a code if it fits
+into this many bits together with the value bits that follow it."""
 
 STEPS = ("slice", "decode", "resize", "write")
 """The steps of `render_jpegs`, in the order of its timings."""
@@ -31,7 +33,7 @@ STEPS = ("slice", "decode", "resize", "write")
 
 def is_available() -> bool:
     """Return whether the compiled module was built and can be loaded."""
-    return _native is not None
+    return compiled is not None
 
 
 def is_enabled() -> bool:
@@ -42,7 +44,7 @@ def is_enabled() -> bool:
 def description() -> str:
     """Return in a few words what decodes JPEGs in this process, for debug output."""
     if is_enabled():
-        return f"the compiled module (SIMD: {_native.simd()})"
+        return f"the compiled module (SIMD: {compiled.simd()})"
     return f"Python ({'WDS_TOOLS_NATIVE=0' if is_available() else 'the compiled module is missing'})"
 
 
@@ -73,7 +75,7 @@ def render_jpegs(
     # to a valid one.
     geometry = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
     height, width = out.shape[2:]
-    rendered = _native.render_jpegs(files, geometry, out, height, width, MAX_PIXELS, timings)
+    rendered = compiled.render_jpegs(files, geometry, out, height, width, MAX_PIXELS, timings)
     return [bool(is_rendered) for is_rendered in rendered]
 
 
@@ -89,7 +91,7 @@ def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:
         segments that define the colour space (JFIF, Adobe). None if the file is damaged, truncated,
         or not supported by the decoder (CMYK, arithmetic coding, 12 bits).
     """
-    return _native.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
+    return compiled.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
 
 
 def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
@@ -116,7 +118,7 @@ def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.ui
     header, size = bytes(data[0][:start]), start + out[0].nbytes
     if any(file[:start] != header or len(file) != size for file in data):
         return False
-    _native.copy_pixels(list(data), start, out, height, width)
+    compiled.copy_pixels(list(data), start, out, height, width)
     return True
 
 

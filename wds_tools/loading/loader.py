@@ -346,8 +346,8 @@ def make_loader(
         seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
         num_workers: Worker processes that read and decode. 0 decodes in this process. None (the default) starts one
             worker per core, at most 16; the cores are shared among the ranks of this machine. ``"auto"`` begins with
-            one worker and adds workers while the training loop waits for batches, up to the default number.
-            ``loader.num_workers`` is the current number.
+            one worker and adds workers while the training loop waits for batches, up to the default number, so also
+            at most 16. An int may be larger. ``loader.num_workers`` is the current number.
         device: Device of the tensors: a name such as ``"cuda:1"``, a CUDA device index, or a torch.device. None (the
             default) is CPU memory. For CUDA the copy is asynchronous, from pinned memory.
         fields: Fields of a batch: ``image``, ``label``, ``__key__``, or any stored field such as ``json`` or
