@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 import pytest
 import torch
+from buckets import Bucketful, Vault
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
-from tests.buckets import Bucketful, Vault
 from wds_tools.bench.run import bench
 from wds_tools.bench.tune import tune
 from wds_tools.cli import main

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from buckets import empty_s3, s3_server
 from PIL import Image
 
 import wds_tools as wt
-from tests.buckets import empty_s3, s3_server
 from wds_tools.errors import DestinationError, NotADatasetError
 
 REPOSITORY = Path(__file__).parents[2]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from buckets import Bucketful
 
 import wds_tools as wt
-from tests.buckets import Bucketful
 from wds_tools.errors import ChecksumError
 from wds_tools.options import RemoteOptions
 from wds_tools.reading import stored_samples as module

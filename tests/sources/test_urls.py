@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from buckets import Bucketful, Vault, empty_s3, s3_server
 
 import wds_tools as wt
-from tests.buckets import Bucketful, Vault, empty_s3, s3_server
 from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
@@ -124,25 +124,48 @@ def test_the_urls_of_a_table_are_read_with_the_options(six_photos: Path, tmp_pat
     assert (report.packed, report.skipped) == (6, ())
 
 
+@pytest.mark.parametrize("reads", range(1, 13))
+@pytest.mark.parametrize("name", ["six_photos", "bare"])
 def test_storage_that_fails_ends_packing_and_leaves_no_sample_out(
-    six_photos: Path, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reads: int
 ) -> None:
-    cat_file = Bucketful.cat_file
-    for number, source in enumerate((six_photos, bare)):
-        Bucketful.reset()
+    source, out = request.getfixturevalue(name), tmp_path / "out"
+    cat_file, failed = Bucketful.cat_file, []
 
-        def fail(self: Bucketful, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-            if not path.endswith(".json") and len(Bucketful.ranges) > 8:
-                raise ConnectionResetError("connection reset")
-            return cat_file(self, path, start, end)
+    def fail(self: Bucketful, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        if len(Bucketful.ranges) >= reads:
+            failed.append(path)
+            raise ConnectionResetError("connection reset")
+        return cat_file(self, path, start, end)
 
-        out = tmp_path / f"out{number}"
-        monkeypatch.setattr(Bucketful, "cat_file", fail)
-        with pytest.raises(StoreError, match=r"connection reset.*shards are finished and kept: run the same command"):
-            wt.pack(f"bucket://{source}", out, **{**OPTIONS, "shard_bytes": "100kB"})
+    monkeypatch.setattr(Bucketful, "cat_file", fail)
+    options = {**OPTIONS, "shard_bytes": "100kB"}
+    try:
+        report = wt.pack(f"bucket://{source}", out, **options)
+    except StoreError as error:
+        assert "connection reset" in str(error)  # noqa: PT017 - it depends on the number of reads
+        assert failed
         monkeypatch.setattr(Bucketful, "cat_file", cat_file)
-        report = wt.pack(f"bucket://{source}", out, **{**OPTIONS, "shard_bytes": "100kB"})
-        assert report.skipped == ()
+        report = wt.pack(f"bucket://{source}", out, **options)
+    else:
+        assert not failed
+    assert (report.packed, report.skipped) == ({"six_photos": 6, "bare": 40}[name], ())
+
+
+def test_the_error_of_storage_that_fails_names_the_shards_that_are_kept(
+    six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = sorted(six_photos.rglob("*.*"))[-1]
+    cat_file = Bucketful.cat_file
+
+    def fail(self: Bucketful, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        if path.endswith(f"{last.parent.name}/{last.name}"):
+            raise ConnectionResetError("connection reset")
+        return cat_file(self, path, start, end)
+
+    monkeypatch.setattr(Bucketful, "cat_file", fail)
+    with pytest.raises(StoreError, match=r"connection reset; 5 of 6 shards are finished and kept: run the same"):
+        wt.pack(f"bucket://{six_photos}", tmp_path / "out", **{**OPTIONS, "shard_bytes": 10_240}, shuffle=False)
 
 
 def test_an_image_that_was_removed_after_the_listing_is_skipped(
@@ -168,7 +191,7 @@ def test_an_image_that_was_removed_after_the_listing_is_skipped(
         ("bucket://{}/none-*.tar", {}, SourceError, "contains no tar files"),
         ("bucket://{}", {"kind": "parquet"}, OptionError, "parquet cannot be read from a URL; allowed are folder, tar"),
         ("bucket://{}", {"columns": {"image": "x"}}, OptionError, "which has no columns"),
-        ("bucket:/{}/none", {}, SourceError, "lost a slash"),
+        ("s3:/bucket/{}/none", {}, SourceError, "lost a slash"),
         ("bucket://{}", {"kind": "webdataset"}, SourceError, "contains no tar files"),
     ],
 )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from buckets import Bucketful, empty_s3, s3_server
 
 import wds_tools as wt
-from tests.buckets import Bucketful, empty_s3, s3_server
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
 from wds_tools.storage import remote, stream, upload
 

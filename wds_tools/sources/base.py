@@ -135,7 +135,7 @@ def as_source_error(what: str, *errors: type[Exception]) -> Iterator[None]:
     caught: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
-    except (SourceError, OptionError):
+    except (SourceError, OptionError, SourceStoreError):
         raise
     except caught as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())

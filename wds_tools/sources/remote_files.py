@@ -6,6 +6,7 @@ import glob
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import xxhash
@@ -18,7 +19,7 @@ from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.storage import Store, open_store, split_folder
 from wds_tools.storage.listing import RemoteFile, find_object, list_objects
 from wds_tools.storage.patterns import expand_pattern
-from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream, stream_object
+from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
 
 
 def find_remote_files(
@@ -116,8 +117,7 @@ class RemoteFiles:
 
     def __getitem__(self, number: int) -> ObjectStream:
         """Return the bytes of a file, to be read once from start to end."""
-        file = self.files[number]
-        return stream_object(self._store(number), file.name, total_bytes=file.size)
+        return ObjectStream(partial(self._fetch, number), self.files[number].size, chunk_bytes=CHUNK_BYTES)
 
     def slice(self, number: int, start: int, stop: int) -> memoryview:
         """Return the bytes from ``start`` to ``stop`` of file ``number``.
@@ -139,16 +139,19 @@ class RemoteFiles:
     def _chunk(self, number: int, chunk: int) -> memoryview:
         data = self._chunks.get((number, chunk))
         if data is None:
-            file, start = self.files[number], chunk * CHUNK_BYTES
-            span = (start, min(start + CHUNK_BYTES, file.size))
-            try:
-                (data,) = self._store(number).fetch(file.name, [span], total_bytes=file.size)
-            except (ShardError, FileNotFoundError) as error:
-                raise SourceError(f"{file.url} changed while it was packed: {error}") from error
-            except StoreError as error:
-                raise SourceStoreError(f"the source cannot be read: {error}") from error
+            start = chunk * CHUNK_BYTES
+            data = self._fetch(number, start, min(start + CHUNK_BYTES, self.files[number].size))
             self._chunks.put((number, chunk), data, len(data))
         return data
+
+    def _fetch(self, number: int, start: int, stop: int) -> memoryview:
+        file = self.files[number]
+        try:
+            return self._store(number).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
+        except (ShardError, FileNotFoundError) as error:
+            raise SourceError(f"{file.url} changed while it was packed: {error}") from error
+        except StoreError as error:
+            raise SourceStoreError(f"the source cannot be read: {error}") from error
 
     def _store(self, number: int) -> Store:
         folder = split_folder(self.files[number].url)[0]

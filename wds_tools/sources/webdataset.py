@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
+from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError, StoreError
 from wds_tools.format import codecs, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error
+from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.labels import label_inputs
@@ -138,9 +138,13 @@ class WebDatasetSource(LazySource):
         store = open_store(self.path, remote=self.remote or RemoteOptions.of())
         with as_source_error(self.path, ManifestError):
             try:
-                return manifests.from_json(store.read(MANIFEST_NAME))
+                data = store.read(MANIFEST_NAME)
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except StoreError as error:
+                kind = SourceError if self.remote is None else SourceStoreError
+                raise kind(f"the source cannot be read: {error}") from error
+            return manifests.from_json(data)
 
 
 _DOTS_REMEDY = (
