@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
     from wds_tools.loading.dataset import StreamingDataset
-    from wds_tools.loading.loader import Loader, make_loader
+    from wds_tools.loading.factory import make_loader
+    from wds_tools.loading.loader import Loader
     from wds_tools.order.mixture import Mixture
     from wds_tools.packing.append import append, reshard
     from wds_tools.packing.packer import pack
@@ -87,7 +88,7 @@ _HOMES = {
     "append": "packing.append",
     "describe": "inspection.stats",
     "index_shards": "upkeep.indexer",
-    "make_loader": "loading.loader",
+    "make_loader": "loading.factory",
     "merge": "upkeep.merger",
     "pack": "packing.packer",
     "pack_splits": "packing.splits",

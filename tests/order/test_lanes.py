@@ -57,12 +57,8 @@ def test_a_sample_belongs_to_the_same_lane_in_all_epochs(order, epoch):
 @given(orders())
 def test_all_samples_of_a_block_belong_to_one_lane(order):
     lane = lane_of_each_id(order, 0)
-    first_block = np.concatenate([[0], np.cumsum(-(-np.array(order._shard_samples) // order.block))])
-    if order.selection:
-        block = np.arange(order.samples) // order.block
-    else:
-        block = order.block_of(np.arange(order.samples))[1]
-        assert first_block[-1] == block.max() + 1
+    ids = np.arange(order.samples)
+    block = ids // order.block if order.selection else order.block_of(ids)[1]
     assert len(np.unique(np.stack([block, lane]), axis=1).T) == len(np.unique(block))
 
 
@@ -166,8 +162,7 @@ def test_machines_read_the_same_blocks_of_a_mixture_of_two_datasets_in_each_epoc
         Order(fingerprint=str(n), shard_samples=[9_000] * 10, seed=0, window=16_000, block=19, lanes=4) for n in (0, 1)
     ]
     order = MixtureOrder(parts, shares, "all_exhausted")
-    shards = np.concatenate([part._shard_samples for part in parts])
-    whole = Order(fingerprint="both", shard_samples=shards.tolist(), seed=0, window=0, block=19)
+    whole = Order(fingerprint="both", shard_samples=[9_000] * 20, seed=0, window=0, block=19)
     for node in range(4):
         read = []
         for epoch in (0, 1):

@@ -10,7 +10,8 @@ import torch
 from wds_tools.bench.workloads import RAW_SIDE, Setup
 from wds_tools.images.views import Resize
 from wds_tools.loading.dataset import StreamingDataset
-from wds_tools.loading.loader import Loader, make_loader
+from wds_tools.loading.factory import make_loader
+from wds_tools.loading.loader import Loader
 
 _FIELDS = {"raw": ("image",), "bytes": ("bin",)}
 _RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # the stored size: tells the loader that all images have it

@@ -25,7 +25,8 @@ from wds_tools.bench.workloads import WORKLOADS
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import Manifest
 from wds_tools.images.views import Resize, View
-from wds_tools.loading.loader import Loader, make_loader
+from wds_tools.loading.factory import make_loader
+from wds_tools.loading.loader import Loader
 from wds_tools.options import RemoteOptions, available_cores, check_counts, check_seconds
 from wds_tools.reading.shardset import open_shards
 

@@ -1,36 +1,23 @@
-"""`make_loader` and `Loader`: batches of a packed dataset for a training loop."""
+"""`Loader`: batches of a packed dataset for a training loop."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from wds_tools.errors import LoaderError
-from wds_tools.images.views import View
-from wds_tools.loading import advice
-from wds_tools.loading.arguments import LOADER_HINTS, checked
-from wds_tools.loading.assemble import Transform
-from wds_tools.loading.autoscale import Autoscaler, NumWorkers
-from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, ReplacedSample
+from wds_tools.loading.arguments import checked
+from wds_tools.loading.autoscale import Autoscaler
+from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
-from wds_tools.loading.cuda import resolve_device
 from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import BatchTransform, Handover
 from wds_tools.loading.pipeline import FinishedBatch, Pipeline, PipelineOptions
-from wds_tools.loading.ranks import Group, RankOptions
-from wds_tools.loading.request import OpenedDataset, Request, open_dataset
-from wds_tools.loading.workers import STALL_SECONDS
-from wds_tools.options import RemoteOptions
-from wds_tools.order.mixture import Mixture
+from wds_tools.loading.request import OpenedDataset
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
-from wds_tools.order.where import Where
-from wds_tools.reading.select import Subset, Weights
 from wds_tools.storage import FetchStatistics
 
 
@@ -282,180 +269,3 @@ class Loader:
         self._epochs.mark_received(plan, finished.step.number)
         self._delivery_check.add(finished.step, finished.replaced)
         return batch
-
-
-@checked(LOADER_HINTS)
-def make_loader(
-    dataset: str | os.PathLike[str] | Mixture,
-    *,
-    batch_size: int,
-    view: View | None = None,
-    shuffle: bool | int | float = False,
-    seed: int = 0,
-    num_workers: NumWorkers = None,
-    device: str | int | torch.device | None = None,
-    fields: str | Sequence[str] = ("image", "label"),
-    transform: Transform | None = None,
-    batch_transform: BatchTransform | None = None,
-    tail: Tail = "drop",
-    on_error: OnError = "raise",
-    max_errors: int | float = 0.01,
-    where: Where | None = None,
-    subset: Subset | None = None,
-    class_weights: Weights | None = None,
-    prefetch_factor: int = 2,
-    rank: int | None = None,
-    world_size: int | None = None,
-    group: Group | None = None,
-    lanes: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_bytes: int | str | None = None,
-    read_ahead_bytes: int | str | None = None,
-    retry_seconds: float | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    multiprocessing_context: str | None = None,
-    stall_seconds: float = STALL_SECONDS,
-) -> Loader:
-    """Load a packed dataset as batches.
-
-    A batch is a named tuple with one value per name in ``fields``. All tensors are on ``device``.
-
-    * ``image``: uint8 tensor [batch_size, 3, height, width], RGB, values 0 to 255.
-    * ``label``: int64 tensor [batch_size].
-    * Other numeric fields: tensor [batch_size].
-    * Other images, masks and arrays: tensor [batch_size, ...] if all samples of the batch have the same shape and
-      dtype, otherwise a list of tensors.
-    * Everything else (``__key__``, text, JSON, bytes): list of length ``batch_size``.
-
-    Field names become attributes: ``__key__`` is ``batch.key``, ``mask.png`` is ``batch.mask_png``.
-
-    If the view does not give all images one size (``view=None``, ``Resize(128)``), ``image`` can be a tensor in one
-    batch and a list of tensors in the next.
-
-    The samples, their order and their crops depend on ``seed`` and the epoch, not on the number of workers.
-
-    Args:
-        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
-            `Mixture` of several datasets.
-        batch_size: Samples per batch on this rank.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`. None (the
-            default) keeps the full image.
-        shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for
-            the dataset. An int is the size of the window in samples (other loaders call it shuffle buffer). A float
-            above 0 and below 1 is the quality of the shuffle; values near 1 are close to a full shuffle.
-        seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
-        num_workers: Worker processes that read and decode. 0 decodes in this process. None (the default) starts one
-            worker per core, at most 16; the cores are shared among the ranks of this machine. ``"auto"`` begins with
-            one worker and adds workers while the training loop waits for batches, up to the default number, so also
-            at most 16. An int may be larger. ``loader.num_workers`` is the current number.
-        device: Device of the tensors: a name such as ``"cuda:1"``, a CUDA device index, or a torch.device. None (the
-            default) is CPU memory. For CUDA the copy is asynchronous, from pinned memory.
-        fields: Fields of a batch: ``image``, ``label``, ``__key__``, or any stored field such as ``json`` or
-            ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
-            channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
-            value itself instead of a named tuple.
-        transform: Function of one image, a uint8 tensor [3, height, width], called in the worker; or an Albumentations
-            transform. Random number generators are seeded from the position of the sample in the epoch. If the function
-            returns a tuple, list or dictionary of tensors, such as two crops, ``image`` is a tuple, list or dictionary
-            of batches.
-        batch_transform: Function of a batch, called in this process with tensors on ``device``, for example to
-            normalize. A function with one required argument gets the images and returns their replacement. A
-            function with two or more required arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the
-            values of all fields in the order of ``fields``. They return as many values, or a dictionary, which then
-            becomes the batch. For each batch, the CPU generators of ``random``, NumPy and torch are seeded from its
-            position in the epoch and restored afterwards. Random numbers drawn on another device come from the
-            generator of that device.
-        tail: The last samples of an epoch, if they do not fill a batch on every rank. ``"drop"`` (the default) skips
-            them. ``"pad"`` fills up with other samples. ``"mask"`` also fills up, and adds the field ``valid``, bool
-            [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is always a named tuple.
-        on_error: Handling of unreadable samples. ``"raise"`` (the default) raises the error. ``"replace"`` takes
-            another sample of the epoch, logs a warning, and adds an entry to ``loader.errors``. The substitute depends
-            only on the seed and the position. Errors of your own functions are always raised.
-        max_errors: Most samples that may be replaced per epoch on each rank: a number (int), or a fraction of the
-            samples of the rank (float, default 0.01). One more raises SampleError.
-        where: Use only samples that fulfil this condition on the columns of the index: text such as
-            ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Other samples are not read.
-        subset: Use only some of the samples: a fraction (float), drawn at random with ``seed``, or sample ids, such as
-            those of `train_test_split`. An id that is listed n times is used n times per epoch.
-        class_weights: How often the classes are drawn, with the meaning of
-            ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
-            per class. Samples of frequent classes are left out in turn, those of rare classes repeated.
-        prefetch_factor: Batches in progress per worker (default 2).
-        rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
-            torch.distributed, or of the environment that torchrun sets. It is looked up at the start of each iteration,
-            so the process group may be created after the loader.
-        world_size: Number of data-parallel ranks.
-        group: Process group or DeviceMesh whose members share the data, such as ``mesh["dp"]``, instead of ``rank`` and
-            ``world_size``. Ranks that are tensor-parallel to each other then get the same batches.
-        lanes: Number of independent streams of blocks, so that each machine reads its own part; by default one per
-            machine.
-        cache_dir: Local folder for blocks of remote shards. Default: ``WDS_TOOLS_CACHE_DIR``, or ``wds_tools`` in the
-            cache folder of the user.
-        cache_bytes: Approximate limit for that folder, such as ``"20GB"`` or a number of bytes. Default:
-            ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
-        read_ahead_bytes: Bytes of remote shards to read before they are needed, such as ``"512MB"``. Default:
-            ``WDS_TOOLS_READ_AHEAD_BYTES``, or chosen automatically.
-        retry_seconds: How long a failed request is repeated. Default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
-        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are never saved.
-        multiprocessing_context: Start method of the workers: ``"fork"``, ``"forkserver"`` or ``"spawn"``. Default:
-            ``"fork"`` on Linux, ``"spawn"`` on other systems.
-        stall_seconds: If a worker sends nothing for this many seconds while the loader waits for its result, it is
-            stopped and WorkerError is raised with its stack (default 300).
-
-    Returns:
-        The loader. ``iter(loader)`` is one epoch; ``len(loader)`` is the number of batches.
-
-    Raises:
-        NotADatasetError: There is no packed dataset at ``dataset``.
-        MissingFieldError: The dataset lacks a field. The message lists the fields that it has.
-        OptionError: An invalid option.
-        DeviceError: The device is not available.
-        TypeError: An unknown argument. The message names the argument to use instead.
-
-    Warns:
-        UserWarning: Images will come as a list because their sizes differ, or there are many more workers than cores.
-
-    Example::
-
-        loader = make_loader("shards/photos", batch_size=256, shuffle=True, device="cuda",
-                             view=RandomResizedCrop(224, flip=True))
-        for images, labels in loader: ...
-    """
-    autoscaler = Autoscaler.from_options(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
-    errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
-    request = Request(
-        batch_size=batch_size,
-        view=view,
-        shuffle=shuffle,
-        seed=seed,
-        fields=fields,
-        transform=transform,
-        where=where,
-        subset=subset,
-        class_weights=class_weights,
-        lanes=lanes,
-        ranks=RankOptions(rank, world_size, group),
-        remote=RemoteOptions.of(
-            cache_dir,
-            cache_bytes,
-            read_ahead_bytes=read_ahead_bytes,
-            retry_seconds=retry_seconds,
-            storage_options=storage_options,
-        ),
-        errors=errors,
-    )
-    opened = open_dataset(dataset, request)
-    options = PipelineOptions(
-        batch_size=batch_size,
-        device=resolve_device(device),
-        start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
-        # A request is repeated for `retry_seconds`, and then fails with a message that names the cause.
-        stall_seconds=stall_seconds + (request.remote.retry_seconds if opened.shards.is_remote else 0),
-        read_ahead_bytes=opened.read_ahead_bytes,
-    )
-    loader = Loader(
-        opened, tail=tail, autoscaler=autoscaler, options=options, batch_transform=batch_transform, errors=errors
-    )
-    advice.warn_of_many_workers(num_workers)
-    advice.warn_of_image_lists(opened, request)
-    return loader

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fsspec.asyn
+from fsspec.registry import known_implementations
 
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.base import Block, Extent, FetchStatistics, Range, StoredFile, whole_file
@@ -18,7 +19,6 @@ from wds_tools.storage.fetcher_process import FetcherConnection, FetcherGoneErro
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
 _log = logging.getLogger("wds_tools")
-_IN_THIS_PROCESS = ("memory://",)  # what these URLs contain exists only in this process and those forked from it
 _OWN_THREADS = 4  # requests at a time of a process that fetches for itself
 
 
@@ -36,7 +36,7 @@ class RemoteStore:
     def __init__(self, folder: str, *, remote: RemoteOptions, for_training: bool = False) -> None:
         self.folder = folder
         self._remote = remote
-        self._for_training = for_training and not folder.startswith(_IN_THIS_PROCESS)
+        self._for_training = for_training and _is_known_elsewhere(folder)
         self._cache = BlockCache(remote.cache_folder, remote.cache_bytes, url=folder)
         self._fetcher: Fetcher | FetcherConnection | None = None
         self._pid = -1  # of the process that opened the fetcher
@@ -142,3 +142,9 @@ class RemoteStore:
             open_ = FetcherConnection if self._for_training else open_fetcher
             self._fetcher = open_(self.folder, self._remote)
         return self._fetcher
+
+
+def _is_known_elsewhere(url: str) -> bool:
+    """Return whether another program can read a URL. It cannot for memory:// and for schemes registered in this one."""
+    scheme = url.partition("://")[0]
+    return scheme in known_implementations and scheme != "memory"
