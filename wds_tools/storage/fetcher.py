@@ -73,9 +73,9 @@ class Fetcher:
         self._statistics = FetchStatistics()
         self._no_storing_until = 0.0  # time.monotonic() until which nothing is stored, because storing has failed
         self._is_closed = False
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
+        self._max_threads = threads
+        self._threads = 0
+        self._idle_threads = 0
 
     @property
     def statistics(self) -> FetchStatistics:
@@ -255,6 +255,9 @@ class Fetcher:
 
     def _push(self, priority: int, task: _Task) -> None:
         heapq.heappush(self._queue, (priority, next(self._sequence), task))
+        if self._idle_threads < len(self._queue) and self._threads < self._max_threads:
+            self._threads += 1
+            threading.Thread(target=self._work, daemon=True).start()
         self._condition.notify()
 
     def _work(self) -> None:
@@ -271,7 +274,9 @@ class Fetcher:
         with self._condition:
             while not self._is_closed:
                 if not self._queue:
+                    self._idle_threads += 1
                     self._condition.wait()
+                    self._idle_threads -= 1
                     continue
                 found: list[tuple[int, _Task]] = []
                 while self._queue and (not found or _can_join(found, self._queue[0][2])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -131,7 +132,7 @@ class RemoteStore:
             return getattr(self._get_fetcher(), method)(*args, **options)
         except FetcherGoneError as error:
             _log.warning("%s: %s; this process fetches for itself", self.folder.partition("?")[0], error)
-            self._fetcher = open_fetcher(self.folder, self._remote, threads=_OWN_THREADS)
+            self._use(open_fetcher(self.folder, self._remote, threads=_OWN_THREADS))
             return getattr(self._fetcher, method)(*args, **options)
 
     def _get_fetcher(self) -> Fetcher | FetcherConnection:
@@ -140,8 +141,19 @@ class RemoteStore:
             self._pid = os.getpid()
             self._fetcher = None  # if the next line fails
             open_ = FetcherConnection if self._for_training else open_fetcher
-            self._fetcher = open_(self.folder, self._remote)
+            self._use(open_(self.folder, self._remote))
+        assert self._fetcher is not None
         return self._fetcher
+
+    def _use(self, fetcher: Fetcher | FetcherConnection) -> None:
+        self._fetcher = fetcher
+        weakref.finalize(self, _close, fetcher, os.getpid()).atexit = False
+
+
+def _close(fetcher: Fetcher | FetcherConnection, pid: int) -> None:
+    """Close a fetcher, but not in a process that was forked later: its threads and locks are those of its parent."""
+    if os.getpid() == pid:
+        fetcher.close()
 
 
 def _is_known_elsewhere(url: str) -> bool:
