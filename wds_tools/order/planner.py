@@ -156,8 +156,10 @@ def divide(lanes: NDArray[np.int16], lane_count: int, ranks: int) -> NDArray[np.
     groups = math.gcd(lane_count, ranks)
     quota = len(lanes) // groups  # samples of a group
     by_lane = np.argsort(lanes, kind="stable")
-    group = lanes[by_lane].astype(np.int64) * groups // lane_count
+    group = (np.arange(lane_count) * groups // lane_count)[lanes[by_lane]]
     counts = np.bincount(group, minlength=groups)
+    if (counts == quota).all():
+        return by_lane.reshape(ranks, -1)
     within = np.arange(len(lanes)) - (np.cumsum(counts) - counts)[group]
     is_own, slots = within < quota, group * quota + within
     parts = np.empty(len(lanes), np.int64)
