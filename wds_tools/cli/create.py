@@ -146,7 +146,8 @@ def pack(
     SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
     .png, .webp). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
     Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
-    or WebDataset shards; see docs/packing.md.
+    or WebDataset shards; see docs/packing.md. A folder of images, archives and shards can be at a
+    URL.
 
     DST becomes a dataset: shards, one index per shard, and manifest.json, which is written last.
     Run the same command again to continue an interrupted pack. The bytes written do not depend on
@@ -356,7 +357,7 @@ def reshard(
 ) -> None:
     """Rewrite a dataset with other shards, order or images.
 
-    DATASET is a local folder with a dataset, or with tar shards that other tools wrote. It is not
+    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote. It is not
     changed.
     """
     from wds_tools.packing.append import reshard as reshard_one

@@ -174,7 +174,7 @@ def reshard(
     The original stays as it is. To continue an interrupted run, repeat the same call.
 
     Args:
-        dataset: Local folder of a dataset, or tar shards that another tool wrote.
+        dataset: Folder or URL of a dataset, or tar shards that another tool wrote.
         dst: Folder or URL of the new dataset, as for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         shuffle: Store the samples in random order. By default they keep their order.

@@ -80,7 +80,8 @@ def pack(
 
     Args:
         src: The source. In a folder, images in ``<class>/**`` are labelled with their class; images directly in the
-            folder get no labels. Other formats are given as a local path. An object with ``len()`` and ``[]``,
+            folder get no labels. Other formats are given as a local path. A folder of images, tar archives and
+            WebDataset shards may also be at a URL. An object with ``len()`` and ``[]``,
             such as a torch ``Dataset``, is packed in this process.
         dst: Folder for shards, indexes and manifest, created if missing. Or a URL such as "s3://bucket/train": each
             shard is uploaded when it is finished, and the manifest last.

@@ -85,6 +85,11 @@ def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Res
         return request(system, path)
     except FileNotFoundError:
         raise FileNotFoundError(f"{url} does not exist") from None
+    except ImportError as error:
+        scheme = url.partition("://")[0]
+        raise StoreError(
+            f"{scheme}:// needs a package that is not installed: {error}; try `pip install 'wds-tools[{scheme}]'`"
+        ) from error
     except Exception as error:  # each backend of fsspec has its own errors
         reason = redacted(f"{url}: {type(error).__name__}: {error}".partition("?")[0], options)
         raise StoreError(reason) from cause_without_secrets(error, options)
