@@ -14,8 +14,8 @@ PACKAGE = Path(wds_tools.__file__).parent
 READING_ORDER = {
     "": "errors wording terminal lru_cache options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
-    "storage": """base failures retry client_base http_pool http_requests http_client object_options object_client
-        s3_client fsspec_client clients cache commit lock patterns upload local remote""",
+    "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
+        object_client s3_client fsspec_client clients cache commit lock patterns upload local remote""",
     "sources": """base optional_dependencies pixels protobuf urls columns files labels arrays huggingface image_tree
         objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
