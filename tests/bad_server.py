@@ -189,6 +189,14 @@ def closing(answer: Answer = good) -> Answer:
     return close
 
 
+def announced_close(request: Request) -> None:
+    """Answer with ``Connection: close``, then close the connection."""
+    data, span = request.data or b"", request.span or (0, len(request.data or b""))
+    fields = {"Content_Range": f"bytes {span[0]}-{span[1] - 1}/{len(data)}"} if request.span else {}
+    request.send(206 if request.span else 200, data[slice(*span)], Connection="close", **fields)
+    raise HangUpError
+
+
 def redirect(url: str) -> Answer:
     """Redirect to the same path below another URL."""
     return lambda request: request.send(302, Location=f"{url}{request.path}")
@@ -268,7 +276,46 @@ class BadServer:
         return Request(self, connection, words[0], words[1], headers, number)
 
 
-def certificates(folder: Path) -> tuple[Path, ssl.SSLContext]:
+class Tunnel:
+    """A proxy for one server that knows ``CONNECT``; ``heads`` are the requests that it got."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.partition("://")[2].partition(":")
+        self._target = (host, int(port))
+        self.heads: list[str] = []
+
+    def __enter__(self) -> Tunnel:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += client.recv(4096)
+                self.heads.append(head.decode("latin-1"))
+                client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+                server = socket.create_connection(self._target)
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError), source, target:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+
+
+def certificates(folder: Path, *, host: str = "") -> tuple[Path, ssl.SSLContext]:
     """Return the certificate of an authority for tests, and the TLS settings of a server that it vouches for."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -296,6 +343,7 @@ def certificates(folder: Path) -> tuple[Path, ssl.SSLContext]:
         (x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), False),
     )
     names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    names = [x509.DNSName(host)] if host else names
     own = certificate(
         "127.0.0.1",
         key,

@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from wds_tools.errors import OptionError
 from wds_tools.storage.failures import Failure, clean_url
 from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.tls_socket import TlsConnection
 
 _MAX_IDLE = 64  # connections kept per server
 Origin = tuple[str, str, int]
@@ -115,8 +116,7 @@ class Pool:
             connection.close()
         for sock in busy:
             with contextlib.suppress(OSError):
-                # Not SSLSocket.shutdown, which takes the TLS state away from the thread that reads
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
 
     def proxy_of(self, origin: Origin) -> SplitResult | None:
         """Return the URL of the proxy for a server, or None."""
@@ -136,7 +136,7 @@ class Pool:
         seconds = self._policy.connect_seconds
         if scheme == "http":
             return self._timed(http.client.HTTPConnection(*address, timeout=seconds))
-        connection = http.client.HTTPSConnection(*address, timeout=seconds, context=self._tls())
+        connection = TlsConnection(*address, timeout=seconds, context=self._tls(), tls_host=host)
         if proxy:
             headers = {"Proxy-Authorization": proxy_auth(proxy)} if proxy.username else {}
             connection.set_tunnel(host, port, headers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import re
 import threading
 import time
@@ -59,6 +60,10 @@ class HttpRequests(BaseClient):
         super().__init__(url, storage_options, policy, host=host, stop=stop)
         self._headers = headers
         self._pool = pool
+
+    def __del__(self) -> None:
+        if getattr(self, "_pid", None) == os.getpid() and hasattr(self, "_pool"):
+            self._pool.close()
 
     def close(self) -> None:
         """End all requests, and close the connections."""
