@@ -3,6 +3,7 @@
 import fcntl
 import multiprocessing
 import os
+import random
 import resource
 import signal
 import time
@@ -236,3 +237,62 @@ def test_damaged_blocks_are_found(folder):
         file.write(b"x")
     (dataset,) = cached_datasets(folder)
     assert list(damaged_blocks(dataset)) == [(path, path == paths[2]) for path in paths]
+
+
+def content_of(number: int) -> bytes:
+    return number.to_bytes(4, "little") * (500 + number % 3000)
+
+
+def use_at_random(folder: Path, seed: int) -> None:
+    """Put, read, drop and release blocks of 40 names until killed; end with status 1 after a wrong byte."""
+    blocks, random_numbers = BlockCache(folder, 200_000, url=URL), random.Random(seed)
+    while True:
+        number = random_numbers.randrange(40)
+        name, content = str(number), content_of(number)
+        step = random_numbers.choice(["put", "put", "get", "get", "drop", "release"])
+        if step == "put":
+            with blocks.claim(name, wait=True):
+                if not blocks.contains(name):
+                    blocks.put(name, content)
+        elif step == "get":
+            found = blocks.get(name, len(content))
+            if found is not None and found != content:
+                os._exit(1)
+        elif step == "drop":
+            blocks.drop(name)
+        else:
+            blocks.release([name])
+
+
+def check_races_and_kills(folder: Path, kills: int) -> None:
+    context, random_numbers = multiprocessing.get_context("fork"), random.Random(0)
+    processes = [context.Process(target=use_at_random, args=(folder, seed)) for seed in range(4)]
+    for process in processes:
+        process.start()
+    for seed in range(4, 4 + kills):
+        time.sleep(random_numbers.random() * 0.02)
+        position = random_numbers.randrange(4)
+        processes[position].kill()
+        processes[position].join()
+        assert processes[position].exitcode == -signal.SIGKILL
+        processes[position] = context.Process(target=use_at_random, args=(folder, seed))
+        processes[position].start()
+    for process in processes:
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    (dataset,) = cached_datasets(folder)
+    assert not any(is_damaged for _, is_damaged in damaged_blocks(dataset))
+    assert size_of(folder) <= 200_000
+    with BlockCache(folder, 200_000, url=URL).claim("0", wait=False) as is_claimed:
+        assert is_claimed
+
+
+def test_processes_that_race_and_are_killed_never_leave_a_wrong_byte(folder):
+    check_races_and_kills(folder, 30)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("run", range(3))
+def test_a_thousand_kills_never_leave_a_wrong_byte(folder, run):
+    check_races_and_kills(folder, 1000)

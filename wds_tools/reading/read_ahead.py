@@ -85,7 +85,7 @@ class ReadAhead:
             return
         first = plan.step(numbers[0])
         self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(first.ids)[0].tolist())))
-        self._reader.read_samples_ahead(first.ids)
+        self._reader.read_samples_ahead(first.ids, machines=_most_lanes(plan))
         self._current, self._is_stopped = numbers[0], False
         self._thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
         self._thread.start()
@@ -155,6 +155,12 @@ class ReadAhead:
     def _shards_of(self, steps: Iterable[Step]) -> Iterator[int]:
         for step in steps:
             yield from self._reader.locate(step.ids)[0].tolist()
+
+
+def _most_lanes(plan: EpochPlan) -> int:
+    """Return the number of lanes, which is that of the machines by default."""
+    lanes = plan.order.lanes
+    return lanes if isinstance(lanes, int) else max(lanes)
 
 
 def _sorted_unique(numbers: Iterable[int]) -> list[int]:

@@ -245,14 +245,14 @@ class Reader:
         start, stop = self.shard(number).spans[block].tolist()
         return self.shards.block(number, (start, stop))
 
-    def read_samples_ahead(self, ids: NDArray[np.int64]) -> None:
-        """Start reading samples, int64 [n], before their blocks."""
+    def read_samples_ahead(self, ids: NDArray[np.int64], *, machines: int) -> None:
+        """Start reading samples, int64 [n], before their blocks, on one of several machines."""
         shards, rows = self.locate(ids)
         extents = []
         for number, row in zip(shards.tolist(), rows.tolist(), strict=True):
             block = self.block(number, row // self._blocks[number])
             extents.append(Extent(block, *self.shard(number).index.span(row, row + 1)))
-        self.shards.read_samples_ahead(shards.tolist(), extents)
+        self.shards.read_samples_ahead(shards.tolist(), extents, machines=machines)
 
     def shard(self, number: int) -> _Shard:
         """Return a shard; its index is read and verified when it is first needed."""

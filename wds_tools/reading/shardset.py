@@ -158,10 +158,11 @@ class ShardSet:
         for store, positions in self._by_store(shards):
             store.read_ahead([blocks[position] for position in positions])
 
-    def read_samples_ahead(self, shards: Sequence[int], extents: Sequence[Extent]) -> None:
-        """Start reading the samples of the first batch, if their blocks would take longer."""
+    def read_samples_ahead(self, shards: Sequence[int], extents: Sequence[Extent], *, machines: int) -> None:
+        """Start reading the samples of the first batch on one of several machines, before their blocks."""
         for store, positions in self._by_store(shards):
-            store.read_samples_ahead([extents[position] for position in positions], dataset_bytes=self.manifest.bytes)
+            wanted = [extents[position] for position in positions]
+            store.read_samples_ahead(wanted, dataset_bytes=self.manifest.bytes // machines)
 
     def read_indexes_ahead(self, shards: Iterable[int]) -> None:
         """Read indexes into the cache, many at a time, if they are remote."""

@@ -137,7 +137,7 @@ class Store(Protocol):
 
         Args:
             extents: The samples.
-            dataset_bytes: Size of the dataset in bytes.
+            dataset_bytes: Size of the part of the dataset that this machine reads, in bytes.
         """
 
     def read_files_ahead(self, files: Sequence[StoredFile]) -> None:

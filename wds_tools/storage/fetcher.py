@@ -28,6 +28,7 @@ MAX_REQUEST_BYTES = 8 << 20  # of adjacent blocks in one request; AWS recommends
 MAX_DIRECT_BYTES = 64 << 20  # of samples that are requested beside their blocks; they are kept in memory
 DIRECT_SHARE = 0.015  # of the bytes of a dataset
 MAX_GAP_BYTES = 64 << 10  # between blocks that share a request, such as the header of the next sample
+RECENT_SECONDS = 10.0  # in which a manifest is not read again: the ranks of a machine start at about the same time
 RETRY_STORING_SECONDS = 30.0  # after a block could not be stored
 _DIRECT, _URGENT, _AHEAD = range(3)  # priorities
 
@@ -69,7 +70,7 @@ class Fetcher:
         self._unannounced: set[str] = set()  # keys of blocks that were fetched before `read_ahead` named them
         self._direct: dict[str, list[_Task]] = {}  # samples requested beside their blocks, by checksum of the shard
         self._direct_bytes = 0
-        self._files: dict[str, Future[bytes]] = {}  # manifests and indexes that are being read, by name
+        self._files: dict[str, tuple[Future[bytes], float]] = {}  # manifests and indexes, and when reading began
         self._statistics = FetchStatistics()
         self._no_storing_until = 0.0  # time.monotonic() until which nothing is stored, because storing has failed
         self._is_closed = False
@@ -89,11 +90,12 @@ class Fetcher:
         if file and (cached := self._cache.get(key, file.bytes)) is not None:
             return bytes(cached)
         with self._condition:
-            future = self._files.get(name)
-            is_first = future is None
-            if future is None:
-                future = self._files[name] = Future()
-        if not is_first:
+            future, started = self._files.get(name, (None, 0.0))
+            is_recent = future is not None and (not future.done() or monotonic() < started + RECENT_SECONDS)
+            if future is None or not is_recent:
+                future = Future()
+                self._files[name] = future, monotonic()
+        if is_recent:
             return future.result()
         try:
             data = self._client.read(name, most_bytes=MAX_FILE_BYTES)
@@ -105,8 +107,9 @@ class Fetcher:
             future.set_exception(error)
             raise
         finally:
-            with self._condition:
-                del self._files[name]
+            if file or future.exception():  # a manifest is kept for those who ask soon
+                with self._condition:
+                    del self._files[name]
         return data
 
     def read_many(self, files: Sequence[StoredFile]) -> None:
@@ -162,8 +165,8 @@ class Fetcher:
 
         Args:
             extents: The samples.
-            dataset_bytes: Size of the dataset. Samples are fetched up to a small share of it, because their blocks are
-                fetched too.
+            dataset_bytes: Size of the part of the dataset that this machine reads. Samples are fetched up to a small
+                share of it, because their blocks are fetched too.
         """
         limit = min(MAX_DIRECT_BYTES, int(DIRECT_SHARE * dataset_bytes))
         for extent in extents:
