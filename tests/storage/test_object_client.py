@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import bad_server
+import fsspec
 import pytest
 from bad_server import BadServer, certificates
 from buckets import moto_server
@@ -183,6 +184,11 @@ def test_an_object_that_was_replaced_is_named_so(client, server):
 def test_an_object_of_another_length_is_a_truncated_shard_error(client, difference):
     with pytest.raises(TruncatedShardError, match=r"has 300,000 bytes"):
         read(client, 0, 10, total=len(DATA) + difference)
+
+
+def test_a_range_beyond_the_end_of_an_object_is_a_truncated_shard_error(client):
+    with pytest.raises(TruncatedShardError, match=r"300,0.0 bytes.*truncated or replaced"):
+        read(client, 300_000, 300_010, total=300_010)
 
 
 def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client):
@@ -377,6 +383,13 @@ def test_options_that_only_s3fs_knows_are_read_through_it():
     with pytest.raises(UnsupportedOptionError):
         object_storage("s3://b", options)
     assert isinstance(open_client("s3://b", options), FsspecClient)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_settings_of_fsspec_apply(server, monkeypatch, scheme):
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"anon": True, "endpoint_url": "http://127.0.0.1:9"})
+    client = open_client(f"{scheme}://b/d", {"endpoint_url": server.url}, QUICK)
+    assert read(client) == DATA[1000:201_000]
 
 
 def test_no_credentials_are_an_error_with_a_remedy_before_any_request():
