@@ -289,6 +289,26 @@ def test_without_obstore_s3_is_read_through_fsspec(monkeypatch):
     assert isinstance(open_client("s3://b/d", {"anon": True}), FsspecClient)
 
 
+@pytest.mark.parametrize("scheme", ["gs", "gcs", "az", "abfs"])
+def test_google_and_azure_are_read_without_head(server, scheme):
+    options = {"anon": True, "endpoint_url": server.url}
+    if scheme in {"az", "abfs"}:
+        options = {"anon": True, "connection_string": f"AccountName=own;BlobEndpoint={server.url}"}
+    client = open_client(f"{scheme}://b/d", options, PATIENT)
+    assert isinstance(client, ObjectClient)
+    server.answers.extend([bad_server.status(503), bad_server.cut_after(150_000)])
+    for _ in range(2):
+        assert read(client) == DATA[1000:201_000]
+    assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+    assert {request.method for request in server.requests} == {"GET"}
+    assert server.requests[-2].headers["if-match"] == '"one"'
+    with pytest.raises(FileNotFoundError, match=rf"{scheme}://b/d/none does not exist"):
+        client.read("none", most_bytes=9)
+    server.default = bad_server.status(403, b"", x_ms_error_code="AuthenticationFailed")
+    with pytest.raises(StoreError, match=r"HTTP 403.*1 attempt.*permission"):
+        read(client)
+
+
 # Options
 
 
