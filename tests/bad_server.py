@@ -188,7 +188,7 @@ def html(request: Request) -> None:
 
 
 def closing(answer: Answer = good) -> Answer:
-    """Answer, then close the connection without a word about it."""
+    """Answer, then close the connection without announcing it."""
 
     def close(request: Request) -> None:
         answer(request)

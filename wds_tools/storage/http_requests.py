@@ -30,7 +30,7 @@ _MAX_REDIRECTS = 5
 _MAX_ERROR_BYTES = 1 << 16  # of the body of an error that are read for the store's code
 _NO_RANGES = "the server does not support range requests: check its settings, or download the dataset"
 _HTML = "an HTML page arrived instead of data"
-_HTML_REMEDY = "check the URL; a proxy or a login page may answer in place of the server"
+_HTML_REMEDY = "check the URL; a proxy or a login page may have answered instead of the server"
 
 
 class HttpRequests(BaseClient):
