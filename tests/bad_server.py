@@ -19,8 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
+from urllib.parse import unquote
 
 PHRASES = {200: "OK", 206: "Partial Content", 302: "Found", 403: "Forbidden", 404: "Not Found", 503: "Unavailable"}
+
+DATE = "Sun, 22 Nov 2026 08:00:00 GMT"  # Azure's client requires a Last-Modified
 
 
 @dataclass
@@ -36,7 +39,8 @@ class Request:
 
     @property
     def data(self) -> bytes | None:
-        return self.server.objects.get(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        return self.server.objects.get(path, self.server.objects.get(unquote(path)))  # Google's client quotes slashes
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -49,7 +53,11 @@ class Request:
 
     def send(self, status: int, body: bytes = b"", *, length: int | None = None, **headers: str | None) -> None:
         """Send an answer; names of headers are written with _ for -, and None leaves one out."""
-        fields = {"Content_Length": str(len(body) if length is None else length), "ETag": self.server.tag}
+        fields = {
+            "Content_Length": str(len(body) if length is None else length),
+            "ETag": self.server.tag,
+            "Last_Modified": DATE,
+        }
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in {**fields, **headers}.items() if value]
         head = f"HTTP/1.1 {status} {PHRASES.get(status, 'Status')}\r\n" + "\r\n".join(lines) + "\r\n\r\n"
         self.connection.sendall(head.encode("latin-1") + body)
@@ -180,7 +188,7 @@ def html(request: Request) -> None:
 
 
 def closing(answer: Answer = good) -> Answer:
-    """Answer, then close the connection without a word about it."""
+    """Answer, then close the connection without announcing it."""
 
     def close(request: Request) -> None:
         answer(request)

@@ -305,9 +305,14 @@ def test_an_object_of_another_length_is_a_truncated_shard_error(client, server, 
     assert len(server.requests) == 1
 
 
-def test_a_range_beyond_the_end_of_an_object_is_a_truncated_shard_error(client):
+def test_a_range_beyond_the_end_of_an_object_is_a_truncated_shard_error(client, server):
     with pytest.raises(TruncatedShardError, match=r"has 300,000 bytes"):
         read(client, 300_000, 300_010, total=300_010)
+    server.default = bad_server.status(416)  # S3 does not send the length
+    with pytest.raises(TruncatedShardError, match=r"ends before byte 300,000, .*records 300,010 bytes"):
+        read(client, 300_000, 300_010, total=300_010)
+    with pytest.raises(StoreError, match=r"HTTP 416.*1 attempt"):
+        read(client, 300_000, 300_010, total=None)
 
 
 @pytest.mark.parametrize("answer", [bad_server.good, bad_server.chunked])

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import bad_server
+import fsspec
 import pytest
 from bad_server import BadServer, certificates
 from buckets import s3_server
@@ -185,6 +186,11 @@ def test_an_object_of_another_length_is_a_truncated_shard_error(client, differen
         read(client, 0, 10, total=len(DATA) + difference)
 
 
+def test_a_range_beyond_the_end_of_an_object_is_a_truncated_shard_error(client):
+    with pytest.raises(TruncatedShardError, match=r"300,0.0 bytes.*truncated or replaced"):
+        read(client, 300_000, 300_010, total=300_010)
+
+
 def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client):
     with pytest.raises(ManifestError, match=r"at most 299,999"):
         client.read("a.tar", most_bytes=299_999)
@@ -283,6 +289,26 @@ def test_without_obstore_s3_is_read_through_fsspec(monkeypatch):
     assert isinstance(open_client("s3://b/d", {"anon": True}), FsspecClient)
 
 
+@pytest.mark.parametrize("scheme", ["gs", "gcs", "az", "abfs"])
+def test_google_and_azure_are_read_without_head(server, scheme):
+    options = {"anon": True, "endpoint_url": server.url}
+    if scheme in {"az", "abfs"}:
+        options = {"anon": True, "connection_string": f"AccountName=own;BlobEndpoint={server.url}"}
+    client = open_client(f"{scheme}://b/d", options, PATIENT)
+    assert isinstance(client, ObjectClient)
+    server.answers.extend([bad_server.status(503), bad_server.cut_after(150_000)])
+    for _ in range(2):
+        assert read(client) == DATA[1000:201_000]
+    assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+    assert {request.method for request in server.requests} == {"GET"}
+    assert server.requests[-2].headers["if-match"] == '"one"'
+    with pytest.raises(FileNotFoundError, match=rf"{scheme}://b/d/none does not exist"):
+        client.read("none", most_bytes=9)
+    server.default = bad_server.status(403, b"", x_ms_error_code="AuthenticationFailed")
+    with pytest.raises(StoreError, match=r"HTTP 403.*1 attempt.*permission"):
+        read(client)
+
+
 # Options
 
 
@@ -377,6 +403,13 @@ def test_options_that_only_s3fs_knows_are_read_through_it():
     with pytest.raises(UnsupportedOptionError):
         object_storage("s3://b", options)
     assert isinstance(open_client("s3://b", options), FsspecClient)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_settings_of_fsspec_apply(server, monkeypatch, scheme):
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"anon": True, "endpoint_url": "http://127.0.0.1:9"})
+    client = open_client(f"{scheme}://b/d", {"endpoint_url": server.url}, QUICK)
+    assert read(client) == DATA[1000:201_000]
 
 
 def test_no_credentials_are_an_error_with_a_remedy_before_any_request():

@@ -88,7 +88,7 @@ def test_progress_starts_the_time_again_and_a_little_of_it_does_not():
     assert attempts.delay_after(Failure("cut"), 20.0) is None
 
 
-def test_an_upload_that_takes_longer_than_the_time_is_repeated_all_the_same():
+def test_an_upload_that_takes_longer_than_the_time_is_still_repeated():
     attempts = Attempts(RetryPolicy(seconds=300), 0.0, max, least=5)
     delays = [attempts.delay_after(Failure("reset"), 1000.0 * (number + 1)) for number in range(5)]
     assert delays == [0.1, 0.2, 0.4, 0.8, None]

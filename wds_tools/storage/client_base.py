@@ -169,7 +169,7 @@ class BaseClient:
                 failure.received = max(0, len(partial.data) - before)
                 self._count(received=failure.received)
             else:
-                self._count(received=len(data) - before)
+                self._count(received=max(0, len(data) - before))
                 return data
             raise failure
 
@@ -287,6 +287,14 @@ class BaseClient:
             self._raise_replaced(path, f"its ETag was {first_tag} and is {strong}")
         if first_length is not None and length is not None and first_length != length:
             self._raise_replaced(path, f"it had {first_length:,} bytes and has {length:,}")
+
+    def _raise_ended(self, path: str, position: int, total_bytes: int) -> NoReturn:
+        raise TruncatedShardError(
+            f"{self._url_of(path)} ends before byte {position:,}, but its manifest records {total_bytes:,} bytes: "
+            "it was truncated or replaced; upload it again",
+            shard=path,
+            offset=position,
+        )
 
     def _raise_replaced(self, path: str, fact: str) -> NoReturn:
         raise StoreError(

@@ -47,10 +47,12 @@ def open_client(
     """
     scheme = url.partition("://")[0].lower()
     policy = policy or RetryPolicy()
-    options = {**fsspec.config.conf.get(scheme, {}), **(storage_options or {})}  # fsspec's files and FSSPEC_S3_KEY=...
+    options = dict(storage_options or {})
     if scheme in {"http", "https"}:
         return HttpClient(url, options, policy, stop=stop)
     if scheme in SCHEMES and is_usable():
+        for name in {scheme, SCHEMES[scheme]}:  # settings from fsspec's files, and from variables such as FSSPEC_S3_KEY
+            options = {**fsspec.config.conf.get(name, {}), **options}
         try:
             signs = SCHEMES[scheme] == "s3" and not options.get("requester_pays")  # a header, which must be signed
             return (S3Client if signs else ObjectClient)(url, options, policy, stop=stop)

@@ -30,8 +30,8 @@ PACKAGES = {
 class FsspecClient(BaseClient):
     """Requests through fsspec's `cat_file`.
 
-    A file system of fsspec returns neither the length nor the version of an object with its bytes. Both are asked
-    for once per object, before its first range is read.
+    fsspec returns neither the length nor the ETag of an object with its bytes. Both are requested once per object,
+    before its first range is read.
 
     Args:
         url: URL of the folder.

@@ -30,7 +30,7 @@ _MAX_REDIRECTS = 5
 _MAX_ERROR_BYTES = 1 << 16  # of the body of an error that are read for the store's code
 _NO_RANGES = "the server does not support range requests: check its settings, or download the dataset"
 _HTML = "an HTML page arrived instead of data"
-_HTML_REMEDY = "check the URL; a proxy or a login page may answer in place of the server"
+_HTML_REMEDY = "check the URL; a proxy or a login page may have answered instead of the server"
 
 
 class HttpRequests(BaseClient):
@@ -76,9 +76,10 @@ class HttpRequests(BaseClient):
         with self._get(path, wanted) as response:
             if response.status == 412:
                 self._raise_replaced(path, f"its ETag is no longer {tag}")
-            if response.status == 416:
+            if response.status == 416 and total_bytes is not None:
                 length = re.fullmatch(r"bytes \*/(\d+)", response.headers.get("Content-Range", ""))
                 self._check_version(path, None, int(length[1]) if length else None, total_bytes)
+                self._raise_ended(path, part.position, total_bytes)
             if response.status != 206:
                 raise self._failure(response, wants_range=True)
             length_of_answer = self._check_range(path, response, part, total_bytes)

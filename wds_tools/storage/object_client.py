@@ -123,8 +123,7 @@ class ObjectClient(BaseClient):
         else:
             return
         if failure.status == 416 and total_bytes is not None:
-            length = self._get(path, {"head": True}).meta["size"]
-            self._check_version(path, None, length, total_bytes)
+            self._raise_ended(path, part.position, total_bytes)
         raise failure
 
     def _read(self, path: str, most_bytes: int, partial: Partial) -> bytes:

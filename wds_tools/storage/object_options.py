@@ -36,7 +36,7 @@ _WITHOUT_EFFECT = {  # of fsspec and its file systems, about buffers, listings, 
     *("secure_serialize", "skip_instance_cache", "use_listings_cache", "use_ssl"),
 }
 _ANONYMOUS = "anon"  # instead of a token of gcsfs
-_CREDENTIAL_SECONDS = 300  # botocore is asked again for credentials that it may have renewed
+_CREDENTIAL_SECONDS = 300  # after which credentials are taken from botocore again, which may have renewed them
 
 
 class UnsupportedOptionError(OptionError):

@@ -120,7 +120,7 @@ def call(
     Args:
         policy: The policy.
         request: Function that sends the request. Its errors are classified by `failures.failure_of`; a
-            `failures.Failure` says itself whether it is retried. Errors of this package are passed on.
+            `failures.Failure` has its own flag. Errors of this package are passed on.
         url: URL of the object, for messages.
         host: Host that the request is sent to, for messages; default: the one of the URL.
         shard: Name of the shard, for the error.
