@@ -140,16 +140,18 @@ class _ShardScan:
     def _digest_field(self, member: Member, name: str) -> int:
         """Return the XXH3-64 of a field, and add it to the checksum of the shard. Keep images and labels."""
         self._digest_to(member.offset)
-        stop = member.offset + member.size
-        step = member.size if name in _KEPT else _STEP_BYTES
+        stop = self._digested = member.offset + member.size
+        if name in _KEPT or member.size <= _STEP_BYTES:
+            data = self.view[member.offset : stop]
+            self._digest.update(data)
+            if name in _KEPT:
+                self._contents[name] = data
+            return xxhash.xxh3_64_intdigest(data)
         digest = xxhash.xxh3_64()
-        for start in range(member.offset, stop, max(1, step)):
-            part = self.view[start : min(start + step, stop)]
+        for start in range(member.offset, stop, _STEP_BYTES):
+            part = self.view[start : min(start + _STEP_BYTES, stop)]
             digest.update(part)
             self._digest.update(part)
-            if name in _KEPT:
-                self._contents[name] = part
-        self._digested = stop
         return digest.intdigest()
 
     def _digest_to(self, stop: int) -> None:
