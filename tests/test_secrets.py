@@ -31,6 +31,7 @@ from wds_tools.inspection.contact_sheet import contact_sheet
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.storage import open_store, upload
+from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
 from wds_tools.storage.upload import Bucket
 from wds_tools.storage_options import parse_storage_options, redacted
@@ -67,7 +68,7 @@ def everything_is_searched(
 ) -> Iterator[None]:
     """Search logs, output and files for the secret after each test."""
     Bucketful.reset()
-    monkeypatch.setattr(upload, "FIRST_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(upload, "POLICY", RetryPolicy(seconds=0.05, first_seconds=0.001, most_seconds=0.01))
     caplog.set_level(logging.DEBUG)
     yield
     assert_hidden(caplog.text)

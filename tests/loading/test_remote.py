@@ -302,7 +302,8 @@ def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_par
     ) as loader:
         keys = [key for _ in range(3) for batch in loader for key in batch.key]
         assert len(keys) == 3 * len(loader) * BATCH
-    assert bytes_of(server) < 2.2 * size_of(dataset)  # LRU would fetch everything in each of 3 epochs
+    # Two later epochs fetch the quarter that the cache lacks, and what the window takes.
+    assert bytes_of(server) < 1.9 * size_of(dataset)
 
 
 def test_a_mixture_of_remote_and_local_datasets_reads_both(server, dataset):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wds_tools.order import sequence as order_module
 from wds_tools.order.mixture import MixtureOrder
 from wds_tools.order.planner import Cursor, EpochPlan, World
-from wds_tools.order.quality import lru_misses, measure_reading
+from wds_tools.order.quality import measure_reading
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 
@@ -181,20 +181,6 @@ def test_class_weights_change_the_samples_of_a_block_so_machines_read_other_bloc
     )
     assert measure_reading(order, nodes=4, node_batch=64).new > 0.05
     assert sorted(order.ids(1, 0, order.samples)) == selection.ids(1).tolist()
-
-
-@pytest.mark.parametrize("cached", [0.1, 0.5, 0.9])
-def test_the_misses_of_an_lru_cache_are_predicted(cached):
-    random, blocks = np.random.default_rng(0), 2_000
-    cache, misses = {}, 0
-    for epoch in range(6):
-        for block in random.permutation(blocks).tolist():
-            is_hit = cache.pop(block, False)
-            cache[block] = True  # dictionaries keep the order of insertion
-            misses += epoch > 0 and not is_hit
-            if len(cache) > cached * blocks:
-                del cache[next(iter(cache))]
-    assert misses / blocks / 5 == pytest.approx(lru_misses(cached), abs=0.02)
 
 
 @pytest.mark.parametrize("lanes", [1, 8, 64, 4096])

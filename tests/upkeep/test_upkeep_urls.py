@@ -15,7 +15,8 @@ from buckets import Bucketful, empty_s3, s3_server
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
-from wds_tools.storage import remote, stream, upload
+from wds_tools.storage import fetcher, stream, upload
+from wds_tools.storage.retry import RetryPolicy
 
 MAX_RANGE = 16 << 20
 CHUNK = 30_000
@@ -24,7 +25,8 @@ CHUNK = 30_000
 @pytest.fixture(autouse=True)
 def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     Bucketful.reset()
-    monkeypatch.setattr(upload, "FIRST_DELAY_SECONDS", 0.0)
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "0.3")
+    monkeypatch.setattr(upload, "POLICY", RetryPolicy(seconds=0.05, first_seconds=0.001, most_seconds=0.01))
 
 
 @pytest.fixture
@@ -237,7 +239,7 @@ def test_a_manifest_or_an_index_at_a_url_that_is_too_large_is_refused_and_not_re
         shutil.copytree(packed, packed.parent / "large")
         packed = packed.parent / "large"
         (packed / name).write_bytes(bytes(2 * limit))
-    monkeypatch.setattr(remote, "MAX_FILE_BYTES", limit)
+    monkeypatch.setattr(fetcher, "MAX_FILE_BYTES", limit)
     with pytest.raises(ManifestError, match=rf"{name} has more bytes than allowed; .* has at most"):
         wt.describe(f"bucket://{packed}")
     assert [stop - start for found, start, stop in Bucketful.ranges if found == name] == [limit + 1]

@@ -18,7 +18,6 @@ from wds_tools.order.quality import (
     DEFAULT_QUALITY,
     MeasuredOrder,
     MeasuredReading,
-    lru_misses,
     measure_order,
     measure_reading,
     predicted,
@@ -171,6 +170,7 @@ def forecast(
     wanted = window_for(DEFAULT_QUALITY, batch=global_batch, block=block)
     quality = predicted(batch=global_batch, block=block, window=window, shuffled=manifest.shuffled)
     mean_bytes = manifest.bytes / manifest.samples
+    window_bytes = round(min(window, manifest.samples) * mean_bytes)
     reading = _reading(order, nodes=nodes, node_batch=batch_size * per_node, tail=tail)
     read_bytes = round(manifest.bytes * reading.share)
     slots = slots_for(batch_size, num_workers, prefetch_factor)
@@ -188,13 +188,13 @@ def forecast(
         block_samples=block,
         block_bytes=round(block * mean_bytes),
         window_samples=window,
-        window_bytes=round(min(window, manifest.samples) * mean_bytes),
+        window_bytes=window_bytes,
         quality=quality,
         measured=_measured(shards, order, global_batch),
         window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
         read_bytes_per_node=read_bytes,
         read_twice=reading.read_twice,
-        fetched_later_per_node=_fetched_later(read_bytes, reading.new, cache_bytes),
+        fetched_later_per_node=_fetched_later(read_bytes, reading.new, cache_bytes, window_bytes // nodes),
         cache_bytes=cache_bytes,
         slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
         needed_bytes_per_second=(batch_size * per_node * mean_bytes / step_seconds) if step_seconds else None,
@@ -248,17 +248,22 @@ def _reading(order: Order, *, nodes: int, node_batch: int, tail: Tail) -> Measur
     return measure_reading(order, nodes=nodes, node_batch=node_batch, tail=tail, max_steps=max_steps)
 
 
-def _fetched_later(read_bytes: int, new: float | None, cache_bytes: int | None) -> int | None:
+def _fetched_later(read_bytes: int, new: float | None, cache_bytes: int | None, window_bytes: int) -> int | None:
     """Return the bytes that a machine fetches in each epoch but the first one.
+
+    A loader keeps what it has cached until it was read in the epoch, except for the space that the window needs.
 
     Args:
         read_bytes: Bytes that it reads in an epoch.
         new: Fraction of them that it did not read in the epoch before, or None.
         cache_bytes: Size of its cache; None means large enough.
+        window_bytes: Bytes of its window.
     """
     if new is None:
         return None
-    missed = 0.0 if cache_bytes is None else lru_misses(cache_bytes / max(1, read_bytes))
+    missed = 0.0
+    if cache_bytes is not None and cache_bytes < read_bytes:
+        missed = 1 - max(0, cache_bytes - window_bytes) / read_bytes
     return round(read_bytes * (new + (1 - new) * missed))
 
 

@@ -157,6 +157,8 @@ class Pipeline:
         """Stop the workers and free the slots; callable from any thread."""
         self.pool.interrupt()  # a thread that waits for a batch gets a LoaderError
         with self._lock:
+            if not self.is_closed:
+                self._read_ahead.log_use()
             self.is_closed = True
             self._read_ahead.stop()
             self._sent.clear()

@@ -115,10 +115,6 @@ class BatchRunner:
             [one if isinstance(one, WdsToolsError) else [stack_values(value) for value in one] for one in results]
         )
 
-    def close(self) -> None:
-        """Log what is known at the end."""
-        self._recipe.shards.log_use()
-
     def _get_assembler(self) -> Assembler:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
@@ -169,4 +165,3 @@ class InlinePool:
     def close(self) -> None:
         """Remove all tasks."""
         self._tasks.clear()
-        self._runner.close()

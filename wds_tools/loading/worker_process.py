@@ -33,9 +33,6 @@ class TaskRunner(Protocol):
     def run(self, task: Any) -> Any:
         """Run a task and return its result, which must be picklable."""
 
-    def close(self) -> None:
-        """Log what is known at the end; called from another thread than the others."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -94,7 +91,7 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection) -> None:
     faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
     torch.set_num_threads(1)  # one core per worker; OpenMP threads do not survive a fork either
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_receive_tasks, args=(pipe, tasks, runner), daemon=True).start()
+    threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     _send(pipe, pack_message(READY, None))
     waiting: deque[tuple[int, Any]] = deque()
     while True:
@@ -107,14 +104,12 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection) -> None:
         _send(pipe, _pack_result(number, _run(runner, task)))
 
 
-def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]], runner: TaskRunner) -> None:
+def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]]) -> None:
     """Receive tasks at once, so that the main process never blocks on a full pipe. Exit when it closes the pipe."""
     try:
         while True:
             tasks.put(pipe.recv())
     except (EOFError, OSError):
-        with contextlib.suppress(Exception):
-            runner.close()
         os._exit(0)  # even if a task hangs
 
 

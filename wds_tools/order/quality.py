@@ -280,19 +280,3 @@ def _blocks_of_nodes(
     for number in range(steps):
         read[number] = ids[number][divide(lanes[number], order.lanes, nodes)]
     return [np.unique(order.block_of(read[:, node].ravel())[1]) for node in range(nodes)]
-
-
-def lru_misses(cached: float) -> float:
-    """Return the share of blocks that an LRU cache does not have, if each epoch reads them in another random order.
-
-    Of blocks that are read at the fractions x and y of two epochs, those between them are
-    ``1 - x (1 - y)`` of all blocks. The block is still in the cache if that is less than the cache holds.
-
-    Args:
-        cached: Size of the cache, as a fraction of all blocks that are read in an epoch.
-
-    >>> lru_misses(0.0), round(lru_misses(0.5), 2), lru_misses(1.0)
-    (1.0, 0.85, 0.0)
-    """
-    left = 1 - min(1.0, cached)
-    return left - left * math.log(left) if left else 0.0

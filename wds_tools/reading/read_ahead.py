@@ -106,6 +106,10 @@ class ReadAhead:
             self._thread.join()
             self._thread = None
 
+    def log_use(self) -> None:
+        """Log what was read from URLs, at level DEBUG."""
+        self._reader.shards.log_use()
+
     def _run(self, plan: EpochPlan, numbers: range) -> None:
         """Main function of the thread."""
         try:

@@ -153,7 +153,7 @@ class Store(Protocol):
         """Return the sorted names of the files in the folder."""
 
     def log_use(self) -> None:
-        """Log what was read since the last call, at level DEBUG."""
+        """Log what was read, at level DEBUG."""
 
 
 def too_large(path: str, length: int | None = None) -> ManifestError:

@@ -42,7 +42,7 @@ CHECKSUM_BYTES = 16
 MAX_MAPS = 2048  # per process; Linux allows 65,530
 _USAGE_LOCK = 0  # byte of the lock file; blocks use the others
 _ABANDONED_SECONDS = 600.0  # since the last write to a temporary file
-_RELEASED = (1, 1)  # access and modification time in seconds of a block that is evicted first
+_RELEASED_BASE = 4e9  # seconds; see `BlockCache.release`
 _lock_files: dict[tuple[int, Path], int] = {}  # never closed: closing one would release all locks of the process
 _usage_mutex = threading.Lock()  # record locks do not exclude threads of the same process
 
@@ -134,10 +134,15 @@ class BlockCache:
             self._discard(path, path.stat().st_size)
 
     def release(self, names: Iterable[str]) -> None:
-        """Mark blocks that nobody needs in this epoch: they are evicted first."""
+        """Mark blocks that nobody needs in this epoch: they are evicted first.
+
+        Their modification time is set to one before that of all used blocks, and the earlier the later they are
+        released. So what was released last is evicted first: in the next epoch, it is needed last on average.
+        """
+        seconds = (_RELEASED_BASE - time.time()) / 2
         for name in names:
             with contextlib.suppress(OSError):
-                os.utime(self._path(name), _RELEASED)
+                os.utime(self._path(name), (seconds, seconds))
 
     @contextlib.contextmanager
     def claim(self, name: str, *, wait: bool) -> Iterator[bool]:

@@ -31,6 +31,7 @@ MAX_GAP_BYTES = 64 << 10  # between blocks that share a request, such as the hea
 RECENT_SECONDS = 10.0  # in which a manifest is not read again: the ranks of a machine start at about the same time
 RETRY_STORING_SECONDS = 30.0  # after a block could not be stored
 _DIRECT, _URGENT, _AHEAD = range(3)  # priorities
+Buffer = bytes | bytearray
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class _Task:
     block: Block
     is_direct: bool = False
     is_started: bool = False
-    future: Future[bytes | None] = field(default_factory=Future)
+    future: Future[Buffer | None] = field(default_factory=Future)
 
 
 class _NotStoredError(Exception):
@@ -126,7 +127,7 @@ class Fetcher:
         for thread in threads:
             thread.join()
 
-    def fetch(self, extents: Sequence[Extent], *, inline: bool = False) -> list[bytes | None]:
+    def fetch(self, extents: Sequence[Extent], *, inline: bool = False) -> list[Buffer | None]:
         """Wait until ranges can be read.
 
         Args:
@@ -237,7 +238,7 @@ class Fetcher:
             else:
                 return True
 
-    def _fetch_directly(self, extents: Sequence[Extent]) -> list[bytes | None]:
+    def _fetch_directly(self, extents: Sequence[Extent]) -> list[Buffer | None]:
         tasks = [_Task(Block(extent.block.file, extent.start, extent.stop), is_direct=True) for extent in extents]
         with self._condition:
             for task in tasks:
@@ -267,7 +268,11 @@ class Fetcher:
         """Main function of a thread."""
         buffer = bytearray()
         while tasks := self._next_tasks():
-            size = tasks[-1][1].block.stop - tasks[0][1].block.start
+            first = tasks[0][1]
+            size = tasks[-1][1].block.stop - first.block.start
+            if first.is_direct:  # the bytes are the result
+                self._request_directly(first)
+                continue
             if len(buffer) < size:
                 buffer = bytearray(size)
             self._run(tasks, memoryview(buffer))
@@ -292,13 +297,10 @@ class Fetcher:
             return []
 
     def _run(self, tasks: list[tuple[int, _Task]], buffer: memoryview) -> None:
-        """Fetch neighbouring ranges with one request."""
+        """Fetch neighbouring blocks with one request."""
         with contextlib.ExitStack() as claims:
             claimed: list[_Task] = []
             for position, (priority, task) in enumerate(tasks):
-                if task.is_direct:
-                    claimed.append(task)
-                    continue
                 wait = (
                     priority == _URGENT and position == 0
                 )  # only one: two waiting processes must not wait in a circle
@@ -313,7 +315,20 @@ class Fetcher:
             for adjacent in _runs(claimed):
                 self._request(adjacent, buffer)
 
+    def _request_directly(self, task: _Task) -> None:
+        """Fetch a range that is not cached."""
+        file, start, stop = task.block
+        data = bytearray(stop - start)
+        try:
+            self._client.read_range(file.name, start, stop, memoryview(data), total_bytes=file.bytes)
+        except BaseException as error:
+            self._finish(task, error)
+            return
+        self._count(1, len(data))
+        self._finish(task, data)
+
     def _request(self, tasks: list[_Task], buffer: memoryview) -> None:
+        """Fetch neighbouring blocks into the cache."""
         file, start, stop = tasks[0].block.file, tasks[0].block.start, tasks[-1].block.stop
         data = buffer[: stop - start]
         try:
@@ -325,15 +340,13 @@ class Fetcher:
         self._count(1, len(data))
         for task in tasks:
             part = data[task.block.start - start : task.block.stop - start]
-            if task.is_direct:
-                self._finish(task, bytes(part))
-            elif self._cache.put(task.block.key, part):
+            if self._cache.put(task.block.key, part):
                 self._finish(task, None)
             else:
                 self._no_storing_until = monotonic() + RETRY_STORING_SECONDS
                 self._finish(task, _NotStoredError())
 
-    def _finish(self, task: _Task, result: bytes | BaseException | None) -> None:
+    def _finish(self, task: _Task, result: Buffer | BaseException | None) -> None:
         with self._condition:
             if not task.is_direct:
                 del self._blocks[task.block.key]
@@ -352,8 +365,7 @@ def _can_join(found: list[tuple[int, _Task]], task: _Task) -> bool:
     """Return whether a task can share a request with the tasks that were found before it."""
     first, last = found[0][1], found[-1][1]
     return (
-        not task.is_started
-        and task.is_direct == first.is_direct
+        not (task.is_started or task.is_direct or first.is_direct)
         and task.block.file == last.block.file
         and 0 <= task.block.start - last.block.stop <= MAX_GAP_BYTES
         and task.block.stop - first.block.start <= MAX_REQUEST_BYTES

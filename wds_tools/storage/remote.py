@@ -111,8 +111,8 @@ class RemoteStore:
             return FetchStatistics()
 
     def log_use(self) -> None:
-        """Log what was read, at level DEBUG."""
-        if self._fetcher is None or self._pid != os.getpid():
+        """Log what was read since the fetcher was started, at level DEBUG."""
+        if self._fetcher is None or self._pid != os.getpid() or not _log.isEnabledFor(logging.DEBUG):
             return
         used = self.statistics
         _log.debug(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsspec.registry import known_implementations
+from fsspec.registry import known_implementations, registry
 
 
 def options_for(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +22,9 @@ def options_for(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if "::" in url:  # fsspec itself distributes the options over the schemes of a chain
         return dict(options)
     by_scheme = {
-        name for name, value in options.items() if isinstance(value, Mapping) and name in known_implementations
+        name
+        for name, value in options.items()
+        if isinstance(value, Mapping) and (name in known_implementations or name in registry)
     }
     if not by_scheme:
         return dict(options)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from wds_tools.storage.base import Store
-from wds_tools.storage.local import LocalStore
 
 CHUNK_BYTES = 8 << 20
 """Bytes per range; AWS recommends requests of 8 to 16 MiB."""
+
+CHUNKS_AHEAD = 2
+"""Chunks of a remote object that are requested before they are needed."""
 
 
 class ObjectStream:
@@ -111,10 +114,34 @@ def stream_object(
         TruncatedShardError: The length of the shard is not ``total_bytes``.
         StoreError: The storage fails, or the shard does not exist.
     """
+    if not store.is_remote:  # a local file is mapped, so that one chunk of any length takes no memory
+        return ObjectStream(
+            lambda start, stop: store.fetch(name, [(start, stop)], total_bytes=total_bytes)[0],
+            total_bytes,
+            chunk_bytes=max(1, total_bytes),
+            on_chunk=on_chunk,
+        )
+    return ObjectStream(_ReadAhead(store, name, total_bytes), total_bytes, chunk_bytes=CHUNK_BYTES, on_chunk=on_chunk)
 
-    def fetch(start: int, stop: int) -> memoryview:
-        return store.fetch(name, [(start, stop)], total_bytes=total_bytes)[0]
 
-    # A local file is mapped, so that one chunk of any length takes no memory.
-    chunk_bytes = total_bytes if isinstance(store, LocalStore) else CHUNK_BYTES
-    return ObjectStream(fetch, total_bytes, chunk_bytes=max(1, chunk_bytes), on_chunk=on_chunk)
+class _ReadAhead:
+    """Fetches ranges of an object, and the chunks after them at the same time."""
+
+    def __init__(self, store: Store, name: str, total_bytes: int) -> None:
+        self._store = store
+        self._name = name
+        self._total_bytes = total_bytes
+        self._executor = ThreadPoolExecutor(CHUNKS_AHEAD + 1)
+        self._chunks: dict[int, Future[memoryview]] = {}  # requested chunks, by their offset
+
+    def __call__(self, start: int, stop: int) -> memoryview:
+        if start not in self._chunks and (start % CHUNK_BYTES or start >= stop):
+            return self._fetch(start, stop)
+        for offset in range(start, min(self._total_bytes, start + (CHUNKS_AHEAD + 1) * CHUNK_BYTES), CHUNK_BYTES):
+            if offset not in self._chunks:
+                end = min(offset + CHUNK_BYTES, self._total_bytes)
+                self._chunks[offset] = self._executor.submit(self._fetch, offset, end)
+        return self._chunks.pop(start).result()[: stop - start]
+
+    def _fetch(self, start: int, stop: int) -> memoryview:
+        return self._store.fetch(self._name, [(start, stop)], total_bytes=self._total_bytes)[0]
