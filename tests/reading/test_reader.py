@@ -97,7 +97,7 @@ def test_a_damaged_block_of_the_cache_is_fetched_again(packed, tmp_path):
     remote = RemoteOptions(cache_folder=tmp_path / "blocks")
     try:
         Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
-        for path in remote.cache_folder.glob("*/*/*"):
+        for path in remote.cache_folder.glob("*/[0-9a-f]*"):
             path.write_bytes(bytes(path.stat().st_size))
         images = Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
     finally:

@@ -3,18 +3,18 @@
 ::
 
     cache folder/
-      locks                 record locks: one byte per block, byte 0 for `usage`
-      usage                 bytes of all blocks, as text
+      usage                 bytes of all blocks, as text; its record locks are those of the cache
       3f2a…/                one folder per dataset
         url                 where its blocks come from, for `wds-tools cache list`
-        9c/9c41…            one block: its bytes, then their checksum
+        9c41…               one block: its bytes, then their checksum
 
 A block is written to a temporary file of its final size, and renamed when it is complete. Readers map
 the file, so they need no lock, and a block that is evicted stays valid for those that have it mapped.
 A block is never received into a mapping: a full disk is an error of a write, not a SIGBUS.
 
-Record locks belong to a process and end with it, so a killed process blocks nobody. Where a file
-system has no locks, two processes may fetch the same block, and both write the same bytes.
+Byte 0 of the file `usage` is locked while it is changed, and one of the bytes far behind its end while
+a block is fetched. Record locks belong to a process and end with it, so a killed process blocks
+nobody. Where a file system has no locks, two processes may fetch the same block, and both write the same bytes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ from wds_tools.storage.failures import clean_url
 _log = logging.getLogger("wds_tools")
 CHECKSUM_BYTES = 16
 MAX_MAPS = 2048  # per process; Linux allows 65,530
-_USAGE_LOCK = 0  # byte of the lock file; blocks use the others
+_USAGE_DIGITS = 20
+_USAGE_LOCK = 0  # number of a byte; blocks lock bytes from 2**32
 _ABANDONED_SECONDS = 600.0  # since the last write to a temporary file
 _WRITE_BYTES = 512 << 10  # Linux sometimes takes 10 times the CPU time for a write of 2 MiB, to find large pages
 _RELEASED_BASE = 4e9  # seconds; see `BlockCache.release`
-_lock_files: dict[tuple[int, Path], int] = {}  # never closed: closing one would release all locks of the process
+_usage_files: dict[tuple[int, Path], int] = {}  # never closed: closing one would release all locks of the process
 _usage_mutex = threading.Lock()  # record locks do not exclude threads of the same process
 
 
@@ -109,11 +110,15 @@ class BlockCache:
     def put(self, name: str, block: memoryview | bytes) -> bool:
         """Store a block; return False if the disk or the limit does not allow it."""
         size = len(block) + CHECKSUM_BYTES
+        if size > self.limit_bytes:
+            if self.limit_bytes > 1:  # 1 means no cache
+                self._warn(f"cache_bytes={self.limit_bytes:,} is too small for a block of {size:,} bytes")
+            return False
         path = self._path(name)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             if not self._reserve(temporary, size):
-                self._warn(f"cache_bytes={self.limit_bytes:,} is too small for a block of {size:,} bytes")
+                self._warn("all of it is in use")
                 return False
             file = os.open(temporary, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -121,7 +126,7 @@ class BlockCache:
                 _write(file, xxhash.xxh3_128_digest(block), len(block))
             finally:
                 os.close(file)
-            temporary.replace(path)
+            self._publish(temporary, path)
         except OSError as error:
             self._discard(temporary, size)
             self._warn(f"{error.strerror or error}")
@@ -158,7 +163,7 @@ class BlockCache:
             A context manager; its value is False if another process has the lock and ``wait`` is False. It is True
             where the file system has no locks.
         """
-        number = 1 + int(_digest(name)[:15], 16)
+        number = (1 << 32) + int(_digest(name)[:15], 16)
         is_claimed = self._lock(number, wait=wait)
         try:
             yield is_claimed
@@ -167,8 +172,7 @@ class BlockCache:
                 self._unlock(number)
 
     def _path(self, name: str) -> Path:
-        digest = _digest(name)
-        return self._own_folder / digest[:2] / digest
+        return self._own_folder / _digest(name)
 
     def _map(self, path: Path, size: int) -> mmap.mmap | None:
         try:
@@ -192,16 +196,23 @@ class BlockCache:
             if used + size > self.limit_bytes:
                 self._set_usage(used)
                 return False
-            if not temporary.parent.is_dir():
-                temporary.parent.mkdir(parents=True, exist_ok=True)
+            if not self._own_folder.is_dir():
+                self._own_folder.mkdir(parents=True)
                 (self._own_folder / "url").write_text(self.url)
+            self._set_usage(used + size)  # before the file exists: a process that is killed here leaves it too high
             file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 _allocate(file, size)  # so that a recount includes it
             finally:
                 os.close(file)
-            self._set_usage(used + size)
         return True
+
+    def _publish(self, temporary: Path, path: Path) -> None:
+        """Give a complete block its name; locked, because a recount could miss a file that is renamed meanwhile."""
+        with self._usage_locked():
+            with contextlib.suppress(FileNotFoundError):
+                self._set_usage(max(0, self._usage() - path.stat().st_size))  # it is replaced
+            temporary.replace(path)
 
     def _discard(self, path: Path, size: int) -> None:
         """Remove a file and subtract its size."""
@@ -212,13 +223,12 @@ class BlockCache:
     def _usage(self) -> int:
         """Return the bytes of all blocks, from the file that counts them, or counted again if that is unreadable."""
         try:
-            return int((self.folder / "usage").read_text())
-        except (OSError, ValueError):
+            return int(os.pread(self._usage_file(), _USAGE_DIGITS, 0))
+        except ValueError:
             return sum(size for _, size, _ in _files(self.folder))
 
     def _set_usage(self, used: int) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "usage").write_text(str(used))
+        os.pwrite(self._usage_file(), f"{used:{_USAGE_DIGITS}}".encode(), 0)
 
     def _evict(self, size: int) -> int:
         """Remove blocks until ``size`` bytes and a sixteenth of the limit are free; return the bytes left.
@@ -251,7 +261,7 @@ class BlockCache:
 
     def _lock(self, number: int, *, wait: bool) -> bool:
         try:
-            fcntl.lockf(self._lock_file(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
+            fcntl.lockf(self._usage_file(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:  # a file system without locks
@@ -260,14 +270,16 @@ class BlockCache:
 
     def _unlock(self, number: int) -> None:
         with contextlib.suppress(OSError):
-            fcntl.lockf(self._lock_file(), fcntl.LOCK_UN, 1, number)
+            fcntl.lockf(self._usage_file(), fcntl.LOCK_UN, 1, number)
 
-    def _lock_file(self) -> int:
+    def _usage_file(self) -> int:
+        """Return the descriptor of this process for the file `usage`, opened again if the cache was deleted."""
         key = os.getpid(), self.folder
-        if key not in _lock_files:
+        file = _usage_files.get(key)
+        if file is None or not os.fstat(file).st_nlink:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _lock_files[key] = os.open(self.folder / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        return _lock_files[key]
+            file = _usage_files[key] = os.open(self.folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return file
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
@@ -279,7 +291,7 @@ def cached_datasets(folder: Path) -> list[CachedDataset]:
     """Return the datasets in a cache folder, sorted by URL."""
     found = []
     for path in folder.glob("*/url"):
-        files = list(_files(folder, path.parent.name))
+        files = list(_files_of(path.parent))
         newest = max((time for time, _, _ in files), default=0.0)
         found.append(
             CachedDataset(path.read_text(), path.parent, len(files), sum(size for _, size, _ in files), newest)
@@ -289,7 +301,7 @@ def cached_datasets(folder: Path) -> list[CachedDataset]:
 
 def damaged_blocks(dataset: CachedDataset) -> Iterator[tuple[Path, bool]]:
     """Yield (path, whether it is damaged) for each cached block of a dataset."""
-    for path in sorted(dataset.folder.glob("??/[!.]*")):
+    for path in sorted(_blocks_in(dataset.folder)):
         with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
             stored = path.read_bytes()
             block = memoryview(stored)[:-CHECKSUM_BYTES]
@@ -300,15 +312,26 @@ def remove_cached(folder: Path, datasets: Iterable[CachedDataset]) -> None:
     """Remove datasets from a cache folder. Loaders may use it meanwhile."""
     for dataset in datasets:
         shutil.rmtree(dataset.folder, ignore_errors=True)
-    (folder / "usage").unlink(missing_ok=True)  # the next process that stores a block counts again
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(folder / "usage", 0)  # the next process that stores a block counts again
 
 
-def _files(folder: Path, dataset: str = "*") -> Iterator[tuple[float, int, Path]]:
+def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
     """Yield (time of last use, size, path) of the blocks in a cache folder, and of temporary files."""
-    for path in folder.glob(f"{dataset}/??/*"):
-        with contextlib.suppress(OSError):  # another process may have removed it
-            status = path.stat()
-            yield status.st_mtime, status.st_size, path
+    for url in folder.glob("*/url"):
+        yield from _files_of(url.parent)
+
+
+def _files_of(dataset: Path) -> Iterator[tuple[float, int, Path]]:
+    for path in dataset.iterdir():
+        if path.name != "url":
+            with contextlib.suppress(OSError):  # another process may have removed it
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path
+
+
+def _blocks_in(dataset: Path) -> Iterator[Path]:
+    return (path for path in dataset.iterdir() if path.name != "url" and not path.name.startswith("."))
 
 
 def _digest(name: str) -> str:

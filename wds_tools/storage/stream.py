@@ -11,7 +11,7 @@ from wds_tools.storage.base import Store
 CHUNK_BYTES = 8 << 20
 """Bytes per range; AWS recommends requests of 8 to 16 MiB."""
 
-CHUNKS_AHEAD = 2
+CHUNKS_AHEAD = 1
 """Chunks of a remote object that are requested before they are needed."""
 
 
