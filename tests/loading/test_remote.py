@@ -299,6 +299,7 @@ def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_par
         fields=("__key__", "image"),
         view=VIEW,
         cache_bytes=limit,
+        read_ahead_bytes="100kB",
     ) as loader:
         keys = [key for _ in range(3) for batch in loader for key in batch.key]
         assert len(keys) == 3 * len(loader) * BATCH

@@ -608,7 +608,9 @@ def test_a_client_cannot_be_pickled(client):
 
 @pytest.mark.parametrize("close", [True, False])
 def test_a_client_leaves_no_open_sockets(server, close):
-    gc.collect()  # what other tests left
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what other tests left
     client = open_client(f"{server.url}/d", {}, QUICK)
     server.answers.extend([bad_server.cut_after(5), bad_server.status(503), bad_server.html])
     read(client)

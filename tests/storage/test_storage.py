@@ -1,5 +1,6 @@
 """Stores: conformance tests for each kind, requests to URLs, and the block cache."""
 
+import dataclasses
 import functools
 import http.server
 import os
@@ -224,6 +225,7 @@ def test_an_unknown_scheme_is_a_store_error_with_the_reason(remote):
 
 
 def test_the_error_for_an_unreachable_server_names_the_url(remote):
+    remote = dataclasses.replace(remote, retry_seconds=0.3)
     with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:9/x"):
         open_store("http://127.0.0.1:9/x", remote=remote).read("manifest.json")
 

@@ -37,7 +37,7 @@ class TimedFunction:
 
 
 TIMED_FUNCTIONS = (
-    TimedFunction("read", shardset.ShardSet, "fetch"),
+    TimedFunction("read", shardset.ShardSet, "fetch_extents"),
     TimedFunction("verify", reader, "xxh3_64_intdigest", library="xxhash"),
     TimedFunction("slice", jpeg, "baseline_frame"),
     TimedFunction("slice", decode, "decode_slice"),

@@ -22,7 +22,7 @@ _folder = click.option(
 _urls = click.argument("urls", nargs=-1, metavar="[URL]...")
 
 
-@click.group()
+@click.group(epilog=example("wds-tools cache list"))
 def cache() -> None:
     """Show, check or empty the local cache of remote datasets.
 

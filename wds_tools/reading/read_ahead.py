@@ -121,7 +121,7 @@ class ReadAhead:
         announced: set[tuple[int, int]] = set()
         ahead: deque[_Announced] = deque()  # steps that are not needed yet
         used: deque[_Announced] = deque()
-        span = _steps_per_block(plan)
+        span = _steps_per_block(plan, max(entry.samples for entry in self._reader.shards.manifest.shards))
         bytes_ahead = 0
         for step in self._steps(plan, numbers):
             blocks = [key for key in self._reader.blocks_of(step.ids) if key not in announced]
@@ -171,9 +171,15 @@ def _sorted_unique(numbers: Iterable[int]) -> list[int]:
     return sorted(set(numbers))
 
 
-def _steps_per_block(plan: EpochPlan) -> int | None:
-    """Return a number of steps after which no sample of a block is left; None if it is not known."""
+def _steps_per_block(plan: EpochPlan, shard_samples: int) -> int | None:
+    """Return a number of steps after which no sample of a block is left; None if it is not known.
+
+    Args:
+        plan: The steps.
+        shard_samples: Samples of the largest shard, which may have fewer than a block.
+    """
     order = plan.order
     if not isinstance(order, Order) or order.selection is not None:
         return None
-    return 2 + -(-(order.window + 2 * order.block * order.lanes) // plan.global_batch)
+    block = min(order.block, shard_samples)
+    return 2 + -(-(order.window + 2 * block * order.lanes) // plan.global_batch)
