@@ -23,7 +23,7 @@ from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistic
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import Client
 
-THREADS = 24
+THREADS = 32
 MAX_REQUEST_BYTES = 8 << 20  # of adjacent blocks in one request; AWS recommends requests of 8 to 16 MiB
 MAX_DIRECT_BYTES = 64 << 20  # of samples that are requested beside their blocks; they are kept in memory
 DIRECT_SHARE = 0.015  # of the bytes of a dataset
