@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 import urllib.request
@@ -22,9 +23,11 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from wds_tools.errors import OptionError
 from wds_tools.storage.failures import Failure, clean_url
 from wds_tools.storage.retry import RetryPolicy
-from wds_tools.storage.tls_socket import TlsConnection
+from wds_tools.storage.tls_socket import TlsConnection, TlsSocket
 
 _MAX_IDLE = 64  # connections kept per server
+_MOST_AT_ONCE = 1 << 20  # bytes that one system call waits for
+_WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)
 Origin = tuple[str, str, int]
 """Scheme, host and port of a server."""
 
@@ -84,7 +87,7 @@ class Pool:
         try:
             connection.connect()
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sock.settimeout(self._policy.idle_seconds)
+            _set_timeout(connection.sock, self._policy.idle_seconds)
         except BaseException:
             self.drop(connection)
             raise
@@ -185,11 +188,29 @@ def _is_quiet(connection: http.client.HTTPConnection) -> bool:
     return not poll.poll(0)
 
 
+def _set_timeout(sock: socket.socket | TlsSocket, seconds: float) -> None:
+    """Let the kernel apply the time limit: Python would make a second system call each time, to wait."""
+    sock.settimeout(None)
+    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
 def head_is_complete(response: http.client.HTTPResponse) -> None:
     """Start the time for the body of an answer of a connection of `Pool`."""
     raw = getattr(response.fp, "raw", None)  # a response without a body has no file
     if isinstance(raw, _Progressing):
         raw.restart()
+
+
+def receive_into(response: http.client.HTTPResponse, buffer: memoryview) -> int:
+    """Receive a part of the body of an answer that is not chunked; return its length, 0 at the end.
+
+    Many bytes are received with one system call, so that threads seldom wait for the lock of the interpreter.
+    """
+    buffered = len(response.fp.peek()) # receives something if nothing is buffered
+    count: int = response.fp.readinto1(buffer[:buffered])
+    return count + response.fp.raw.fill(buffer[count:]) if count < len(buffer) and count else count  # type: ignore[attr-defined]
 
 
 class _Progressing(io.RawIOBase):
@@ -199,9 +220,10 @@ class _Progressing(io.RawIOBase):
     have to arrive in each such time.
     """
 
-    def __init__(self, sock: socket.socket, policy: RetryPolicy) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket, policy: RetryPolicy) -> None:
         super().__init__()
-        self._raw = sock.makefile("rb", buffering=0)
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)  # keeps the connection open until the answer is closed
         self._policy = policy
         self.restart()
 
@@ -217,12 +239,20 @@ class _Progressing(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int | None:
+    def readinto(self, buffer: Any) -> int:
+        """Receive what has arrived, at least one byte; 0 at the end."""
+        return self._receive(buffer, 0)
+
+    def fill(self, buffer: memoryview) -> int:
+        """Receive a full buffer of at most `_MOST_AT_ONCE` bytes with one system call; fewer bytes after a timeout."""
+        return self._receive(buffer[:_MOST_AT_ONCE], _WAIT_FOR_ALL)
+
+    def _receive(self, buffer: Any, flags: int) -> int:
         try:
-            count = self._raw.readinto(buffer)
-        except TimeoutError:
+            count = self._sock.recv_into(buffer, 0, flags)
+        except (BlockingIOError, TimeoutError):  # the first: the time limit of the socket itself
             raise Failure(f"no bytes arrived for {self._policy.idle_seconds:g} s") from None
-        self._received += count or 0
+        self._received += count
         if time.monotonic() > self._until:
             if self._received < self._policy.progress_bytes:
                 seconds, least = self._policy.idle_seconds, self._policy.progress_bytes
@@ -231,5 +261,5 @@ class _Progressing(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        self._raw.close()
+        self._file.close()
         super().close()

@@ -22,7 +22,7 @@ from wds_tools.storage.failures import (
     failure_of_status,
     retry_after_seconds,
 )
-from wds_tools.storage.http_pool import Pool, head_is_complete, origin_of, proxy_auth
+from wds_tools.storage.http_pool import Pool, head_is_complete, origin_of, proxy_auth, receive_into
 from wds_tools.storage.retry import RetryPolicy
 
 HEADERS = {"User-Agent": "wds-tools", "Accept": "*/*", "Accept-Encoding": "identity"}
@@ -249,8 +249,7 @@ def _receive(response: http.client.HTTPResponse, part: Part, length: int) -> Non
             part.add(data)
             count = len(data)
         else:
-            # HTTPResponse.readinto does not return before its whole buffer is full; this one returns what has arrived.
-            count = response.fp.readinto1(part.rest()[: stop - part.position])
+            count = receive_into(response, part.rest()[: stop - part.position])
             part.position += count
         if not count:
             raise Failure(f"the answer ended {stop - part.position:,} bytes too early")

@@ -55,7 +55,7 @@ class TlsSocket:
             view = view[self._tls.write(view) :]
         self._send()
 
-    def recv_into(self, buffer: memoryview) -> int:
+    def recv_into(self, buffer: memoryview, _count: int = 0, _flags: int = 0) -> int:
         """Receive what has arrived, at least one byte; 0 at the end."""
         count = 0
         while count < len(buffer):
@@ -94,7 +94,7 @@ class TlsSocket:
         """Set an option of the socket."""
         self._sock.setsockopt(*args)
 
-    def settimeout(self, seconds: float) -> None:
+    def settimeout(self, seconds: float | None) -> None:
         """Set the time limit of each call."""
         self._sock.settimeout(seconds)
 
