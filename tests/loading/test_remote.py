@@ -204,6 +204,32 @@ def test_the_samples_of_the_first_batch_are_requested_before_blocks(server, data
     assert bytes_of(server) <= 1.02 * size_of(dataset)
 
 
+def test_indexes_of_the_first_batch_are_read_before_the_first_iteration(server, dataset):
+    with wt.make_loader(server.url, batch_size=BATCH, shuffle=True, num_workers=2, view=VIEW) as loader:
+        deadline = time.monotonic() + 20
+        while not any(request.path.endswith(".parquet") for request in server.requests):
+            assert time.monotonic() < deadline, "no index was requested"
+            time.sleep(0.01)
+        assert not ranges_of(server)
+        next(iter(loader))
+    paths = [request.path for request in server.requests if request.path.endswith(".parquet")]
+    assert len(paths) == len(set(paths))
+
+
+def test_all_workers_share_the_first_batch(dataset, tmp_path):
+    def note_worker(image):
+        (tmp_path / str(os.getpid())).touch()
+        return image
+
+    options = {"fields": ("image", "__key__"), "view": VIEW, "transform": note_worker, "subset": list(range(BATCH))}
+    with wt.make_loader(dataset, batch_size=BATCH, num_workers=0, **options) as loader:
+        expected = content(next(iter(loader)))
+    (tmp_path / str(os.getpid())).unlink()
+    with wt.make_loader(dataset, batch_size=BATCH, num_workers=2, **options) as loader:  # an epoch of one batch
+        assert [content(batch) for batch in loader] == [expected]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_streaming_dataset_reads_the_same_samples_as_from_the_folder(server, dataset):
     from torch.utils.data import DataLoader
 

@@ -150,7 +150,7 @@ def test_a_store_can_be_pickled(store):
 
 def test_reading_ahead_does_not_change_the_bytes_that_are_read(store):
     block = Block(SHARD, 100, 9000)
-    store.read_files_ahead([StoredFile("small.json", 2, "0" * 32)])
+    store.read_files_ahead([StoredFile("small.json", 2, "0" * 32)], wait=True)
     store.read_samples_ahead([Extent(block, 200, 300)], dataset_bytes=10**9)
     store.read_ahead([block])
     assert bytes(store.fetch_extents([Extent(block, 200, 300)])[0]) == CONTENT[200:300]

@@ -218,7 +218,7 @@ class Pipeline:
         for number in range(total):
             self._read_ahead.advance(number)
             while sent_steps < min(total, number + self._autoscaler.in_progress):
-                self._send(plan.step(sent_steps), plan.cursor.epoch)
+                self._send(plan.step(sent_steps), plan.cursor.epoch, parts=self._parts(sent_steps))
                 sent_steps += 1
             sent, requested = self._sent[0], time.perf_counter()
             results = [self.pool.result(task_number) for task_number in sent.task_numbers]
@@ -250,11 +250,16 @@ class Pipeline:
             self._ring = None
             _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
 
-    def _send(self, step: Step, epoch: int) -> None:
+    def _parts(self, number: int) -> int:
+        """Return the number of tasks for a step. All workers share the first one, so that it is ready early."""
+        first = min(self._autoscaler.workers, self._options.batch_size)
+        return max(1, first) if number == 0 else self._autoscaler.parts
+
+    def _send(self, step: Step, epoch: int, parts: int) -> None:
         """Send the tasks of a batch to the workers."""
         slot = self._take_slot()
         image_spec = self._ring.image_spec if self._ring else None
-        tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=self._autoscaler.parts)
+        tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=parts)
         self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], step, slot))
 
     def _replace_unreadable(

@@ -27,6 +27,8 @@ from wds_tools.reading.reader import check_fields
 from wds_tools.reading.select import Choice, Subset, Weights
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
+_MAX_EARLY_INDEXES = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -151,6 +153,7 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "the datasets of the mixture number their classes differently: pack them with the same --classes, "
                 "or remove 'label' from fields="
             )
+    _start_reading_indexes(shards, order, request.batch_size * world.world_size)
     recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
     return OpenedDataset(
@@ -181,6 +184,16 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
         block,
         request.lanes or default_lanes(world),
     )
+
+
+def _start_reading_indexes(shards: ShardSet, order: AnyOrder, batch: int) -> None:
+    """Start to read the remote indexes that the first batch of epoch 0 needs, while the user prepares the training."""
+    if shards.is_remote:
+        ids = order.ids(0, 0, min(batch, order.samples, _MAX_EARLY_INDEXES))
+        samples = np.array([location.entry.samples for location in shards.locations])
+        shards.read_indexes_ahead(
+            np.unique(np.searchsorted(np.cumsum(samples), ids, side="right")).tolist(), wait=False
+        )
 
 
 def _is_fraction(subset: Subset | None) -> bool:

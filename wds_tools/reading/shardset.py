@@ -164,12 +164,12 @@ class ShardSet:
             wanted = [extents[position] for position in positions]
             store.read_samples_ahead(wanted, dataset_bytes=self.manifest.bytes // machines)
 
-    def read_indexes_ahead(self, shards: Iterable[int]) -> None:
-        """Read indexes into the cache, many at a time, if they are remote."""
+    def read_indexes_ahead(self, shards: Iterable[int], *, wait: bool = True) -> None:
+        """Read indexes into the cache, many at a time, if they are remote; without ``wait``, only start to."""
         missing = [shard for shard in shards if self._indexes.get(shard) is None]
         for store, positions in self._by_store(missing):
             entries = [self.locations[missing[position]].entry for position in positions]
-            store.read_files_ahead([_index_file(entry) for entry in entries])
+            store.read_files_ahead([_index_file(entry) for entry in entries], wait=wait)
 
     def release(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
         """Mark blocks that will not be fetched again in this epoch, so that a cache evicts them first."""

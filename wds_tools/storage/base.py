@@ -140,8 +140,13 @@ class Store(Protocol):
             dataset_bytes: Size of the part of the dataset that this machine reads, in bytes.
         """
 
-    def read_files_ahead(self, files: Sequence[StoredFile]) -> None:
-        """Read indexes into the cache, many at a time."""
+    def read_files_ahead(self, files: Sequence[StoredFile], *, wait: bool) -> None:
+        """Read indexes into the cache, many at a time.
+
+        Args:
+            files: The indexes.
+            wait: Return when they are there. Otherwise it is a hint, and errors are not raised.
+        """
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Mark blocks that will not be fetched again in this epoch, so that a cache evicts them first."""

@@ -26,7 +26,7 @@ from wds_tools.storage.clients import Client
 THREADS = 32
 MAX_REQUEST_BYTES = 8 << 20  # of adjacent blocks in one request; AWS recommends requests of 8 to 16 MiB
 MAX_DIRECT_BYTES = 64 << 20  # of samples that are requested beside their blocks; they are kept in memory
-DIRECT_SHARE = 0.015  # of the bytes of a dataset
+DIRECT_SHARE = 0.018  # of the bytes of a dataset
 MAX_GAP_BYTES = 64 << 10  # between blocks that share a request, such as the header of the next sample
 RECENT_SECONDS = 10.0  # in which a manifest is not read again: the ranks of a machine start at about the same time
 RETRY_STORING_SECONDS = 30.0  # after a block could not be stored
@@ -113,7 +113,7 @@ class Fetcher:
                     del self._files[name]
         return data
 
-    def read_many(self, files: Sequence[StoredFile]) -> None:
+    def read_many(self, files: Sequence[StoredFile], *, wait: bool = True) -> None:
         """Read files into the cache, at the same time; errors are raised when a file is read by `read`."""
 
         def read(file: StoredFile) -> None:
@@ -124,7 +124,7 @@ class Fetcher:
         threads = [threading.Thread(target=read, args=(file,), daemon=True) for file in missing]
         for thread in threads:
             thread.start()
-        for thread in threads:
+        for thread in threads if wait else ():
             thread.join()
 
     def fetch(self, extents: Sequence[Extent], *, inline: bool = False) -> list[Buffer | None]:

@@ -74,9 +74,10 @@ class FetcherConnection:
         """See `Fetcher.read`."""
         return cast(bytes, self._call("read", name, file))
 
-    def read_many(self, files: Sequence[StoredFile]) -> None:
+    def read_many(self, files: Sequence[StoredFile], *, wait: bool = True) -> None:
         """See `Fetcher.read_many`."""
-        self._call("read_many", list(files))
+        request = self._call if wait else self._send
+        request("read_many", list(files), wait=wait)
 
     def fetch(self, extents: Sequence[Extent], *, inline: bool = False) -> list[bytes | None]:
         """See `Fetcher.fetch`."""

@@ -208,7 +208,7 @@ def receive_into(response: http.client.HTTPResponse, buffer: memoryview) -> int:
 
     Many bytes are received with one system call, so that threads seldom wait for the lock of the interpreter.
     """
-    buffered = len(response.fp.peek()) # receives something if nothing is buffered
+    buffered = len(response.fp.peek())  # receives something if nothing is buffered
     count: int = response.fp.readinto1(buffer[:buffered])
     return count + response.fp.raw.fill(buffer[count:]) if count < len(buffer) and count else count  # type: ignore[attr-defined]
 

@@ -65,7 +65,7 @@ class LocalStore:
     def read_samples_ahead(self, extents: Sequence[Extent], *, dataset_bytes: int) -> None:
         """Do nothing: the blocks of local files are read fast enough."""
 
-    def read_files_ahead(self, files: Sequence[StoredFile]) -> None:
+    def read_files_ahead(self, files: Sequence[StoredFile], *, wait: bool) -> None:
         """Do nothing: local files are read when they are needed."""
 
     def release(self, blocks: Sequence[Block]) -> None:

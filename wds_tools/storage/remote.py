@@ -82,11 +82,11 @@ class RemoteStore:
         """Let the fetcher read these samples before all blocks."""
         self._call("fetch_samples", extents, dataset_bytes=dataset_bytes)
 
-    def read_files_ahead(self, files: Sequence[StoredFile]) -> None:
-        """Read indexes into the cache, many at a time."""
+    def read_files_ahead(self, files: Sequence[StoredFile], *, wait: bool) -> None:
+        """Read indexes into the cache, many at a time. Without the fetcher process, a hint is ignored."""
         missing = [file for file in files if self._cache.get(whole_file(file).key, file.bytes) is None]
-        if missing:
-            self._call("read_many", missing)
+        if missing and (wait or self._for_training):
+            self._call("read_many", missing, wait=wait)
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Let the cache evict these blocks first."""
