@@ -1,11 +1,13 @@
 """Test program that starts one process per rank of torch.distributed (gloo), as torchrun does.
 
-It reads a test case as JSON from the command line, and prints the results of all ranks as a JSON list. torch is
-imported once, before the processes are forked.
+It reads test cases from standard input, one JSON object per line, and answers each with the path of a file that has
+the results of all ranks as a JSON list, or the error. torch is imported once, before all processes are forked: this
+takes longer than most test cases.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -13,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,11 +23,49 @@ from pathlib import Path
 def run_ranks(**case):
     """Run a test case; return the results of each rank: keys per step, proof, state, error."""
     case = {key: str(value) if isinstance(value, Path) else value for key, value in case.items()}
-    done = subprocess.run(
-        [sys.executable, __file__, json.dumps(case)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    with tempfile.NamedTemporaryFile("r") as output:
+        request = {"case": case, "environment": dict(os.environ), "output": output.name}
+        program = _program()
+        program.stdin.write(json.dumps(request) + "\n")
+        program.stdin.flush()
+        status = program.stdout.readline()
+        text = output.read()
+    assert status == "0\n", text
+    return json.loads(text)
+
+
+@functools.cache
+def _program():
+    """Start this file as a program. It ends with this process, when its standard input is closed."""
+    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def serve():
+    """Run the test cases of standard input, each in a process of its own."""
+    import wds_tools as wt  # noqa: F401 - imported before the fork
+    import wds_tools.loading.loader  # noqa: F401
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if not child:
+            os.environ.clear()
+            os.environ.update(request["environment"])
+            status = 1
+            try:
+                with Path(request["output"]).open("w") as output:
+                    os.dup2(output.fileno(), 2)
+                    results = main(request["case"])
+                    output.truncate(0)
+                    output.seek(0)
+                    json.dump(results, output)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        sys.stdout.flush()
 
 
 def free_port():
@@ -36,9 +77,7 @@ def free_port():
 
 
 def main(case):
-    import wds_tools as wt  # noqa: F401 - imported before the fork
-    import wds_tools.loading.loader  # noqa: F401
-
+    """Run a test case and return the results of its ranks."""
     world = case["world"]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world))
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +91,7 @@ def main(case):
             children.append(child)
         codes = [os.waitpid(child, 0)[1] for child in children]
         assert codes == [0] * world, codes
-        sys.stdout.write(json.dumps([json.loads(Path(folder, str(rank)).read_text()) for rank in range(world)]))
+        return [json.loads(Path(folder, str(rank)).read_text()) for rank in range(world)]
 
 
 def _rank(case):
@@ -178,4 +217,4 @@ def _streaming(case):
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    serve()
