@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from wds_tools.format.manifest import Manifest
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
+    from wds_tools.loading.augment import ColorJitter, CutMix, MixUp, RandAugment, RandomHorizontalFlip
+    from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
     from wds_tools.loading.loader import Loader
@@ -60,18 +62,24 @@ __version__ = "0.1.0"
 _HOMES = {
     "CenterCrop": "images.views",
     "ChecksumError": "errors",
+    "ColorJitter": "loading.augment",
+    "CutMix": "loading.augment",
     "DecodeError": "errors",
     "DestinationError": "errors",
     "DeviceError": "errors",
     "Loader": "loading.loader",
-    "Manifest": "format.manifest",
     "LoaderError": "errors",
+    "Manifest": "format.manifest",
     "ManifestError": "errors",
     "MissingFieldError": "errors",
+    "MixUp": "loading.augment",
     "Mixture": "order.mixture",
+    "Normalize": "loading.batch_steps",
     "NotADatasetError": "errors",
     "OptionError": "errors",
     "ProofError": "errors",
+    "RandAugment": "loading.augment",
+    "RandomHorizontalFlip": "loading.augment",
     "RandomResizedCrop": "images.views",
     "Resize": "images.views",
     "ResumeError": "errors",
@@ -81,9 +89,9 @@ _HOMES = {
     "SourceError": "errors",
     "StoreError": "errors",
     "StreamingDataset": "loading.dataset",
+    "TransformError": "errors",
     "TruncatedShardError": "errors",
     "WdsToolsError": "errors",
-    "TransformError": "errors",
     "WorkerError": "errors",
     "append": "packing.append",
     "describe": "inspection.stats",
@@ -102,6 +110,8 @@ _HOMES = {
 __all__ = [
     "CenterCrop",
     "ChecksumError",
+    "ColorJitter",
+    "CutMix",
     "DecodeError",
     "DestinationError",
     "DeviceError",
@@ -110,10 +120,14 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "MissingFieldError",
+    "MixUp",
     "Mixture",
+    "Normalize",
     "NotADatasetError",
     "OptionError",
     "ProofError",
+    "RandAugment",
+    "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
     "ResumeError",

@@ -118,6 +118,10 @@ def _are_fields(value: Any) -> bool:
     return isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)
 
 
+def _is_batch_transform(value: Any) -> bool:
+    return callable(value) or isinstance(value, list | tuple) or hasattr(value, "needs_labels")
+
+
 def _is_view(value: Any) -> bool:
     return hasattr(value, "regions") and not isinstance(value, type)
 
@@ -156,7 +160,10 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "fields": (_are_fields, "'image', 'label', '__key__' or a stored field, and lists of them"),
     "transform": (_or_none(callable), "functions of one image, transforms of torchvision and Albumentations, and None"),
-    "batch_transform": (_or_none(callable), "functions, transforms of torchvision.transforms.v2, and None"),
+    "batch_transform": (
+        _or_none(_is_batch_transform),
+        "functions, transforms of torchvision.transforms.v2, steps such as RandomHorizontalFlip(), lists, and None",
+    ),
     "tail": (_one_of("drop", "pad", "mask"), "'drop', 'pad' and 'mask'"),
     "prefetch_factor": (_is_integer_from(1), "whole numbers of 1 and more"),
     "rank": (_or_none(_is_integer_from(0)), "whole numbers of 0 and more, and None"),

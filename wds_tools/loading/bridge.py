@@ -79,7 +79,7 @@ class SampleDataset(Dataset[Any]):
             for epoch, group in groupby(positions, key=lambda position: position.epoch)
             for sample in self._load(epoch, list(group))
         ]
-        return PositionedSamples(samples, positions[0][:2])
+        return PositionedSamples(samples, positions[0].epoch, [one.position for one in positions])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_assembler": None}

@@ -109,7 +109,9 @@ def make_loader(
             values of all fields in the order of ``fields``. They return as many values, or a dictionary, which then
             becomes the batch. For each batch, the CPU generators of ``random``, NumPy and torch are seeded from its
             position in the epoch and restored afterwards. Random numbers drawn on another device come from the
-            generator of that device.
+            generator of that device. Or one of `Normalize`, `RandomHorizontalFlip`, `ColorJitter`, `RandAugment`,
+            `MixUp` and `CutMix` of this package, or a list of these and of functions of the images: their random
+            numbers belong to the samples, so they do not depend on the number of ranks.
         tail: The last samples of an epoch, if they do not fill a batch on every rank. ``"drop"`` (the default) skips
             them. ``"pad"`` fills up with other samples. ``"mask"`` also fills up, and adds the field ``valid``, bool
             [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is always a named tuple.

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import make_record, record_type
 from wds_tools.loading.assemble import seeded
+from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
 
-BatchTransform = Callable[..., Any]
+BatchTransform: TypeAlias = Callable[..., Any] | BatchStep | Sequence[BatchStep | Callable[..., Any]]
 
 
 class PositionedSamples(list[Any]):
-    """The samples of a batch, with the position of the batch.
+    """The samples of a batch, with their positions.
 
     Args:
         samples: The samples in order.
-        start: Epoch, and position of the first sample in the epoch. They determine random numbers.
+        epoch: Zero-based epoch.
+        positions: Positions of the samples in the epoch. They determine random numbers.
     """
 
-    def __init__(self, samples: Iterable[Any], start: tuple[int, int]) -> None:
+    def __init__(self, samples: Iterable[Any], epoch: int, positions: Sequence[int]) -> None:
         super().__init__(samples)
-        self.start = start
+        self.epoch = epoch
+        self.positions = np.array(positions, np.int64)
 
 
 class Handover:
@@ -57,22 +62,35 @@ class Handover:
         self._fields = (*fields, "valid") if tail == "mask" else fields
         record_type(self._fields)  # raises an error for invalid names now, not at the first batch
         self._is_bare = is_bare and tail != "mask"
-        self._batch_transform = batch_transform
-        self._takes_all = batch_transform is not None and takes_whole_batch(batch_transform)
+        if isinstance(batch_transform, BatchStep):
+            batch_transform = [batch_transform]
+        self._steps = None if batch_transform is None or callable(batch_transform) else BatchSteps(batch_transform)
+        self._function = batch_transform if callable(batch_transform) else None
+        self._takes_all = self._function is not None and takes_whole_batch(self._function)
         self._seed = seed
-        if batch_transform is not None:
-            self._check_arguments(batch_transform)
+        if self._function is not None:
+            self._check_arguments(self._function)
+        for name in self._steps.fields if self._steps else ():
+            if name not in self._fields:
+                raise OptionError(
+                    f"batch_transform= needs the field {name!r}, but fields= has only {', '.join(self._fields)}"
+                )
 
-    def batch(self, values: list[Any], start: tuple[int, int]) -> Any:
+    def batch(self, values: list[Any], epoch: int, positions: NDArray[np.int64]) -> Any:
         """Return the batch for the training loop.
 
         Args:
             values: One value per field, on the device.
-            start: Epoch, and position of the first sample in the epoch.
+            epoch: Zero-based epoch.
+            positions: int64 [n], positions of the samples in the epoch.
         """
-        if self._batch_transform is not None:
-            with seeded(key_of("batch_transform", self._seed, *start)):
-                result = self._transformed(self._batch_transform, values)
+        if self._function is not None or self._steps:
+            with seeded(key_of("batch_transform", self._seed, epoch, int(positions[0]))):
+                if self._steps:
+                    result: Any = self._after_steps(self._steps, values, SampleKeys(self._seed, epoch, positions))
+                else:
+                    assert self._function is not None
+                    result = self._transformed(self._function, values)
             if isinstance(result, Mapping):
                 return result
             values = result
@@ -81,10 +99,19 @@ class Handover:
     def collate(self, samples: list[Any]) -> Any:
         """Return the batch for a list of samples: the ``collate_fn`` of a ``DataLoader``."""
         columns = [samples] if self._is_bare else [list(column) for column in zip(*samples, strict=True)]
-        start = samples.start if isinstance(samples, PositionedSamples) else (0, 0)
-        return self.batch([as_tensors(stack_values(column)) for column in columns], start)
+        epoch, positions = 0, np.arange(len(samples))
+        if isinstance(samples, PositionedSamples):
+            epoch, positions = samples.epoch, samples.positions
+        return self.batch([as_tensors(stack_values(column)) for column in columns], epoch, positions)
 
-    def _transformed(self, function: BatchTransform, values: list[Any]) -> list[Any] | Mapping[str, Any]:
+    def _after_steps(self, steps: BatchSteps, values: list[Any], keys: SampleKeys) -> list[Any]:
+        """Return the values with images and labels after all steps."""
+        named = dict(zip(self._fields, values, strict=True))
+        images, labels = steps.apply(named["image"], named.get("label"), keys)
+        changed = {"image": images, **({"label": labels} if "label" in named else {})}
+        return list({**named, **changed}.values())
+
+    def _transformed(self, function: Callable[..., Any], values: list[Any]) -> list[Any] | Mapping[str, Any]:
         """Return one value per field, or the dictionary if the function returned one."""
         if not self._takes_all:
             i = self._fields.index("image")
@@ -102,7 +129,7 @@ class Handover:
             )
         return list(result)
 
-    def _check_arguments(self, function: BatchTransform) -> None:
+    def _check_arguments(self, function: Callable[..., Any]) -> None:
         if not self._takes_all:
             if "image" not in self._fields:
                 raise OptionError(
@@ -119,7 +146,7 @@ class Handover:
             ) from error
 
 
-def takes_whole_batch(function: BatchTransform) -> bool:
+def takes_whole_batch(function: Callable[..., Any]) -> bool:
     """Return whether a function is called with the values of all fields, and not with the images only.
 
     >>> takes_whole_batch(lambda images: images), takes_whole_batch(lambda images, labels: (images, labels))
@@ -135,7 +162,7 @@ def takes_whole_batch(function: BatchTransform) -> bool:
     return sum(one.kind in positional and one.default is one.empty for one in parameters) > 1
 
 
-def _function_with_signature(function: BatchTransform) -> BatchTransform:
+def _function_with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function whose signature counts: ``forward`` of a torch module, as its ``__call__`` takes anything."""
     return function.forward if isinstance(function, torch.nn.Module) else function
 

@@ -264,8 +264,7 @@ class Loader:
 
     def _hand_over(self, plan: EpochPlan, finished: FinishedBatch) -> Any:
         """Return the batch, and count it as received by the training loop."""
-        start = plan.cursor.epoch, int(finished.step.positions[0])
-        batch = self._handover.batch(finished.values, start)
+        batch = self._handover.batch(finished.values, plan.cursor.epoch, finished.step.positions)
         self._epochs.mark_received(plan, finished.step.number)
         self._delivery_check.add(finished.step, finished.replaced)
         return batch

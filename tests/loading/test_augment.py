@@ -1,0 +1,240 @@
+"""Steps of `batch_transform`: the pixels of torchvision, with random numbers that belong to the samples."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+from wds_tools.loading.augment import augmented, beta
+from wds_tools.loading.batch_steps import SampleKeys
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+VIEW = wt.CenterCrop(32, resize=40)
+OPTIONS = {"view": VIEW, "num_workers": 0, "shuffle": True, "fields": ("image", "label", "__key__")}
+STEPS = [
+    wt.RandomHorizontalFlip(),
+    wt.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    wt.RandAugment(2, 9),
+    wt.Normalize(MEAN, STD),
+]
+
+
+def keys_of(count, epoch=0):
+    return SampleKeys(0, epoch, np.arange(count) * 7 + 3)
+
+
+@pytest.fixture(scope="module")
+def images(packed):
+    with wt.make_loader(packed, batch_size=24, **OPTIONS) as loader:
+        return next(iter(loader)).image.clone()
+
+
+def images_by_key(packed, steps, *, batch_size=16, epochs=1, **options):
+    with wt.make_loader(packed, batch_size=batch_size, batch_transform=steps, **OPTIONS, **options) as loader:
+        batches = [batch for _ in range(epochs) for batch in loader]
+    return [dict(zip(batch.key, batch.image, strict=True)) for batch in batches]
+
+
+def union(dictionaries):
+    return {key: image for dictionary in dictionaries for key, image in dictionary.items()}
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for key, image in expected.items():
+        assert torch.equal(found[key], image), key
+
+
+@pytest.mark.parametrize("steps", STEPS[:3], ids=repr)
+def test_a_sample_gets_the_same_augmentation_on_any_number_of_ranks(packed, steps):
+    one = union(images_by_key(packed, steps, tail="pad", batch_size=20))
+    assert any(not torch.equal(one[key], image) for key, image in union(images_by_key(packed, [], tail="pad")).items())
+    ranks = [images_by_key(packed, steps, tail="pad", batch_size=10, rank=rank, world_size=2) for rank in range(2)]
+    found = union(ranks[0]) | union(ranks[1])
+    assert_equal({key: found[key] for key in one}, one)
+
+
+def test_epochs_have_different_augmentations_and_a_resumed_run_has_the_same(packed):
+    whole = images_by_key(packed, STEPS, epochs=2)
+    first, second = (union(whole[: len(whole) // 2]), union(whole[len(whole) // 2 :]))
+    common = first.keys() & second.keys()
+    assert sum(torch.equal(first[key], second[key]) for key in common) < len(common) / 4
+    options = {"batch_size": 16, "batch_transform": STEPS, **OPTIONS}
+    with wt.make_loader(packed, **options) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+    with wt.make_loader(packed, **options) as loader:
+        loader.load_state_dict(state)
+        batch = next(iter(loader))
+    assert_equal(dict(zip(batch.key, batch.image, strict=True)), whole[3])
+
+
+def test_a_dataloader_of_the_four_attributes_makes_the_same_batches(packed):
+    with wt.make_loader(packed, batch_size=16, batch_transform=STEPS, **OPTIONS) as loader:
+        expected = [batch.image for batch in loader]
+        loader.set_epoch(0)
+        found = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn)
+        for batch, images in zip(found, expected, strict=True):
+            assert torch.equal(batch.image, images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_normalize_has_the_values_of_torchvision(images, dtype, channels_last):
+    expected = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])(images)
+    found = wt.Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last)(images)
+    assert found.dtype == dtype
+    assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    tolerance = 1e-6 if dtype == torch.float32 else 2**-8
+    torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=1e-6)
+    scaled = wt.Normalize(MEAN, STD)(images.float() / 255)
+    torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_flips_mirror_about_the_given_share(images):
+    flipped = wt.RandomHorizontalFlip(0.5).apply(images, None, keys_of(len(images)), "")
+    is_flipped = [torch.equal(after, before.flip(-1)) for after, before in zip(flipped, images, strict=True)]
+    is_kept = [torch.equal(after, before) for after, before in zip(flipped, images, strict=True)]
+    assert all(a or b for a, b in zip(is_flipped, is_kept, strict=True))
+    assert 4 <= sum(is_flipped) <= 20
+    assert torch.equal(wt.RandomHorizontalFlip(1).apply(images, None, keys_of(len(images)), ""), images.flip(-1))
+    assert torch.equal(wt.RandomHorizontalFlip(0).apply(images, None, keys_of(len(images)), ""), images)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "amount"),
+    [
+        ("brightness", functional.adjust_brightness, 1.4),
+        ("contrast", functional.adjust_contrast, 0.5),
+        ("saturation", functional.adjust_saturation, 1.7),
+        ("hue", functional.adjust_hue, 0.2),
+    ],
+)
+def test_color_jitter_has_the_pixels_of_torchvision(images, name, function, amount):
+    found = wt.ColorJitter(**{name: (amount, amount)}).apply(images, None, keys_of(len(images)), "")
+    assert found.dtype == torch.uint8
+    difference = (found.int() - function(images, amount).int()).abs()
+    assert difference.max() <= 1
+    assert not torch.equal(found, images)
+
+
+def test_color_jitter_draws_within_its_range_for_each_image():
+    grey = torch.full((64, 3, 4, 4), 100, dtype=torch.uint8)
+    found = wt.ColorJitter(brightness=0.3).apply(grey, None, keys_of(64), "").float().mean((1, 2, 3))
+    assert found.min() >= 70
+    assert found.max() <= 130
+    assert found.std() > 10
+
+
+@pytest.mark.parametrize("magnitude", [0, 9, 30])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_operations_of_rand_augment_have_the_pixels_of_torchvision(images, magnitude, sign):
+    peer = v2.RandAugment()
+    apply = getattr(peer, "_apply_image_or_video_transform")  # noqa: B009 - the only way to choose an operation
+    for name, (magnitudes, is_signed) in getattr(peer, "_AUGMENTATION_SPACE").items():  # noqa: B009
+        levels = magnitudes(31, *images.shape[-2:])
+        level = 0.0 if levels is None else float(levels[magnitude]) * (sign if is_signed else 1)
+        expected = apply(images, name, level, interpolation=v2.InterpolationMode.NEAREST, fill={})
+        difference = (augmented(images, name, magnitude, sign).int() - expected.int()).abs().max()
+        assert difference <= (name in {"Brightness", "Color", "Contrast", "Sharpness"}), name  # float32 factors there
+
+
+def test_rand_augment_gives_each_image_its_own_operations(images):
+    same = images[:1].expand(200, -1, -1, -1)
+    found = wt.RandAugment(1, 20).apply(same, None, keys_of(200), "")
+    assert 15 <= len({image.numpy().tobytes() for image in found}) <= 23  # 14 operations, 9 of them with two signs
+    assert found.dtype == torch.uint8
+
+
+def test_mixup_blends_images_and_labels_by_the_same_share(packed):
+    options = {**OPTIONS, "tail": "mask"}
+    with wt.make_loader(packed, batch_size=16, **options) as loader:
+        plain = next(iter(loader))
+    mix = wt.MixUp(num_classes=len(loader.classes), alpha=0.4)
+    with wt.make_loader(packed, batch_size=16, batch_transform=mix, **options) as loader:
+        batch = next(iter(loader))
+    assert batch.label.dtype == torch.float32
+    torch.testing.assert_close(batch.label.sum(1), torch.ones(16))
+    others = plain.label.roll(-1)
+    for row in (plain.label != others).nonzero().flatten().tolist():
+        share = batch.label[row, plain.label[row]]
+        expected = share * plain.image[row] + (1 - share) * plain.image.roll(-1, 0)[row]
+        torch.testing.assert_close(batch.image[row].float(), expected, atol=0.51, rtol=0)
+        assert batch.label[row, others[row]] == pytest.approx(1 - float(share), abs=1e-6)
+
+
+def test_cutmix_replaces_a_rectangle_whose_share_is_that_of_the_label():
+    images = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(12, 3, 20, 30)
+    mixed, labels = wt.CutMix(num_classes=12).apply(images, torch.arange(12), keys_of(12), "")
+    for row in range(12):
+        is_own = mixed[row, 0] == row
+        assert torch.equal(mixed[row, 0][~is_own], torch.full_like(mixed[row, 0][~is_own], (row + 1) % 12))
+        cut = torch.nonzero(~is_own)
+        if len(cut):
+            top, left = cut.min(0).values
+            bottom, right = cut.max(0).values + 1
+            assert (bottom - top) * (right - left) == len(cut)
+        assert float(labels[row, row]) == pytest.approx(float(is_own.float().mean()), abs=1e-6)
+    assert 0.2 < labels.diagonal().mean() < 0.95
+
+
+@given(alpha=st.floats(0.05, 2), seed=st.integers(0, 2**63 - 1))
+def test_shares_have_the_beta_distribution(alpha, seed):
+    shares = beta(alpha, SampleKeys(seed, 0, np.arange(4000)).uniform("", 128))
+    assert ((shares >= 0) & (shares <= 1)).all()
+    assert abs(shares.mean() - 0.5) < 0.05
+    assert shares.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.15)
+
+
+def test_a_step_may_be_a_function_and_one_step_needs_no_list(packed):
+    with wt.make_loader(
+        packed, batch_size=8, batch_transform=[torch.neg, wt.RandomHorizontalFlip(0)], **OPTIONS
+    ) as one:
+        negative = next(iter(one)).image
+    with wt.make_loader(packed, batch_size=8, batch_transform=wt.RandomHorizontalFlip(0), **OPTIONS) as other:
+        assert torch.equal(next(iter(other)).image, -negative)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: wt.Normalize((0.5,), (0.5, 0.5)), "both need one number per channel"),
+        (lambda: wt.Normalize((0.5,), (0.0,)), "must be above 0"),
+        (lambda: wt.Normalize((0.5,), (0.5,), dtype=torch.uint8), "floating-point"),
+        (lambda: wt.RandomHorizontalFlip(2), "allowed are 0 to 1"),
+        (lambda: wt.ColorJitter(brightness=-1), "ColorJitter\\(brightness=-1\\)"),
+        (lambda: wt.ColorJitter(hue=0.7), "allowed are 0 to 0.5"),
+        (lambda: wt.RandAugment(2, 31), "magnitudes from 0 to 30"),
+        (lambda: wt.MixUp(num_classes=0), "1 class or more"),
+        (lambda: wt.CutMix(num_classes=3, alpha=0), "alpha above 0"),
+    ],
+)
+def test_invalid_options_are_refused(call, message):
+    with pytest.raises(OptionError, match=message):
+        call()
+
+
+def test_steps_that_do_not_fit_the_fields_or_the_images_are_refused(packed):
+    with pytest.raises(OptionError, match="needs the field 'label'"):
+        wt.make_loader(packed, batch_size=8, fields="image", batch_transform=wt.MixUp(num_classes=8))
+    with pytest.raises(OptionError, match="has the step 3"):
+        wt.make_loader(packed, batch_size=8, batch_transform=[3])
+    with (
+        pytest.warns(UserWarning, match="list"),
+        wt.make_loader(packed, batch_size=8, num_workers=0, batch_transform=wt.RandomHorizontalFlip()) as loader,
+        pytest.raises(OptionError, match="images of one size"),
+    ):
+        next(iter(loader))
+    with (
+        wt.make_loader(packed, batch_size=8, batch_transform=wt.Normalize((0.5,), (0.5,)), **OPTIONS) as loader,
+        pytest.raises(OptionError, match="1 channels, but the images have 3"),
+    ):
+        next(iter(loader))

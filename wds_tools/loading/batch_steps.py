@@ -1,0 +1,170 @@
+"""Steps of ``batch_transform=``: what they are, how they are applied one after the other, and `Normalize`.
+
+The random numbers of a sample depend on the seed, the epoch and the position of the sample in the epoch. So a sample
+gets the same augmentation on any number of ranks and after a resume.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError
+from wds_tools.order.keyed_random import key_of, uniform
+
+MAX_VALUES = {torch.uint8: 255.0, torch.uint16: 65535.0}
+"""White, by dtype; 1.0 for floating-point dtypes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKeys:
+    """What determines the random numbers of the samples of a batch.
+
+    Attributes:
+        seed: Seed of the loader.
+        epoch: Zero-based epoch.
+        positions: int64 [n], positions of the samples in the epoch, over all ranks.
+    """
+
+    seed: int
+    epoch: int
+    positions: NDArray[np.int64]
+
+    def uniform(self, purpose: str, count: int) -> NDArray[np.float64]:
+        """Return random numbers in [0, 1): float64 [n, count]. Each purpose has its own."""
+        return uniform(key_of("batch step", purpose, self.seed, self.epoch), self.positions, count)
+
+
+class BatchStep(ABC):
+    """A step of ``batch_transform=`` that draws random numbers for each sample."""
+
+    needs_labels = False
+
+    @abstractmethod
+    def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> Any:
+        """Return the images, and if the step needs labels, a pair (images, labels).
+
+        Args:
+            images: [n, 3, height, width], uint8 unless an earlier step changed the dtype.
+            labels: int64 [n] or float [n, classes]; None if the step does not need them.
+            keys: What the random numbers depend on.
+            purpose: Name of this step among those of the batch.
+        """
+
+
+class BatchSteps:
+    """Steps that are applied one after the other.
+
+    Args:
+        steps: Each is a `BatchStep`, or a function of the images.
+
+    Raises:
+        OptionError: One of them is neither.
+    """
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self._steps = tuple(steps)
+        for step in self._steps:
+            if not callable(step) and not isinstance(step, BatchStep):
+                raise OptionError(
+                    f"batch_transform= has the step {step!r}; allowed are steps such as "
+                    "wds_tools.RandomHorizontalFlip(), and functions of the images"
+                )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that the steps need."""
+        needs_labels = any(isinstance(step, BatchStep) and step.needs_labels for step in self._steps)
+        return ("image", "label") if needs_labels else ("image",)
+
+    def apply(self, images: Any, labels: Any, keys: SampleKeys) -> tuple[Any, Any]:
+        """Return images and labels after all steps."""
+        for number, step in enumerate(self._steps):
+            if not isinstance(step, BatchStep):
+                images = step(images)
+                continue
+            if not isinstance(images, torch.Tensor):
+                raise OptionError(
+                    f"{type(step).__name__} needs images of one size, but this batch is a list: use a view that gives "
+                    "all images the same size, such as RandomResizedCrop(224)"
+                )
+            purpose = f"{number} {type(step).__name__}"
+            if step.needs_labels:
+                images, labels = step.apply(images, labels, keys, purpose)
+            else:
+                images = step.apply(images, None, keys, purpose)
+        return images, labels
+
+
+class Normalize(BatchStep):
+    """Convert images to floating point, subtract the mean and divide by the standard deviation, in one pass.
+
+    The result is ``(images / 255 - mean) / std``, computed in float32 and then rounded to ``dtype``. Images with
+    floating-point values are not divided by 255. It can also be called by itself: ``Normalize(mean, std)(images)``.
+
+    Args:
+        mean: Mean of each channel, in the scale 0 to 1, such as ``(0.485, 0.456, 0.406)``.
+        std: Standard deviation of each channel, in the same scale.
+        dtype: Floating-point dtype of the result.
+        channels_last: Store the result in the memory format ``torch.channels_last``, which convolutions on CUDA prefer.
+
+    Raises:
+        OptionError: ``mean`` and ``std`` differ in length, a standard deviation is not above 0, or ``dtype`` is not a
+            floating-point dtype.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
+    ) -> None:
+        if len(mean) != len(std) or not all(value > 0 for value in std):
+            raise OptionError(
+                f"Normalize(mean={tuple(mean)}, std={tuple(std)}): both need one number per channel, and each standard "
+                "deviation must be above 0"
+            )
+        if not dtype.is_floating_point:
+            raise OptionError(f"Normalize(dtype={dtype}): allowed are floating-point dtypes, such as torch.bfloat16")
+        self._mean, self._std = tuple(map(float, mean)), tuple(map(float, std))
+        self._dtype = dtype
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._constants: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __repr__(self) -> str:
+        is_last = self._format is torch.channels_last
+        return f"Normalize({self._mean}, {self._std}, dtype={self._dtype}, channels_last={is_last})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_constants": {}}
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the normalized images, [n, channels, height, width]."""
+        if images.shape[-3] != len(self._mean):
+            raise OptionError(f"{self}: it has {len(self._mean)} channels, but the images have {images.shape[-3]}")
+        scale, bias = self._constants_for(images)
+        out = torch.empty(images.shape, dtype=self._dtype, device=images.device, memory_format=self._format)
+        return torch.addcmul(bias, images, scale, out=out)
+
+    def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> torch.Tensor:  # noqa: ARG002
+        """See `BatchStep.apply`."""
+        return self(images)
+
+    def _constants_for(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the factor and the summand of each channel, float32 [channels, 1, 1] on the device."""
+        key = images.device, images.dtype
+        if key not in self._constants:
+            most = MAX_VALUES.get(images.dtype, 1.0)
+            std = torch.tensor(self._std, dtype=torch.float64)[:, None, None]
+            mean = torch.tensor(self._mean, dtype=torch.float64)[:, None, None]
+            scale, bias = 1 / (most * std), -mean / std
+            self._constants[key] = scale.float().to(images.device), bias.float().to(images.device)
+        return self._constants[key]
