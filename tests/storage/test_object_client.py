@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import bad_server
+import boto3
 import fsspec
 import pytest
 from bad_server import BadServer, certificates
@@ -24,7 +25,6 @@ from wds_tools.storage.object_options import UnsupportedOptionError, object_stor
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.s3_client import S3Client
 
-pytest.importorskip("obstore")
 DATA = random.Random(7).randbytes(300_000)
 QUICK = RetryPolicy(
     seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=0.5, idle_seconds=0.2, progress_bytes=10_000
@@ -434,7 +434,6 @@ def test_a_profile_without_botocore_is_an_error_that_names_the_package(monkeypat
 
 @pytest.fixture(scope="module")
 def moto(tmp_path_factory):
-    boto3 = pytest.importorskip("boto3")
     with s3_server(tmp_path_factory.mktemp("moto")) as url:
         s3 = boto3.client(
             "s3",
