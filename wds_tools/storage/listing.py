@@ -11,7 +11,7 @@ import fsspec
 from wds_tools.errors import StoreError
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.schemes import options_for
-from wds_tools.storage_options import cause_without_secrets, redacted
+from wds_tools.storage_options import cause_without_secrets, redacted, secrets_of
 
 _Result = TypeVar("_Result")
 
@@ -91,5 +91,6 @@ def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Res
             f"{scheme}:// needs a package that is not installed: {error}; try `pip install 'wds-tools[{scheme}]'`"
         ) from error
     except Exception as error:  # each backend of fsspec has its own errors
-        reason = redacted(f"{url}: {type(error).__name__}: {error}".partition("?")[0], options)
-        raise StoreError(reason) from cause_without_secrets(error, options)
+        secrets = secrets_of(options, url)
+        reason = redacted(f"{url}: {type(error).__name__}: {error}".partition("?")[0], secrets)
+        raise StoreError(reason) from cause_without_secrets(error, secrets)
