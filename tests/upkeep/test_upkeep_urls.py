@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bad_server
 import pytest
-from buckets import Bucketful, empty_s3, s3_server
+from bad_server import BadServer
+from buckets import Bucketful, each_call_fails_once, empty_s3, s3_server
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
@@ -223,6 +225,28 @@ def test_merge_of_a_url_and_a_folder_is_that_of_two_folders(packed: Path, few: P
     assert mixed.copied == len(list(packed.glob("*.tar")))
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert max(shard_ranges()) <= MAX_RANGE
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_each_request_of_verify_unpack_and_merge_is_repeated(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "60")
+    answer = bad_server.each_request_fails_once(bad_server.status(503), bad_server.reset)
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in few.iterdir()}, default=answer)
+    with server.running():
+        assert wt.verify(server.url).ok
+        assert sum(request.path.endswith(".tar") for request in server.requests) >= 2 * len(list(few.glob("*.tar")))
+        wt.unpack(server.url, tmp_path / "a")
+        wt.unpack(few, tmp_path / "b")
+        assert contents(tmp_path / "a") == contents(tmp_path / "b")
+        assert wt.merge([server.url], tmp_path / "merged").manifest.samples == 40
+
+
+def test_each_request_of_index_is_repeated(bare: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = each_call_fails_once(monkeypatch, "ls", "cat_file", "put_file")
+    assert wt.index_shards(f"bucket://{bare}/*.tar").samples == 400
+    assert failed == {"ls", "cat_file", "put_file"}
 
 
 # --- the size of a manifest ---

@@ -262,13 +262,8 @@ def _response_of(error: BaseException) -> tuple[int | None, str, str]:
         details = response.get("Error", {})
         return _as_status(status), str(details.get("Code", "")), str(details.get("Message", ""))
     code = getattr(error, "error_code", "") or ""  # azure-core
-    for value in (
-        getattr(error, "status_code", None),
-        getattr(error, "status", None),
-        getattr(response, "status_code", None),
-        getattr(error, "code", None),
-    ):
-        status = _as_status(value)
+    for owner, name in ((error, "status_code"), (error, "status"), (response, "status_code"), (error, "code")):
+        status = _as_status(getattr(owner, name, None))
         if status is not None:
             return status, str(getattr(code, "value", code)), str(getattr(error, "message", "") or "")
     return None, "", ""
