@@ -14,7 +14,7 @@ import pytest
 from bad_server import BadServer
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, StoreError
+from wds_tools.errors import ChecksumError, OptionError, StoreError
 
 BATCH = 16
 
@@ -277,6 +277,36 @@ def test_an_outage_ends_with_an_error_that_names_attempts_and_time(server):
     failing(server, "/shard-000003.tar", bad_server.status(503))
     with pytest.raises(StoreError, match=r"503.*attempts"):
         epochs_of(server.url, retry_seconds=2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("after", [1, 6])
+def test_shards_that_are_replaced_in_the_middle_of_an_epoch_are_named_so_and_give_no_wrong_sample(
+    packed, workers, tagged, after
+):
+    server = BadServer(
+        {f"/{path.name}": path.read_bytes() for path in packed.iterdir()}, tag='"one"' if tagged else None
+    )
+    options = {"batch_size": 4, "shuffle": 20, "fields": ("image", "__key__"), "view": VIEW, "num_workers": workers}
+
+    def replace_after_some_ranges(request):
+        if len(ranges_of(server)) > after and server.tag != '"two"':
+            server.tag = '"two"' if tagged else None
+            server.objects = {name: data[::-1] if name.endswith(".tar") else data for name, data in original.items()}
+        bad_server.good(request)
+
+    original, server.default, batches, started = server.objects, replace_after_some_ranges, [], time.monotonic()
+    with wt.make_loader(packed, **options) as loader:
+        expected = [content(batch) for batch in loader]
+    with (
+        server.running(),
+        wt.make_loader(server.url, **options, read_ahead_bytes=1000, retry_seconds=100) as loader,
+        pytest.raises((StoreError, ChecksumError), match=r"shard-00000\d\.tar.* was replaced"),
+    ):
+        batches.extend(content(batch) for batch in loader)
+    assert time.monotonic() - started < 50  # without waiting for retry_seconds
+    assert batches == expected[: len(batches)]
 
 
 def test_a_cache_below_the_shuffle_window_is_refused_with_the_numbers(server, dataset):

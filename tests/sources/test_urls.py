@@ -221,7 +221,7 @@ def test_images_at_urls_are_not_kept_in_memory() -> None:
         try:
             for number in range(count):
                 assert len(fetch(f"{server.url}/d/{number}.jpg", RemoteOptions.of())) == len(data)
-                assert source.read(Input(f"{number}.jpg", len(data))).image == data
+                assert source.read(Input(f"{number}.jpg", len(data), None)).image == data
             kept = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
