@@ -15,6 +15,8 @@ from bad_server import BadServer
 
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, OptionError, StoreError
+from wds_tools.inspection.forecast import forecast
+from wds_tools.reading.shardset import open_shards
 
 BATCH = 16
 
@@ -123,6 +125,32 @@ def test_each_block_is_fetched_once_by_many_workers(server, dataset):
     assert bytes_of(server) <= 1.02 * size_of(dataset)
     files = [request.path for request in server.requests if not request.path.endswith(".tar")]
     assert len(files) == len(set(files))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("name", ["dataset", "packed"])
+def test_a_loader_needs_the_requests_bytes_and_hits_that_plan_shows(request, name, shuffle):
+    folder = request.getfixturevalue(name)
+    found = forecast(open_shards(folder), batch_size=BATCH, shuffle=shuffle)
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in folder.iterdir()})
+    options = {"batch_size": BATCH, "shuffle": shuffle, "num_workers": 2, "fields": ("image", "__key__"), "view": VIEW}
+    with server.running(), wt.make_loader(server.url, **options) as loader:
+        for _ in loader:
+            pass
+        first = loader.fetch_statistics
+        for _ in loader:
+            pass
+        both = loader.fetch_statistics
+    # Fewer requests: adjacent blocks are fetched together, at most all of a shard. More or fewer: samples of the first
+    # batch. They are 6 of mean length; their number depends on their lengths and on which blocks have arrived before.
+    fewer = found.requests_per_node - 1 - 2 * found.shards
+    assert found.requests_per_node - fewer - 8 <= first.requests <= found.requests_per_node + 8
+    # Less: headers and the ends of shards, 10 kB each, are in no block. More: 1.5 % for samples of the first batch.
+    files = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".json", ".parquet"))
+    read, ends = found.read_bytes_per_node, 12_000 * found.shards
+    assert read - ends <= first.fetched_bytes - files <= 1.015 * read
+    assert both.requests - first.requests == found.requests_later_per_node == 0
+    assert (both.cached_blocks - first.cached_blocks) / (both.blocks - first.blocks) == found.hit_rate_later == 1.0
 
 
 def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, tmp_path):
