@@ -12,7 +12,7 @@ from typing import Any
 import bad_server
 import pytest
 from bad_server import Answer, BadServer
-from buckets import Bucketful, Vault, each_call_fails_once, empty_s3, s3_server
+from buckets import Bucketful, Vault, each_call_fails_once, empty_s3
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
@@ -39,12 +39,6 @@ def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", CHUNK)
     monkeypatch.setattr(remote_files, "CHUNK_BYTES", CHUNK)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("moto")) as url:
-        yield url
 
 
 @pytest.fixture
@@ -304,11 +298,11 @@ def test_a_destination_inside_the_source_at_a_url_is_refused(six_photos: Path) -
         wt.pack(f"bucket://{six_photos}", f"bucket://{six_photos}/out", **OPTIONS)
 
 
-def test_worker_processes_pack_from_s3_to_s3(server: str, bare: Path, six_photos: Path) -> None:
-    system = empty_s3(server)
+def test_worker_processes_pack_from_s3_to_s3(moto: str, bare: Path, six_photos: Path) -> None:
+    system = empty_s3(moto)
     system.put(f"{bare}/", "bucket/raw/", recursive=True)
     system.put(f"{six_photos}/", "bucket/photos/", recursive=True)
-    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": server}}
+    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": moto}}
     many: dict[str, Any] = {**OPTIONS, "workers": 2, "storage_options": options}
     assert wt.pack("s3://bucket/raw/*.tar", "s3://bucket/out", **many).packed == 40
     assert wt.pack("s3://bucket/photos", "s3://bucket/six", **many).packed == 6

@@ -6,14 +6,13 @@ import random
 import shutil
 import tarfile
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import bad_server
 import pytest
 from bad_server import BadServer
-from buckets import Bucketful, each_call_fails_once, empty_s3, s3_server
+from buckets import Bucketful, each_call_fails_once, empty_s3
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
@@ -34,12 +33,6 @@ def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", CHUNK)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("moto")) as url:
-        yield url
 
 
 @pytest.fixture
@@ -284,13 +277,13 @@ def test_a_manifest_that_would_be_replaced_at_a_url_has_a_size_limit(
 
 
 def test_index_verify_unpack_and_merge_at_s3(
-    server: str, bare: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: str, bare: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from wds_tools.storage.client_base import BaseClient
 
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    system = empty_s3(server)
+    system = empty_s3(moto)
     system.put(f"{bare}/", "bucket/train/", recursive=True)
     ranges: list[tuple[str, int, int]] = []
     read_range = BaseClient.read_range
@@ -300,7 +293,7 @@ def test_index_verify_unpack_and_merge_at_s3(
         read_range(self, path, start, stop, *arguments, **options)
 
     monkeypatch.setattr(BaseClient, "read_range", record)
-    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": server}}
+    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": moto}}
     result = wt.index_shards("s3://bucket/train/*.tar", storage_options=options)
     assert result == wt.index_shards(f"{bare}/*.tar")
     assert wt.verify("s3://bucket/train", storage_options=options).ok
