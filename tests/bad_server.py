@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from itertools import cycle
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -60,7 +61,7 @@ class Request:
         }
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in {**fields, **headers}.items() if value]
         head = f"HTTP/1.1 {status} {PHRASES.get(status, 'Status')}\r\n" + "\r\n".join(lines) + "\r\n\r\n"
-        self.connection.sendall(head.encode("latin-1") + body)
+        self.connection.sendall(head.encode("latin-1") + (b"" if self.method == "HEAD" else body))
 
 
 Answer = Callable[[Request], None]
@@ -208,6 +209,19 @@ def announced_close(request: Request) -> None:
 def redirect(url: str) -> Answer:
     """Redirect to the same path below another URL."""
     return lambda request: request.send(302, Location=f"{url}{request.path}")
+
+
+def each_request_fails_once(*faults: Answer) -> Answer:
+    """Answer the first request for each object and range with one fault after the other, repeated ones as usual."""
+    seen, following = set(), cycle(faults)
+
+    def answer(request: Request) -> None:
+        name = (request.method, request.path, request.headers.get("range"))
+        fails = name not in seen
+        seen.add(name)
+        (next(following) if fails else good)(request)
+
+    return answer
 
 
 @dataclass

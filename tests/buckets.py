@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 
@@ -111,6 +112,27 @@ class Vault(Bucketful):
             raise PermissionError(
                 f"403 AccessDenied: the secret {self.secret} is wrong (Authorization: {self.secret!r})"
             )
+
+
+def each_call_fails_once(patch: pytest.MonkeyPatch, *names: str) -> set[str]:
+    """Let the first call of these methods of `Bucketful` for each path fail; return the set of methods that failed."""
+    failed: set[str] = set()
+
+    def failing(name: str) -> Callable[..., Any]:
+        method, paths = getattr(Bucketful, name), set()
+
+        def call(self: Bucketful, path: str, *arguments: Any, **options: Any) -> Any:
+            if path not in paths:
+                paths.add(path)
+                failed.add(name)
+                raise ConnectionResetError("connection reset")
+            return method(self, path, *arguments, **options)
+
+        return call
+
+    for name in names:
+        patch.setattr(Bucketful, name, failing(name))
+    return failed
 
 
 fsspec.register_implementation("bucket", Bucketful, clobber=True)

@@ -17,6 +17,7 @@ import mounts
 import PIL
 import pytest
 from _pytest.doctest import DoctestItem
+from buckets import s3_server
 from hypothesis import settings
 
 import wds_tools as wt
@@ -115,6 +116,13 @@ def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the URL of an S3 server; see `buckets.empty_s3`."""
+    with s3_server(tmp_path_factory.mktemp("moto")) as url:
+        yield url
 
 
 @pytest.fixture

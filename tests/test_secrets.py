@@ -34,7 +34,7 @@ from wds_tools.storage import open_store, upload
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
 from wds_tools.storage.upload import Bucket
-from wds_tools.storage_options import parse_storage_options, redacted
+from wds_tools.storage_options import is_secret, parse_storage_options, redacted, secrets_of
 
 SECRET = Vault.SECRET
 OPTIONS = {"secret": SECRET}
@@ -198,14 +198,31 @@ def test_a_failed_upload_shows_no_secret(six_photos: Path, tmp_path: Path) -> No
 
 @given(st.text(min_size=4, max_size=30), st.text(max_size=50), st.text(max_size=50))
 def test_no_secret_is_left_in_a_redacted_text(secret: str, before: str, after: str) -> None:
-    hidden = redacted(f"{before}{secret}{after}", {"client_kwargs": {"session_token": secret}})
+    hidden = redacted(f"{before}{secret}{after}", secrets_of({"client_kwargs": {"session_token": secret}}))
     assert secret not in hidden or set(secret) <= {"*"}
 
 
 def test_nested_secrets_and_those_in_lists_are_redacted() -> None:
     options = {"token": {"private_key": "abcdef", "type": "service"}, "headers": [("Authorization", "Bearer 12345")]}
-    assert redacted("abcdef / Bearer 12345 / service", options) == "*** / *** / ***"
-    assert redacted("us-east-1", {"region": "us-east-1", "key": "abcdef"}) == "us-east-1"
+    assert redacted("abcdef / Bearer 12345 / service", secrets_of(options)) == "*** / *** / ***"
+    assert redacted("us-east-1", secrets_of({"region": "us-east-1", "key": "abcdef"})) == "us-east-1"
+
+
+@pytest.mark.parametrize(
+    "name", ["dbpassword", "pwd", "passphrase", "X-Bearer", "connection_string", "SAS", "sharedkey"]
+)
+def test_the_value_of_a_secret_is_hidden_by_its_name(name: str) -> None:
+    assert is_secret(name)
+    assert secrets_of({"client_kwargs": {name: [SECRET.encode()]}}) == {SECRET}
+
+
+@pytest.mark.parametrize("name", ["look_for_keys", "MaxKeys", "endpoint_url", "region_name", "use_ssl", "timeout"])
+def test_a_name_that_only_resembles_that_of_a_secret_is_allowed(name: str) -> None:
+    assert parse_storage_options([f"{name}=1"]) == {name: 1}
+
+
+def test_user_and_password_of_a_url_are_hidden_as_written_and_unquoted() -> None:
+    assert secrets_of({}, "sftp://somebody:p%40ssword@host/a@b") == {"somebody", "p%40ssword", "p@ssword"}
 
 
 # --- objects ---

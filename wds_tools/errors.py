@@ -12,7 +12,7 @@
     │   ├── TruncatedShardError       shard that ends too early
     │   └── ChecksumError             bytes that changed after packing
     ├── SampleError (ValueError)      problem with one sample
-    │   ├── DecodeError               image that cannot be decoded
+    │   ├── DecodeError               image with damaged or unsupported data
     │   └── MissingFieldError (LookupError)    requested field that a sample or dataset lacks
     ├── StoreError (OSError)          storage that fails or returns wrong data
     ├── ResumeError (ValueError)      state of another dataset, seed or version
@@ -149,7 +149,7 @@ class SampleError(WdsToolsError, ValueError):
 
 
 class DecodeError(SampleError):
-    """An image cannot be decoded."""
+    """The data of an image is damaged or unsupported."""
 
 
 class MissingFieldError(SampleError, LookupError):

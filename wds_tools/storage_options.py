@@ -10,19 +10,16 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from wds_tools.errors import OptionError
 
 _HIDDEN = "***"
 _MIN_HIDDEN = 4  # characters; a shorter value would remove parts of ordinary words
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SECRET_WORDS = {
-    *("auth", "authorization", "bearer", "cookie", "credential", "credentials", "key", "passphrase", "passwd"),
-    *("password", "pwd", "sas", "secret", "secrets", "signature", "token"),
-}
-_SECRET_NAMES = {"connectionstring", "accountkey", "accesskey", "apikey", "sastoken", "headers"}
-_NOT_SECRET = {"ssekmskeyid", "tokenservice"}
+_SECRET = re.compile(
+    "auth|bearer|connectionstring|cookie|credential|headers|key|passphrase|passwd|password|pwd|sas|secret|signature|token"
+)
+_NOT_SECRET = {"ssekmskeyid", "tokenservice", "lookforkeys", "maxkeys"}
 _NOT_SECRET_TOKENS = ("anon", "cloud", "google_default")  # names of methods in gcsfs
 _USER_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://.*@", re.IGNORECASE)  # a password may contain a slash
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -96,42 +93,54 @@ def is_secret(name: str) -> bool:
     return any(map(_is_secret_part, name.split(".")))
 
 
-def redacted(text: str, options: Mapping[str, Any]) -> str:
-    """Return a text in which the secrets of ``options`` are replaced by ``***``.
+def secrets_of(options: Mapping[str, Any], url: str = "") -> frozenset[str]:
+    """Return the texts in storage options and in a URL that no message may contain.
 
-    >>> redacted("403: secret s3cr3t is wrong", {"secret": "s3cr3t"})
-    '403: secret *** is wrong'
+    >>> sorted(secrets_of({"key": "AKIA", "anon": False, "client_kwargs": {"headers": {"X-Own": "abcd"}}}))
+    ['AKIA', 'abcd']
     """
-    for value in sorted(_secrets(options), key=len, reverse=True):
+    user_info = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+    found = {*_secret_texts(options), *user_info.split(":", 1)}
+    return frozenset(text for text in {*found, *map(unquote, found)} if len(text) >= _MIN_HIDDEN)
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """Return a text in which secrets are replaced by ``***``.
+
+    >>> redacted("403: secret s3cr3t/1 is wrong: ?signature=s3cr3t%2F1", {"s3cr3t/1"})
+    '403: secret *** is wrong: ?signature=***'
+    """
+    for value in sorted(secrets, key=len, reverse=True):
         for form in (value, quote(value, safe=""), quote(value)):
             text = text.replace(form, _HIDDEN)
     return text
 
 
-def cause_without_secrets(error: BaseException, options: Mapping[str, Any]) -> BaseException | None:
-    """Return an error for ``raise ... from``; None if its traceback contains a secret of ``options``."""
+def cause_without_secrets(error: BaseException, secrets: Iterable[str]) -> BaseException | None:
+    """Return an error for ``raise ... from``; None if its traceback contains a secret."""
     text = "".join(traceback.format_exception(error))
-    return error if redacted(text, options) == text else None
+    return error if redacted(text, secrets) == text else None
 
 
 def _is_secret_part(part: str) -> bool:
     joined = re.sub(r"[^a-z0-9]", "", part.lower())
-    words = {word.lower() for word in _WORD.findall(part)}
-    return joined not in _NOT_SECRET and (joined in _SECRET_NAMES or bool(words & _SECRET_WORDS))
+    return joined not in _NOT_SECRET and bool(_SECRET.search(joined))
 
 
-def _secrets(value: Any, *, secret: bool = False) -> Iterator[str]:
+def _secret_texts(value: Any, *, secret: bool = False) -> Iterator[str]:
     """Yield all texts of a value whose name, or the name of an outer value, is that of a secret."""
     if isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _secrets(part, secret=secret or is_secret(str(name)))
+            yield from _secret_texts(part, secret=secret or is_secret(str(name)))
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _secrets(part, secret=secret)
+            yield from _secret_texts(part, secret=secret)
     elif isinstance(value, bytes):
-        yield from _secrets(value.decode(errors="replace"), secret=secret)
-    elif secret and isinstance(value, str) and len(value) >= _MIN_HIDDEN:
+        for encoding in ("utf-8", "latin-1"):
+            yield from _secret_texts(value.decode(encoding, "replace"), secret=secret)
+    elif secret and isinstance(value, str):
         yield value
+        yield from value.split()[1:]  # a header such as "Bearer abc"
 
 
 def _refuse_secret(name: str, value: str) -> None:

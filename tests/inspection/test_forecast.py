@@ -1,16 +1,20 @@
 """The forecast of `wds-tools plan` agrees with the loader."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import webdataset
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import Manifest, ShardEntry
 from wds_tools.inspection.forecast import forecast, format_forecast, order_of
+from wds_tools.order.planner import Cursor, EpochPlan, World
 from wds_tools.order.quality import measured_quality
 from wds_tools.reading.select import Choice
 from wds_tools.reading.shardset import ShardSet, open_shards
@@ -71,7 +75,9 @@ def test_machines_with_their_own_lanes_fetch_nothing_in_later_epochs_if_their_ca
     dataset = without_files(9_000, 140)
     two = forecast(dataset, batch_size=64, world_size=4, ranks_per_node=2)
     assert two.fetched_later_per_node < 0.001 * two.bytes
-    assert "with a cache of 69.3 GB on each machine" in format_forecast(two)
+    text = format_forecast(two)
+    assert "69.3 GB fetched per machine in the first epoch with about 33,4" in text
+    assert ", and 100% cache hits; with a cache of 69.3 GB on each machine" in text
     half = forecast(dataset, batch_size=64, world_size=4, ranks_per_node=2, cache_bytes=two.bytes // 4)
     assert half.fetched_later_per_node == pytest.approx(two.bytes / 4 + half.window_bytes / 2, rel=0.01)
     one = forecast(dataset, batch_size=64, world_size=4)
@@ -81,7 +87,60 @@ def test_machines_with_their_own_lanes_fetch_nothing_in_later_epochs_if_their_ca
 def test_what_is_fetched_in_later_epochs_is_not_counted_for_a_large_dataset():
     two = forecast(without_files(9_000, 500), batch_size=64, world_size=2, ranks_per_node=1)
     assert two.fetched_later_per_node is None
-    assert "fetched per machine in the first epoch, with a cache of" in format_forecast(two)
+    assert (two.requests_later_per_node, two.hit_rate_later) == (None, None)
+    assert re.search(r"in the first epoch with about [\d,]+ requests; with a cache of", format_forecast(two))
+
+
+@settings(max_examples=60)
+@given(
+    samples=st.lists(st.integers(1, 90), min_size=1, max_size=12),
+    sample_bytes=st.sampled_from([100_000, 400_000, 1_500_000, 3_000_000]),
+    nodes=st.integers(1, 3),
+    ranks=st.integers(1, 3),
+    batch_size=st.integers(1, 4),
+    shuffle=st.sampled_from([False, True, 7]),
+    tail=st.sampled_from(["drop", "pad"]),
+    cache_share=st.none() | st.floats(0.01, 2),
+)
+def test_requests_and_hits_are_those_of_a_cache_that_is_simulated_step_by_step(
+    samples, sample_bytes, nodes, ranks, batch_size, shuffle, tail, cache_share
+):
+    entries = tuple(
+        ShardEntry(f"{n}.tar", count, count * sample_bytes, "0" * 32, f"{n}.parquet", 1, "")
+        for n, count in enumerate(samples)
+    )
+    shards = ShardSet(Manifest(entries, {"jpg": sum(samples)}), [], name="without files")
+    world = nodes * ranks
+    assume(batch_size * world <= sum(samples))
+    options = {"batch_size": batch_size, "world_size": world, "ranks_per_node": ranks, "shuffle": shuffle, "tail": tail}
+    found = forecast(shards, **options)
+    order = order_of(shards, None, seed=0, window=found.window_samples, block=found.block_samples, lanes=nodes)
+    needed = [[set(), set()] for _ in range(nodes)]  # blocks of each machine in two epochs
+    for epoch in range(2):
+        for rank in range(world):
+            plan = EpochPlan(order, Cursor(epoch), World(rank, world), batch_size, tail)
+            for number in range(len(plan)):
+                ids = plan.step(number).ids
+                needed[rank // ranks][epoch].update(order.block_of(ids)[1].tolist())
+    first = np.mean([len(epochs[0]) for epochs in needed])
+    hits = np.mean([len(epochs[1] & epochs[0]) / len(epochs[1]) for epochs in needed])
+    # A sample that is dropped leaves out one block at most, and samples of the first batch are one batch at most.
+    surplus = found.requests_per_node - 1 - first - min(len(samples), first)
+    assert -1 <= surplus <= batch_size * ranks + 2 * found.dropped + 1
+    assert found.hit_rate_later == pytest.approx(hits, abs=1e-9 + found.dropped / first)
+    assert 0 <= found.requests_later_per_node <= found.requests_per_node
+    if cache_share is not None:
+        limited = forecast(shards, **options, cache_bytes=max(1, int(found.read_bytes_per_node * cache_share)))
+        assert 0 <= limited.hit_rate_later <= found.hit_rate_later
+        assert limited.requests_later_per_node >= found.requests_later_per_node
+        assert limited.requests_per_node == found.requests_per_node
+
+
+def test_a_choice_of_samples_needs_only_the_blocks_that_contain_them(shards):
+    found = forecast(shards, batch_size=4, choice=Choice(where="label == 'cat'"))
+    everything = forecast(shards, batch_size=4)
+    assert found.read_bytes_per_node <= everything.read_bytes_per_node
+    assert found.requests_per_node <= everything.requests_per_node
 
 
 def tiny_images(folder, classes, per_class):

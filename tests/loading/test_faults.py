@@ -32,7 +32,7 @@ MAX_SECONDS = 250  # for operations of a few seconds on a busy machine; below th
 
 
 class UnpicklableError(Exception):
-    """An exception that cannot be unpickled, because its __init__ takes two arguments."""
+    """An exception whose unpickling fails: it stores one argument, but its __init__ requires two."""
 
     def __init__(self, what, why):
         super().__init__(f"{what} because of {why}")

@@ -14,7 +14,9 @@ import pytest
 from bad_server import BadServer
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, StoreError
+from wds_tools.errors import ChecksumError, OptionError, StoreError
+from wds_tools.inspection.forecast import forecast
+from wds_tools.reading.shardset import open_shards
 
 BATCH = 16
 
@@ -123,6 +125,32 @@ def test_each_block_is_fetched_once_by_many_workers(server, dataset):
     assert bytes_of(server) <= 1.02 * size_of(dataset)
     files = [request.path for request in server.requests if not request.path.endswith(".tar")]
     assert len(files) == len(set(files))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("name", ["dataset", "packed"])
+def test_a_loader_needs_the_requests_bytes_and_hits_that_plan_shows(request, name, shuffle):
+    folder = request.getfixturevalue(name)
+    found = forecast(open_shards(folder), batch_size=BATCH, shuffle=shuffle)
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in folder.iterdir()})
+    options = {"batch_size": BATCH, "shuffle": shuffle, "num_workers": 2, "fields": ("image", "__key__"), "view": VIEW}
+    with server.running(), wt.make_loader(server.url, **options) as loader:
+        for _ in loader:
+            pass
+        first = loader.fetch_statistics
+        for _ in loader:
+            pass
+        both = loader.fetch_statistics
+    # Fewer requests: adjacent blocks are fetched together, at most all of a shard. More or fewer: samples of the first
+    # batch. They are 6 of mean length; their number depends on their lengths and on which blocks have arrived before.
+    fewer = found.requests_per_node - 1 - 2 * found.shards
+    assert found.requests_per_node - fewer - 8 <= first.requests <= found.requests_per_node + 8
+    # Less: headers and the ends of shards, 10 kB each, are in no block. More: 1.5 % for samples of the first batch.
+    files = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".json", ".parquet"))
+    read, ends = found.read_bytes_per_node, 12_000 * found.shards
+    assert read - ends <= first.fetched_bytes - files <= 1.015 * read
+    assert both.requests - first.requests == found.requests_later_per_node == 0
+    assert (both.cached_blocks - first.cached_blocks) / (both.blocks - first.blocks) == found.hit_rate_later == 1.0
 
 
 def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, tmp_path):
@@ -303,6 +331,36 @@ def test_an_outage_ends_with_an_error_that_names_attempts_and_time(server):
     failing(server, "/shard-000003.tar", bad_server.status(503))
     with pytest.raises(StoreError, match=r"503.*attempts"):
         epochs_of(server.url, retry_seconds=2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("after", [1, 6])
+def test_shards_that_are_replaced_in_the_middle_of_an_epoch_are_named_so_and_give_no_wrong_sample(
+    packed, workers, tagged, after
+):
+    server = BadServer(
+        {f"/{path.name}": path.read_bytes() for path in packed.iterdir()}, tag='"one"' if tagged else None
+    )
+    options = {"batch_size": 4, "shuffle": 20, "fields": ("image", "__key__"), "view": VIEW, "num_workers": workers}
+
+    def replace_after_some_ranges(request):
+        if len(ranges_of(server)) > after and server.tag != '"two"':
+            server.tag = '"two"' if tagged else None
+            server.objects = {name: data[::-1] if name.endswith(".tar") else data for name, data in original.items()}
+        bad_server.good(request)
+
+    original, server.default, batches, started = server.objects, replace_after_some_ranges, [], time.monotonic()
+    with wt.make_loader(packed, **options) as loader:
+        expected = [content(batch) for batch in loader]
+    with (
+        server.running(),
+        wt.make_loader(server.url, **options, read_ahead_bytes=1000, retry_seconds=100) as loader,
+        pytest.raises((StoreError, ChecksumError), match=r"shard-00000\d\.tar.* was replaced"),
+    ):
+        batches.extend(content(batch) for batch in loader)
+    assert time.monotonic() - started < 50  # without waiting for retry_seconds
+    assert batches == expected[: len(batches)]
 
 
 def test_a_cache_below_the_shuffle_window_is_refused_with_the_numbers(server, dataset):

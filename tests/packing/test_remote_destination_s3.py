@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from buckets import empty_s3, s3_server
+from buckets import empty_s3
 from PIL import Image
 
 import wds_tools as wt
@@ -25,19 +24,13 @@ OPTIONS: dict[str, Any] = {"shard_bytes": "1MB", "workers": 1, "images": "keep"}
 PART_BYTES = 5 << 20  # the minimum of S3
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("moto")) as url:
-        yield url
-
-
 @pytest.fixture
-def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def s3(moto: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the file system of an empty server, to which s3:// URLs lead."""
-    settings = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    settings = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
-    return empty_s3(server)
+    return empty_s3(moto)
 
 
 @pytest.fixture(scope="module")

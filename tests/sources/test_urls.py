@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bad_server
 import pytest
-from buckets import Bucketful, Vault, empty_s3, s3_server
+from bad_server import Answer, BadServer
+from buckets import Bucketful, Vault, each_call_fails_once, empty_s3
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.sources import remote_files
+from wds_tools.sources.base import Input
+from wds_tools.sources.remote_folder import RemoteFolderSource
+from wds_tools.sources.urls import fetch
 from wds_tools.storage import stream
 
 OPTIONS: dict[str, Any] = {"shard_bytes": "300kB", "workers": 1, "images": "keep"}
@@ -32,12 +39,6 @@ def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", CHUNK)
     monkeypatch.setattr(remote_files, "CHUNK_BYTES", CHUNK)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("moto")) as url:
-        yield url
 
 
 @pytest.fixture
@@ -153,6 +154,88 @@ def test_storage_that_fails_ends_packing_and_leaves_no_sample_out(
     assert (report.packed, report.skipped) == ({"six_photos": 6, "bare": 40}[name], ())
 
 
+FAULTS = (bad_server.status(503), bad_server.reset)
+
+
+@pytest.fixture
+def failing_server() -> Iterator[BadServer]:
+    """Return a server whose first answer to each request is HTTP 503 or a reset connection."""
+    with BadServer(default=bad_server.each_request_fails_once(*FAULTS)).running() as server:
+        yield server
+
+
+def test_each_request_of_an_archive_is_repeated(
+    failing_server: BadServer, six_photos: Path, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "60")
+    archive = Path(shutil.make_archive(str(tmp_path / "photos"), "tar", six_photos))
+    failing_server.objects["/photos.tar"] = archive.read_bytes()
+    report = wt.pack(f"{failing_server.url}/photos.tar", tmp_path / "remote", **OPTIONS)
+    assert (report.packed, report.skipped) == (6, ())
+    assert {request.method for request in failing_server.requests} == {"HEAD", "GET"}
+    wt.pack(archive, tmp_path / "local", **OPTIONS)
+    assert samples_of(tmp_path / "remote") == samples_of(tmp_path / "local")
+
+
+def test_each_request_for_the_images_of_a_table_is_repeated(
+    failing_server: BadServer, six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "60")
+    failing_server.objects = {f"/{path.name}": path.read_bytes() for path in six_photos.rglob("*.*")}
+    rows = [f"{failing_server.url}{path}" for path in failing_server.objects]
+    (tmp_path / "table.csv").write_text("\n".join(["image", *rows]) + "\n")
+    report = wt.pack(tmp_path / "table.csv", tmp_path / "out", **OPTIONS)
+    assert (report.packed, report.skipped) == (len(rows), ())
+
+
+def test_each_request_for_the_listing_and_the_images_of_a_folder_is_repeated(
+    six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "60")
+    failed = each_call_fails_once(monkeypatch, "find", "cat_file")
+    report = wt.pack(f"bucket://{six_photos}", tmp_path / "out", **OPTIONS)
+    assert (report.packed, report.skipped) == (6, ())
+    assert failed == {"find", "cat_file"}
+
+
+@pytest.mark.parametrize("answer", FAULTS)
+def test_an_archive_at_a_server_that_keeps_failing_is_a_store_error_that_names_attempts_and_host(
+    failing_server: BadServer, tmp_path: Path, answer: Answer
+) -> None:
+    failing_server.default = answer
+    with pytest.raises(StoreError, match=r"photos\.tar cannot be listed: .* \(host 127\.0\.0\.1:\d+, \d+ attempts in "):
+        wt.pack(f"{failing_server.url}/photos.tar", tmp_path / "out", **OPTIONS)
+
+
+def test_images_at_urls_are_not_kept_in_memory() -> None:
+    data, count = bytes(4 << 20), 12
+    with BadServer({f"/d/{number}.jpg": data for number in range(count)}).running() as server:
+        source = RemoteFolderSource(f"{server.url}/d", None, RemoteOptions.of())
+        tracemalloc.start()
+        try:
+            for number in range(count):
+                assert len(fetch(f"{server.url}/d/{number}.jpg", RemoteOptions.of())) == len(data)
+                assert source.read(Input(f"{number}.jpg", len(data), None)).image == data
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert kept < 2 * len(data)
+
+
+@pytest.mark.parametrize("url", ["/a b.jpg", "/a%20b.jpg", "/a%20b.jpg?X-Signature=1/2%2F3&x=y z#top"])
+def test_a_url_of_a_table_may_be_quoted_and_may_have_a_query(url: str) -> None:
+    with BadServer({"/d/a b.jpg": b"data"}).running() as server:
+        assert fetch(f"{server.url}/d{url}", RemoteOptions.of()) == b"data"
+        sent = server.requests[0].path
+        assert sent == "/d/a%20b.jpg" + ("?X-Signature=1/2%2F3&x=y%20z" if "?" in url else "")
+        with pytest.raises(SourceError, match=r"/d/b\.jpg' does not exist$"):
+            fetch(f"{server.url}/d/b.jpg?X-Signature=abc", RemoteOptions.of())
+        server.default = bad_server.status(403)
+        with pytest.raises(SourceError, match=r"HTTP 403") as caught:
+            fetch(f"{server.url}/d/b.jpg?X-Signature=abc", RemoteOptions.of())
+        assert "abc" not in str(caught.value)
+
+
 def test_the_error_of_storage_that_fails_names_the_shards_that_are_kept(
     six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,11 +298,11 @@ def test_a_destination_inside_the_source_at_a_url_is_refused(six_photos: Path) -
         wt.pack(f"bucket://{six_photos}", f"bucket://{six_photos}/out", **OPTIONS)
 
 
-def test_worker_processes_pack_from_s3_to_s3(server: str, bare: Path, six_photos: Path) -> None:
-    system = empty_s3(server)
+def test_worker_processes_pack_from_s3_to_s3(moto: str, bare: Path, six_photos: Path) -> None:
+    system = empty_s3(moto)
     system.put(f"{bare}/", "bucket/raw/", recursive=True)
     system.put(f"{six_photos}/", "bucket/photos/", recursive=True)
-    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": server}}
+    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": moto}}
     many: dict[str, Any] = {**OPTIONS, "workers": 2, "storage_options": options}
     assert wt.pack("s3://bucket/raw/*.tar", "s3://bucket/out", **many).packed == 40
     assert wt.pack("s3://bucket/photos", "s3://bucket/six", **many).packed == 6

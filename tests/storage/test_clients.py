@@ -14,6 +14,7 @@ import bad_server
 import fsspec
 import pytest
 from bad_server import BadServer, certificates
+from client_requests import DATA, PATIENT, QUICK, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,11 +22,6 @@ from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedSh
 from wds_tools.storage.clients import open_client
 from wds_tools.storage.retry import RetryPolicy
 
-DATA = random.Random(7).randbytes(300_000)
-QUICK = RetryPolicy(
-    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=2, idle_seconds=0.2, progress_bytes=10_000
-)
-PATIENT = dataclasses.replace(QUICK, seconds=60)
 TOKEN_XML = (
     b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 )
@@ -49,12 +45,6 @@ def client(server):
     opened = open_client(f"{server.url}/d", {}, QUICK)
     yield opened
     opened.close()
-
-
-def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):
-    buffer = bytearray(stop - start)
-    client.read_range(name, start, stop, memoryview(buffer), total_bytes=total)
-    return bytes(buffer)
 
 
 # Correct answers

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import bad_server
+import boto3
+import client_requests
 import fsspec
 import pytest
 from bad_server import BadServer, certificates
-from buckets import s3_server
+from client_requests import DATA, read
 
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
 from wds_tools.storage import object_client
@@ -24,11 +26,7 @@ from wds_tools.storage.object_options import UnsupportedOptionError, object_stor
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.s3_client import S3Client
 
-pytest.importorskip("obstore")
-DATA = random.Random(7).randbytes(300_000)
-QUICK = RetryPolicy(
-    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=0.5, idle_seconds=0.2, progress_bytes=10_000
-)
+QUICK = dataclasses.replace(client_requests.QUICK, connect_seconds=0.5)
 PATIENT = dataclasses.replace(QUICK, seconds=60)
 REPOSITORY = Path(__file__).parents[2]
 
@@ -63,12 +61,6 @@ def client(server, kind):
     opened = kind("s3://b/d", options_for(server), QUICK)
     yield opened
     opened.close()
-
-
-def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):
-    buffer = bytearray(stop - start)
-    client.read_range(name, start, stop, memoryview(buffer), total_bytes=total)
-    return bytes(buffer)
 
 
 def test_ranges_and_whole_objects_are_read_without_head(client, server):
@@ -433,20 +425,14 @@ def test_a_profile_without_botocore_is_an_error_that_names_the_package(monkeypat
 
 
 @pytest.fixture(scope="module")
-def moto(tmp_path_factory):
-    boto3 = pytest.importorskip("boto3")
-    with s3_server(tmp_path_factory.mktemp("moto")) as url:
-        s3 = boto3.client(
-            "s3",
-            endpoint_url=url,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            region_name="us-east-1",
-        )
-        s3.create_bucket(Bucket="bucket")
-        for name in ("a.tar", "ü b#%+.tar", "below/c.tar"):
-            s3.put_object(Bucket="bucket", Key=f"train set/{name}", Body=DATA)
-        yield url
+def moto(moto):
+    """Return the URL of an S3 server with some objects."""
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    s3 = boto3.client("s3", endpoint_url=moto, **keys)
+    s3.create_bucket(Bucket="bucket")
+    for name in ("a.tar", "ü b#%+.tar", "below/c.tar"):
+        s3.put_object(Bucket="bucket", Key=f"train set/{name}", Body=DATA)
+    return moto
 
 
 @pytest.mark.parametrize("how", ["options", "environment", "profile"])

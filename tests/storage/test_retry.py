@@ -23,10 +23,10 @@ from wds_tools.storage.failures import (
     failure_of,
     failure_of_status,
     retry_after_seconds,
-    secrets_of,
     without_secrets,
 )
 from wds_tools.storage.retry import Attempts, RetryPolicy, call
+from wds_tools.storage_options import secrets_of
 
 QUICK = RetryPolicy(seconds=0.2, first_seconds=0.001, most_seconds=0.01)
 FAILURES = st.builds(

@@ -6,12 +6,13 @@ import random
 import shutil
 import tarfile
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bad_server
 import pytest
-from buckets import Bucketful, empty_s3, s3_server
+from bad_server import BadServer
+from buckets import Bucketful, each_call_fails_once, empty_s3
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
@@ -32,12 +33,6 @@ def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", CHUNK)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("moto")) as url:
-        yield url
 
 
 @pytest.fixture
@@ -225,6 +220,28 @@ def test_merge_of_a_url_and_a_folder_is_that_of_two_folders(packed: Path, few: P
     assert max(shard_ranges()) <= MAX_RANGE
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_each_request_of_verify_unpack_and_merge_is_repeated(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "60")
+    answer = bad_server.each_request_fails_once(bad_server.status(503), bad_server.reset)
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in few.iterdir()}, default=answer)
+    with server.running():
+        assert wt.verify(server.url).ok
+        assert sum(request.path.endswith(".tar") for request in server.requests) >= 2 * len(list(few.glob("*.tar")))
+        wt.unpack(server.url, tmp_path / "a")
+        wt.unpack(few, tmp_path / "b")
+        assert contents(tmp_path / "a") == contents(tmp_path / "b")
+        assert wt.merge([server.url], tmp_path / "merged").manifest.samples == 40
+
+
+def test_each_request_of_index_is_repeated(bare: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = each_call_fails_once(monkeypatch, "ls", "cat_file", "put_file")
+    assert wt.index_shards(f"bucket://{bare}/*.tar").samples == 400
+    assert failed == {"ls", "cat_file", "put_file"}
+
+
 # --- the size of a manifest ---
 
 
@@ -260,13 +277,13 @@ def test_a_manifest_that_would_be_replaced_at_a_url_has_a_size_limit(
 
 
 def test_index_verify_unpack_and_merge_at_s3(
-    server: str, bare: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: str, bare: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from wds_tools.storage.client_base import BaseClient
 
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    system = empty_s3(server)
+    system = empty_s3(moto)
     system.put(f"{bare}/", "bucket/train/", recursive=True)
     ranges: list[tuple[str, int, int]] = []
     read_range = BaseClient.read_range
@@ -276,7 +293,7 @@ def test_index_verify_unpack_and_merge_at_s3(
         read_range(self, path, start, stop, *arguments, **options)
 
     monkeypatch.setattr(BaseClient, "read_range", record)
-    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": server}}
+    options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": moto}}
     result = wt.index_shards("s3://bucket/train/*.tar", storage_options=options)
     assert result == wt.index_shards(f"{bare}/*.tar")
     assert wt.verify("s3://bucket/train", storage_options=options).ok

@@ -54,12 +54,8 @@ def tune(
     num_workers="auto" finds the number during training.
     """
     from wds_tools.bench.tune import tune as run_tune
-    from wds_tools.inspection.svg import check_svg_name, write_svg
 
-    _check_writable(json_file)
-    _check_writable(plot)
-    if plot:
-        check_svg_name(plot)
+    _check_outputs(json_file, plot)
     report = run_tune(
         dataset,
         view=view,
@@ -70,11 +66,7 @@ def tune(
         progress=lambda line: click.echo(line, err=True),
         storage_options=storage_options,
     )
-    click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
-    if json_file:
-        json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
-    if plot:
-        write_svg(plot, report.to_svg())
+    _show(report, json_file, plot)
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
@@ -152,12 +144,8 @@ def bench(
     their own: create one, install the peer in it, and name its Python.
     """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.bench import bench as run_bench
-    from wds_tools.inspection.svg import check_svg_name, write_svg
 
-    _check_writable(json_file)
-    _check_writable(plot)
-    if plot:
-        check_svg_name(plot)
+    _check_outputs(json_file, plot)
     report = run_bench(
         dataset,
         view=view,
@@ -171,6 +159,22 @@ def bench(
         progress=lambda line: click.echo(line, err=True),
         storage_options=storage_options,
     )
+    _show(report, json_file, plot)
+
+
+def _check_outputs(json_file: Path | None, plot: Path | None) -> None:
+    """Refuse invalid output files, before the measurements that they are for."""
+    from wds_tools.inspection.svg import check_svg_name
+
+    _check_writable(json_file)
+    _check_writable(plot)
+    if plot:
+        check_svg_name(plot)
+
+
+def _show(report: Any, json_file: Path | None, plot: Path | None) -> None:
+    from wds_tools.inspection.svg import write_svg
+
     click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
     if json_file:
         json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")

@@ -27,7 +27,8 @@ from wds_tools.order.quality import (
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.reading.select import Choice, labels_of
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.wording import human_bytes
+from wds_tools.storage.fetcher import DIRECT_SHARE, MAX_DIRECT_BYTES
+from wds_tools.wording import counted, human_bytes
 
 _MAX_MEASURED_SAMPLES = 5_000_000  # for more samples, reading the labels would take more than seconds
 _STEADY_SAMPLES, _MAX_EPOCHS = 100_000, 20
@@ -65,7 +66,13 @@ class Forecast:
         fetched_later_per_node: Bytes that one machine fetches in each epoch after the first one, if the
             dataset is remote; None if the number is not known. In the first epoch it fetches
             ``read_bytes_per_node``.
-        cache_bytes: Size of the cache of a machine for this number; None means that it is large enough.
+        requests_per_node: Requests of one machine in the first epoch of a remote dataset, with an empty cache:
+            one for the manifest, one for each index and each block, and some for samples of the first batch.
+            Adjacent blocks that are fetched together need fewer.
+        requests_later_per_node: Requests of one machine in each later epoch; None if the number is not known.
+        hit_rate_later: Fraction of the blocks of a later epoch that are in the cache already; None if it is not
+            known. In the first epoch it is 0.
+        cache_bytes: Size of the cache of a machine for these numbers; None means that it is large enough.
         slots_bytes_per_rank: Memory of the batch slots of one rank; None if the size of images is
             not known.
         needed_bytes_per_second: Read rate per machine for the given step time; None without a step
@@ -92,6 +99,9 @@ class Forecast:
     read_bytes_per_node: int
     read_twice: float
     fetched_later_per_node: int | None
+    requests_per_node: int
+    requests_later_per_node: int | None
+    hit_rate_later: float | None
     cache_bytes: int | None
     slots_bytes_per_rank: int | None
     needed_bytes_per_second: float | None
@@ -172,7 +182,11 @@ def forecast(
     mean_bytes = manifest.bytes / manifest.samples
     window_bytes = round(min(window, manifest.samples) * mean_bytes)
     reading = _reading(order, nodes=nodes, node_batch=batch_size * per_node, tail=tail)
-    read_bytes = round(manifest.bytes * reading.share)
+    all_blocks = _count_blocks(order)
+    blocks = round(all_blocks * reading.share)
+    read_bytes = round(manifest.bytes * reading.share * all_blocks / _count_blocks(order, chosen=False))
+    hit_rate = _hit_rate(read_bytes, reading.new, cache_bytes, window_bytes // nodes)
+    first_samples = _count_first_samples(batch_size * per_node, mean_bytes, manifest.bytes // order.lanes)
     slots = slots_for(batch_size, num_workers, prefetch_factor)
     return Forecast(
         samples=manifest.samples,
@@ -194,7 +208,10 @@ def forecast(
         window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
         read_bytes_per_node=read_bytes,
         read_twice=reading.read_twice,
-        fetched_later_per_node=_fetched_later(read_bytes, reading.new, cache_bytes, window_bytes // nodes),
+        fetched_later_per_node=None if hit_rate is None else round(read_bytes * (1 - hit_rate)),
+        requests_per_node=1 + min(blocks, len(manifest.shards)) + blocks + first_samples,
+        requests_later_per_node=None if hit_rate is None else round((blocks + first_samples) * (1 - hit_rate)),
+        hit_rate_later=hit_rate,
         cache_bytes=cache_bytes,
         slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
         needed_bytes_per_second=(batch_size * per_node * mean_bytes / step_seconds) if step_seconds else None,
@@ -248,8 +265,20 @@ def _reading(order: Order, *, nodes: int, node_batch: int, tail: Tail) -> Measur
     return measure_reading(order, nodes=nodes, node_batch=node_batch, tail=tail, max_steps=max_steps)
 
 
-def _fetched_later(read_bytes: int, new: float | None, cache_bytes: int | None, window_bytes: int) -> int | None:
-    """Return the bytes that a machine fetches in each epoch but the first one.
+def _count_blocks(order: Order, *, chosen: bool = True) -> int:
+    """Return the number of blocks of a dataset, or only of those with chosen samples."""
+    if chosen and order.selection is not None:
+        return len(np.unique(order.block_of(order.selection.ids(0))[1]))
+    return int(order.block_of(np.array([order.stored - 1]))[1][0]) + 1
+
+
+def _count_first_samples(node_batch: int, mean_bytes: float, dataset_bytes: int) -> int:
+    """Return how many samples of the first batch a machine requests on their own, beside their blocks."""
+    return min(node_batch, int(min(MAX_DIRECT_BYTES, DIRECT_SHARE * dataset_bytes) / mean_bytes))
+
+
+def _hit_rate(read_bytes: int, new: float | None, cache_bytes: int | None, window_bytes: int) -> float | None:
+    """Return the fraction of the blocks of an epoch but the first one that are in the cache of a machine.
 
     A loader keeps what it has cached until it was read in the epoch, except for the space that the window needs.
 
@@ -264,7 +293,7 @@ def _fetched_later(read_bytes: int, new: float | None, cache_bytes: int | None, 
     missed = 0.0
     if cache_bytes is not None and cache_bytes < read_bytes:
         missed = 1 - max(0, cache_bytes - window_bytes) / read_bytes
-    return round(read_bytes * (new + (1 - new) * missed))
+    return (1 - new) * (1 - missed)
 
 
 def parse_shuffle(text: str) -> bool | int | float:
@@ -362,5 +391,11 @@ def _reading_text(plan: Forecast) -> str:
 
 def _fetching_text(plan: Forecast) -> str:
     cache = f"a cache of {human_bytes(plan.cache_bytes or plan.read_bytes_per_node)} on each machine"
-    later = "" if plan.fetched_later_per_node is None else f", {human_bytes(plan.fetched_later_per_node)} in later ones"
-    return f"{human_bytes(plan.read_bytes_per_node)} fetched per machine in the first epoch{later}, with {cache}"
+    first = f"{human_bytes(plan.read_bytes_per_node)} fetched per machine in the first epoch"
+    later = ""
+    if plan.requests_later_per_node is not None and plan.fetched_later_per_node is not None:
+        later = (
+            f"; in later ones {human_bytes(plan.fetched_later_per_node)} with about "
+            f"{counted(plan.requests_later_per_node, 'request')}, and {plan.hit_rate_later:.0%} cache hits"
+        )
+    return f"{first} with about {counted(plan.requests_per_node, 'request')}{later}; with {cache}"

@@ -22,7 +22,7 @@ from wds_tools.format.index import ABSENT, FieldColumns, Index, image_field
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage import Block, Extent
+from wds_tools.storage import Block, Extent, is_url
 
 _log = logging.getLogger("wds_tools")
 _MAX_SHARDS = 1024
@@ -295,10 +295,11 @@ class Reader:
             if xxhash.xxh3_64_intdigest(value) == expected:
                 _log.debug("shard %s: the block at byte %d was damaged and was fetched again", shard.name, block.start)
                 return value
+        url = self.shards.shard_url(shard.number)
+        remedy = f"{url} was replaced or damaged: upload it again" if is_url(url) else f"copy {url} again"
         raise ChecksumError(
             f"field {column.name!r} ({extent.stop - extent.start:,} bytes) has changed since it was packed: its "
-            f"checksum is not {expected:016x}; copy {self.shards.shard_url(shard.number)} again; `wds-tools verify` "
-            "lists all damage",
+            f"checksum is not {expected:016x}; {remedy}; `wds-tools verify` lists all damage",
             shard=shard.name,
             key=shard.index.keys[row],
             offset=extent.start,

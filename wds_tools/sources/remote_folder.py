@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 
 from wds_tools.errors import SourceError, StoreError
@@ -9,8 +10,11 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError
 from wds_tools.sources.image_tree import NOT_AN_IMAGE, ImageFile, is_image_name, list_tree, path_bytes
 from wds_tools.sources.remote_files import stamp_remote_files
-from wds_tools.storage import Store, join, open_store, split_folder
+from wds_tools.storage.base import MAX_FILE_BYTES
+from wds_tools.storage.clients import Client, open_client
 from wds_tools.storage.listing import RemoteFile, list_objects
+from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.schemes import options_for
 
 
 class RemoteFolderSource(LazySource):
@@ -56,11 +60,8 @@ class RemoteFolderSource(LazySource):
             SourceError: It is missing, or has changed its size since it was listed.
             SourceStoreError: The storage fails.
         """
-        folder, name = split_folder(join(self.url, entry.path))
-        if folder not in self._stores:
-            self._stores[folder] = open_store(folder, remote=self.remote)
         try:
-            data = self._stores[folder].read(name)
+            data = self._client().read(entry.path, most_bytes=MAX_FILE_BYTES)
         except FileNotFoundError as error:
             raise SourceError("was removed while the source was packed") from error
         except StoreError as error:
@@ -69,6 +70,14 @@ class RemoteFolderSource(LazySource):
             raise SourceError(f"changed while it was packed: it has {len(data):,} bytes, {entry.size:,} were listed")
         return Record(data)
 
+    def _client(self) -> Client:
+        """Return the client of this process."""
+        process = os.getpid()
+        if process not in self._clients:
+            options = options_for(self.url, self.remote.storage_options)
+            self._clients[process] = open_client(self.url, options, RetryPolicy(self.remote.retry_seconds))
+        return self._clients[process]
+
     @cached_property
-    def _stores(self) -> dict[str, Store]:
+    def _clients(self) -> dict[int, Client]:
         return {}

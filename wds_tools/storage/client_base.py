@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 from wds_tools.errors import ManifestError, StoreError, TruncatedShardError, WdsToolsError
-from wds_tools.storage.failures import Failure, clean_url, failure_of, host_of, secrets_of
+from wds_tools.storage.failures import Failure, clean_url, failure_of, host_of
 from wds_tools.storage.retry import RetryPolicy, call
+from wds_tools.storage_options import secrets_of
 
 
 class Client(Protocol):

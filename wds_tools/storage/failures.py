@@ -13,6 +13,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from wds_tools.storage_options import redacted
+
 _RETRIED = {408, 425, 429}  # and all of 500 to 599
 _RETRIED_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy"}  # S3 sends RequestTimeout with HTTP 400
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
@@ -24,9 +26,6 @@ _REGION = {
     "AuthorizationQueryParametersError",
 }
 _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
-SECRET_NAMES = re.compile(
-    r"(?i)secret|token|key|password|passwd|auth|credential|cookie|sas|signature|connection_string"
-)
 CHECK_NETWORK = "check the network and the state of the storage service"
 _LIBRARY_ERRORS: list[tuple[type[BaseException], bool, str, str]] = [  # type, retried, what happened, remedy
     (
@@ -103,41 +102,13 @@ def host_of(url: str) -> str:
     return urlsplit(clean_url(url)).netloc
 
 
-def secrets_of(options: Mapping[str, Any], url: str = "") -> frozenset[str]:
-    """Return the texts in storage options and in a URL that no message may contain.
-
-    >>> sorted(secrets_of({"key": "AKIA", "anon": False, "client_kwargs": {"headers": {"X-Key": "abcd"}}}))
-    ['AKIA', 'abcd']
-    """
-    found = set(_texts(options, secret=False))
-    user_info = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
-    found.update(part for part in user_info.split(":", 1) if len(part) >= 4)
-    return frozenset(found)
-
-
-def _texts(value: Any, *, secret: bool) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(inner, secret=secret or bool(SECRET_NAMES.search(str(name))) or name == "headers")
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner, secret=secret)
-    elif isinstance(value, bytes):
-        yield from _texts(value.decode("latin-1"), secret=secret)
-    elif secret and isinstance(value, str) and len(value) >= 4:  # shorter texts occur everywhere
-        yield value
-        yield from value.split()[1:]  # a header such as "Bearer abc"
-
-
 def without_secrets(text: str, secrets: frozenset[str] = frozenset()) -> str:
     """Remove secrets, the queries of URLs and credentials of requests from a text that somebody else wrote.
 
     >>> without_secrets("GET https://u:p@host/a?sig=1: Bearer abc was refused for k123", frozenset({"k123"}))
     'GET https://host/a Bearer *** was refused for ***'
     """
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    text = _URL.sub(lambda match: clean_url(match[0]), text)
+    text = _URL.sub(lambda match: clean_url(match[0]), redacted(text, secrets))
     text = _SCHEME_TOKEN.sub(r"\1 ***", _QUERY.sub("", text))
     text = " ".join(text.split())
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
@@ -291,13 +262,8 @@ def _response_of(error: BaseException) -> tuple[int | None, str, str]:
         details = response.get("Error", {})
         return _as_status(status), str(details.get("Code", "")), str(details.get("Message", ""))
     code = getattr(error, "error_code", "") or ""  # azure-core
-    for value in (
-        getattr(error, "status_code", None),
-        getattr(error, "status", None),
-        getattr(response, "status_code", None),
-        getattr(error, "code", None),
-    ):
-        status = _as_status(value)
+    for owner, name in ((error, "status_code"), (error, "status"), (response, "status_code"), (error, "code")):
+        status = _as_status(getattr(owner, name, None))
         if status is not None:
             return status, str(getattr(code, "value", code)), str(getattr(error, "message", "") or "")
     return None, "", ""

@@ -11,8 +11,9 @@ import fsspec.asyn
 
 from wds_tools.errors import OptionError, StoreError
 from wds_tools.storage.client_base import BaseClient, Part, Partial
-from wds_tools.storage.failures import Failure, clean_url, failure_of, secrets_of
+from wds_tools.storage.failures import Failure, clean_url, failure_of
 from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage_options import secrets_of
 
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 

@@ -19,7 +19,7 @@ from wds_tools.storage.retry import RetryPolicy
 OPTIONS = ("client_kwargs", "encoded", "headers")
 CLIENT_OPTIONS = ("auth", "headers")
 _MAX_LIST_BYTES = 1 << 26
-_SAFE = "!$%&'()*+,/:;=@~-._"  # characters of a path that are not quoted; % begins what is quoted already
+_SAFE = "?!$%&'()*+,/:;=@~-._"  # characters of a path that are not quoted; % begins what is quoted already
 
 
 class HttpClient(HttpRequests):
@@ -28,7 +28,8 @@ class HttpClient(HttpRequests):
     Args:
         url: URL of the folder. A query, such as a signature, is sent with each request.
         storage_options: ``headers``; ``client_kwargs`` with ``headers`` and ``auth``, a pair or an
-            ``aiohttp.BasicAuth``; ``encoded``: True if the URL is quoted already.
+            ``aiohttp.BasicAuth``; ``encoded``: True if the URL and all paths are quoted already. A path may then
+            end with a query.
         policy: When a request is repeated.
         stop: Ends all waits between two attempts.
 
@@ -68,12 +69,23 @@ class HttpClient(HttpRequests):
         return [name for name in names if name and "/" not in name]
 
     def _request_url(self, path: str) -> SplitResult:
-        name = path if self._encoded else quote(path, safe=_SAFE.replace("%", ""))
-        base = (
-            self._base.path if self._encoded else quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", self._base.path), _SAFE)
-        )
+        name = path if self._encoded else quote(path, safe=re.sub("[%?]", "", _SAFE))
+        base = self._base.path if self._encoded else quote_again(self._base.path)
         full = f"{base.rstrip('/')}/{name.lstrip('/')}" if path else base
         return self._base._replace(path=full or "/", fragment="")
+
+    def _url_of(self, path: str) -> str:
+        url = super()._url_of(path)
+        return clean_url(url) if self._encoded else url  # a query may contain a signature
+
+
+def quote_again(path: str) -> str:
+    """Quote the path or the query of a URL, except for what is quoted already.
+
+    >>> quote_again("/a b/100%/a%20b")
+    '/a%20b/100%25/a%20b'
+    """
+    return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", path), _SAFE)
 
 
 def _split(url: str) -> SplitResult:

@@ -15,7 +15,6 @@ from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
 
 from wds_tools.storage.client_base import BaseClient, Part, Partial
 from wds_tools.storage.failures import (
-    SECRET_NAMES,
     Failure,
     clean_url,
     code_in,
@@ -24,6 +23,7 @@ from wds_tools.storage.failures import (
 )
 from wds_tools.storage.http_pool import Pool, head_is_complete, origin_of, proxy_auth, receive_into
 from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage_options import is_secret
 
 HEADERS = {"User-Agent": "wds-tools", "Accept": "*/*", "Accept-Encoding": "identity"}
 _MAX_REDIRECTS = 5
@@ -235,7 +235,7 @@ def _redirected(url: SplitResult, location: str, headers: Mapping[str, str]) -> 
         reason = f"redirected to {clean_url(urlunsplit(target))[:200]}, which is not followed from {url.scheme}://"
         raise Failure(reason, retry=False)
     if origin != origin_of(url):
-        headers = {name: value for name, value in headers.items() if not SECRET_NAMES.search(name)}
+        headers = {name: value for name, value in headers.items() if not is_secret(name)}
     return target, dict(headers)
 
 

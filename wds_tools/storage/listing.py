@@ -1,4 +1,4 @@
-"""Lists of objects at URLs, through fsspec."""
+"""The objects below a URL with their lengths, listed through fsspec under the retry policy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import fsspec
-
-from wds_tools.errors import StoreError
 from wds_tools.options import RemoteOptions
+from wds_tools.storage.failures import clean_url
+from wds_tools.storage.fsspec_client import connect
+from wds_tools.storage.retry import RetryPolicy, call
 from wds_tools.storage.schemes import options_for
-from wds_tools.storage_options import cause_without_secrets, redacted
+from wds_tools.storage_options import secrets_of
 
 _Result = TypeVar("_Result")
 
@@ -79,17 +79,22 @@ def _file(url: str, info: Mapping[str, Any]) -> RemoteFile:
 
 
 def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Result]) -> _Result:
-    options = remote.storage_options
+    """Return ``request(file system, path)``, repeated by the policy of `retry`."""
+    options = options_for(url, remote.storage_options)
+    system, path = connect(url, options)
+
+    def fresh() -> _Result:
+        system.invalidate_cache()
+        try:
+            return request(system, path)
+        except FileNotFoundError as error:
+            if url.startswith("http") and error.__cause__:  # fsspec raises it for every failed request for a length
+                raise error.__cause__ from None
+            raise
+
+    policy = RetryPolicy(remote.retry_seconds)
     try:
-        system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options_for(url, options))
-        return request(system, path)
+        secrets = secrets_of(options, url)
+        return call(policy, fresh, url=url, secrets=secrets, passed_on=(FileNotFoundError,), verb="listed")
     except FileNotFoundError:
-        raise FileNotFoundError(f"{url} does not exist") from None
-    except ImportError as error:
-        scheme = url.partition("://")[0]
-        raise StoreError(
-            f"{scheme}:// needs a package that is not installed: {error}; try `pip install 'wds-tools[{scheme}]'`"
-        ) from error
-    except Exception as error:  # each backend of fsspec has its own errors
-        reason = redacted(f"{url}: {type(error).__name__}: {error}".partition("?")[0], options)
-        raise StoreError(reason) from cause_without_secrets(error, options)
+        raise FileNotFoundError(f"{clean_url(url)} does not exist") from None

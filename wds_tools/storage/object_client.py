@@ -15,6 +15,7 @@ from wds_tools.storage.client_base import BaseClient, Part, Partial
 from wds_tools.storage.failures import CHECK_NETWORK, Failure, clean_url, code_in, failure_of_status, without_secrets
 from wds_tools.storage.object_options import ObjectStorage, object_storage
 from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage_options import secrets_of
 
 _CHUNK_BYTES = 1 << 16  # fewer cost more calls, more cost memory: measured in docs/decisions/0017
 _used_by: int | None = None  # process that obstore was used in: its threads do not survive a fork
@@ -87,11 +88,7 @@ class ObjectClient(BaseClient):
         global _used_by  # noqa: PLW0603 - obstore's threads belong to the process
         storage = object_storage(url, storage_options)
         super().__init__(url, storage_options, policy, host=storage.host, stop=stop)
-        self._secrets |= {
-            str(value)
-            for name, value in storage.config.items()
-            if re.search("secret|token|key", name) and name != "skip_signature" and len(str(value)) >= 4
-        }
+        self._secrets |= secrets_of(storage.config)
         if not is_usable():
             raise StoreError(
                 f"{self.url}: obstore was used in process {_used_by} and hangs in processes forked from it: "

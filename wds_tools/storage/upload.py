@@ -16,11 +16,11 @@ import fsspec
 from wds_tools.errors import ManifestError, OptionError, StoreError
 from wds_tools.options import DEFAULT_RETRY_SECONDS, RemoteOptions
 from wds_tools.storage.base import MAX_FILE_BYTES, too_large
-from wds_tools.storage.failures import clean_url, secrets_of, without_secrets
+from wds_tools.storage.failures import clean_url, without_secrets
 from wds_tools.storage.fsspec_client import PACKAGES
 from wds_tools.storage.retry import RetryPolicy, call
 from wds_tools.storage.schemes import options_for
-from wds_tools.storage_options import cause_without_secrets, redacted
+from wds_tools.storage_options import cause_without_secrets, redacted, secrets_of
 
 POLICY = RetryPolicy()
 _LEAST_ATTEMPTS = 5  # an upload may take longer than the time of the policy
@@ -87,7 +87,7 @@ class Bucket:
             remedy = f"try `pip install '{package}'`" if package else "install it, then run the same command again"
             raise StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}") from error
         except (TypeError, ValueError) as error:
-            reason = redacted(str(error), self._remote.storage_options)
+            reason = redacted(str(error), self._secrets)
             raise OptionError(
                 f"{url}: {reason}; allowed are s3://, gs:// and other URLs that fsspec supports, and the options of "
                 "their file systems in storage_options="
@@ -212,7 +212,7 @@ class Bucket:
         )
 
     def _cause(self, error: Exception) -> BaseException | None:
-        return cause_without_secrets(error, self._remote.storage_options)
+        return cause_without_secrets(error, self._secrets)
 
 
 class _Progress(fsspec.Callback):  # type: ignore[misc]

@@ -1,0 +1,18 @@
+"""What the tests of all clients read, and the policies that they use."""
+
+import dataclasses
+import random
+
+from wds_tools.storage.retry import RetryPolicy
+
+DATA = random.Random(7).randbytes(300_000)
+QUICK = RetryPolicy(
+    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=2, idle_seconds=0.2, progress_bytes=10_000
+)
+PATIENT = dataclasses.replace(QUICK, seconds=60)
+
+
+def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):
+    buffer = bytearray(stop - start)
+    client.read_range(name, start, stop, memoryview(buffer), total_bytes=total)
+    return bytes(buffer)
