@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
     from wds_tools.loading.loader import Loader
+    from wds_tools.loading.statistics import LoaderStats, PeriodStats
     from wds_tools.order.mixture import Mixture
     from wds_tools.packing.append import append, reshard
     from wds_tools.packing.packer import pack
@@ -66,11 +67,13 @@ _HOMES = {
     "Loader": "loading.loader",
     "Manifest": "format.manifest",
     "LoaderError": "errors",
+    "LoaderStats": "loading.statistics",
     "ManifestError": "errors",
     "MissingFieldError": "errors",
     "Mixture": "order.mixture",
     "NotADatasetError": "errors",
     "OptionError": "errors",
+    "PeriodStats": "loading.statistics",
     "ProofError": "errors",
     "RandomResizedCrop": "images.views",
     "Resize": "images.views",
@@ -107,12 +110,14 @@ __all__ = [
     "DeviceError",
     "Loader",
     "LoaderError",
+    "LoaderStats",
     "Manifest",
     "ManifestError",
     "MissingFieldError",
     "Mixture",
     "NotADatasetError",
     "OptionError",
+    "PeriodStats",
     "ProofError",
     "RandomResizedCrop",
     "Resize",

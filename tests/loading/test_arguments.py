@@ -37,6 +37,7 @@ WRONG_FOR_THE_LOADER = [
     ("device", [3.5, [], True]),
     ("stall_seconds", [-1, 0, "x", None, float("nan"), True]),
     ("multiprocessing_context", ["thread", 3]),
+    ("progress", ["yes", 1]),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import make_record, record_type
 from wds_tools.loading.assemble import seeded
@@ -71,7 +72,7 @@ class Handover:
             start: Epoch, and position of the first sample in the epoch.
         """
         if self._batch_transform is not None:
-            with seeded(key_of("batch_transform", self._seed, *start)):
+            with stages.BATCH_TRANSFORM, seeded(key_of("batch_transform", self._seed, *start)):
                 result = self._transformed(self._batch_transform, values)
             if isinstance(result, Mapping):
                 return result
