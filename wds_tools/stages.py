@@ -82,6 +82,8 @@ class StageTimes(NamedTuple):
 class Recorder:
     """Measures the stages of its thread, in ``with recorder:``. It may be used again; the times are then added."""
 
+    __slots__ = ("_bytes_read", "_outer_recorders", "_outer_stages", "_running", "_since", "_times")
+
     def __init__(self) -> None:
         self._times = [0] * len(NAMES)
         self._bytes_read = 0
@@ -97,19 +99,23 @@ class Recorder:
         _thread.recorder = self
 
     def __exit__(self, *exc: object) -> None:
-        self._add_elapsed()
+        now = perf_counter_ns()
+        self._times[self._running] += now - self._since
+        self._since = now
         _thread.recorder = self._outer_recorders.pop()
 
     def push(self, stage: int) -> None:
         """Begin a stage, which stops the time of the current one."""
-        self._add_elapsed()
-        self._outer_stages.append(self._running)
-        self._running = stage
+        now, running = perf_counter_ns(), self._running
+        self._times[running] += now - self._since
+        self._since, self._running = now, stage
+        self._outer_stages.append(running)
 
     def pop(self) -> None:
         """End the current stage, and continue the one around it."""
-        self._add_elapsed()
-        self._running = self._outer_stages.pop()
+        now = perf_counter_ns()
+        self._times[self._running] += now - self._since
+        self._since, self._running = now, self._outer_stages.pop()
 
     def elapsed(self, stage: Stage) -> int:
         """Return the nanoseconds of a stage that does not run now."""
@@ -129,11 +135,6 @@ class Recorder:
         taken = StageTimes(tuple(self._times), self._bytes_read)
         self._times, self._bytes_read = [0] * len(NAMES), 0
         return taken
-
-    def _add_elapsed(self) -> None:
-        now = perf_counter_ns()
-        self._times[self._running] += now - self._since
-        self._since = now
 
 
 class _Thread(threading.local):

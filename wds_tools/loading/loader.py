@@ -283,7 +283,7 @@ class Loader:
         self._epochs.stop()
         close_count = self._close_count
         self._meter.begin(self._epochs.next_epoch)
-        with self._meter.waiting(), stages.START:
+        with self._meter, stages.START:
             pipeline = self._usable_pipeline()
         if self._close_count != close_count:
             self._close_pipeline(pipeline)
@@ -355,7 +355,7 @@ class Loader:
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
         self._check_process()
         self._epochs.check_running(plan)
-        with self._meter.waiting():
+        with self._meter:
             finished = next(batches, None)
             if finished is None:
                 return None

@@ -8,10 +8,9 @@ has the times of the stages of its task, and the time that the loop waited for i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
+from operator import add
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -28,12 +27,7 @@ STEP = "step"
 MIN_WAIT_SHARE = 0.05  # a loop that waits for a smaller share of its time does not wait; `autoscale` has the same limit
 
 _MAX_REQUESTS = 512  # remembered, to count the batches that were ready; more than the batches in progress
-_HAND_OVER = CAUSES.index("hand_over")
-_IN_WORKER = {"read": "storage", "verify": "storage", "slice": "decoding", "decode": "decoding", "resize": "decoding"}
-_IN_WORKER |= {"write": "decoding", "transform": "transform"}
-_WORKER_CAUSE = [CAUSES.index(_IN_WORKER.get(name, "hand_over")) for name in stages.NAMES]
-_IN_MAIN = {"read": "storage", "copy": "copy", "start": "start"}
-_MAIN_CAUSE = [CAUSES.index(_IN_MAIN.get(name, "hand_over")) for name in stages.NAMES]
+_STORAGE, _DECODING, _TRANSFORM, _HAND_OVER, _COPY, _START = range(len(CAUSES))
 
 
 class ScalarWriter(Protocol):
@@ -185,7 +179,7 @@ def _difference(now: Any, then: Any) -> Any:
 
 
 class Meter:
-    """Measures a loader and the loop that uses it.
+    """Measures a loader and the loop that uses it. In ``with meter:`` the loop waits.
 
     Args:
         autoscaler: Has the current number of workers.
@@ -211,17 +205,16 @@ class Meter:
             self._fetched_before = self._shards.statistics
         self._epoch_begin = self._sums()
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Measure this context as time in which the loop waits."""
+    def __enter__(self) -> None:
+        """Begin to measure time in which the loop waits, in ``with meter:``."""
         if self._step_since:
             self._totals.steps += perf_counter_ns() - self._step_since
             self._step_since = 0
-        try:
-            with self._recorder:
-                yield
-        finally:
-            self._add_wait(self._recorder.take())
+        self._recorder.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        self._recorder.__exit__()
+        self._add_wait(self._recorder.take().nanoseconds)
 
     def received(self, samples: int) -> None:
         """Count a batch. The training step begins now."""
@@ -249,23 +242,26 @@ class Meter:
             result: The result.
             waited: For how long the loop waited for it, in nanoseconds.
         """
-        totals, now = self._totals, perf_counter_ns()
-        totals.bytes_read += result.times.bytes_read
-        by_cause = [0] * len(CAUSES)
-        for index, elapsed in enumerate(result.times.nanoseconds):
-            totals.stages[index] += elapsed
-            by_cause[_WORKER_CAUSE[index]] += elapsed
-        totals.finished_parts += self._requests_since(result.ended_ns)
-        self._ended_ns = max(self._ended_ns, result.ended_ns)
+        totals, times, ended = self._totals, result.nanoseconds, result.ended_ns
+        totals.bytes_read += result.bytes_read
+        totals.stages = list(map(add, totals.stages, times))
+        totals.finished_parts += self._requests_since(ended)
+        self._ended_ns = max(self._ended_ns, ended)
         if not waited:
             return
-        sending = min(waited, max(0, now - result.ended_ns))
-        totals.waits[_HAND_OVER] += sending
+        waits, now = totals.waits, perf_counter_ns()
+        sending = min(waited, max(0, now - ended))
         starting = min(waited - sending, max(0, result.begun_ns - (now - waited))) if result.is_first else 0
-        totals.waits[CAUSES.index("start")] += starting
-        working, task = waited - sending - starting, max(1, sum(by_cause))
-        for cause, elapsed in enumerate(by_cause):
-            totals.waits[cause] += working * elapsed // task
+        # The rest of the time is divided in proportion to the stages of the task.
+        storage = times[stages.READ.index] + times[stages.VERIFY.index]
+        decoding = sum(times[stages.SLICE.index : stages.WRITE.index + 1])
+        transform = times[stages.TRANSFORM.index]
+        working, task = waited - sending - starting, max(1, sum(times))
+        waits[_START] += starting
+        waits[_STORAGE] += working * storage // task
+        waits[_DECODING] += working * decoding // task
+        waits[_TRANSFORM] += working * transform // task
+        waits[_HAND_OVER] += sending + working * (task - storage - decoding - transform) // task
 
     def batch_is_complete(self) -> None:
         """Report that all parts of the requested batch were added."""
@@ -287,18 +283,19 @@ class Meter:
     def _requests_since(self, time: int) -> int:
         return len(self._requests) - bisect_left(self._requests, time)
 
-    def _add_wait(self, times: stages.StageTimes) -> None:
+    def _add_wait(self, times: tuple[int, ...]) -> None:
         """Add the stages of the training process to the causes; those of waiting for workers were added before."""
-        totals = self._totals
-        for index, elapsed in enumerate(times.nanoseconds):
-            if index == stages.OTHER.index:
-                totals.stages[stages.HAND_OVER.index] += elapsed
-            else:
-                totals.stages[index] += elapsed
-            if index == stages.DEVICE.index:
-                totals.steps += elapsed
-            elif index != stages.WAIT.index:
-                totals.waits[_MAIN_CAUSE[index]] += elapsed
+        totals, waits, device = self._totals, self._totals.waits, times[stages.DEVICE.index]
+        storage, copy, start = times[stages.READ.index], times[stages.COPY.index], times[stages.START.index]
+        other = times[stages.OTHER.index]
+        totals.stages = list(map(add, totals.stages, times))
+        totals.stages[stages.OTHER.index] -= other
+        totals.stages[stages.HAND_OVER.index] += other
+        totals.steps += device
+        waits[_STORAGE] += storage
+        waits[_COPY] += copy
+        waits[_START] += start
+        waits[_HAND_OVER] += sum(times) - times[stages.WAIT.index] - device - storage - copy - start
 
     def _sums(self) -> _Totals:
         totals = deepcopy(self._totals)

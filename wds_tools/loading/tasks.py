@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,20 +62,23 @@ class SampleResults:
     samples: list[list[Any] | WdsToolsError]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
+class TaskResult(NamedTuple):
     """The result of a task, and how long it took. Clocks are those of `time.perf_counter_ns`, one for all processes.
+
+    A named tuple is pickled and unpickled in 6 us, a dataclass in 10.
 
     Attributes:
         value: What `BatchRunner.run` documents.
-        times: Time of each stage, including the start of reading for the task.
+        nanoseconds: Time of each stage, in the order of `stages.NAMES`, including the start of reading for the task.
+        bytes_read: Bytes of samples that were read.
         begun_ns: When the worker began the task.
         ended_ns: When it had the result.
         is_first: Whether it was the first task of the worker, which had to start before.
     """
 
     value: list[Any] | SampleResults | ImageSpec | None
-    times: stages.StageTimes
+    nanoseconds: tuple[int, ...]
+    bytes_read: int
     begun_ns: int
     ended_ns: int
     is_first: bool
@@ -124,7 +127,7 @@ class BatchRunner:
         begun = perf_counter_ns()
         with self._recorder:
             value = self._run(task)
-        return TaskResult(value, self._recorder.take(), begun, perf_counter_ns(), is_first)
+        return TaskResult(value, *self._recorder.take(), begun, perf_counter_ns(), is_first)
 
     def _run(self, task: BatchTask | ImageSpecTask) -> list[Any] | SampleResults | ImageSpec | None:
         assembler = self._get_assembler()
