@@ -7,6 +7,7 @@ import tarfile
 import threading
 import time
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -442,3 +443,17 @@ def test_the_ceiling_measures_the_loop(make):
     assert str(ceiling) == f"the training step alone: {ceiling.images_per_second:,.0f} images/s"
     with pytest.raises(OptionError, match="steps=0"):
         make().ceiling(steps=0)
+
+
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's protobuf
+def test_the_code_of_the_page_runs(packed, tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "why-the-gpu-waits.md"
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "photos").symlink_to(packed)
+    monkeypatch.chdir(tmp_path)
+    code = "".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+    exec(compile(code, page.name, "exec"), {"__name__": "page"})
+    assert "the training step alone: " in capsys.readouterr().out
+    assert lines_of(tmp_path / "stats.jsonl")
+    assert list((tmp_path / "runs" / "first").iterdir())
