@@ -1,6 +1,7 @@
 """`Loader.stats`, `report` and `ceiling`: the figures add up, and the cause of waiting is the right one."""
 
 import json
+import os
 import pickle
 import re
 import tarfile
@@ -129,6 +130,36 @@ def test_a_slow_copy_to_the_device_is_named(make, workers):
         loader = make(num_workers=workers, device="meta")
         assert_cause(loader, read(loader), "copy", "copy")
     assert "copies to meta are too slow" in loader.report()
+
+
+class SlowCopier:
+    """Stands in for `CudaCopier`: "copies" take time, and nothing leaves the CPU."""
+
+    def __init__(self, device, ring):  # noqa: ARG002
+        self._ring, self._slots = ring, []
+
+    def start(self, values, slot):
+        self._slots.append(slot)
+        return [value.clone() for value in values], None
+
+    def finish(self, values, done):  # noqa: ARG002
+        time.sleep(0.1)
+        return values
+
+    def release_copied(self, *, at_least_one):  # noqa: ARG002
+        while self._slots:
+            self._ring.release(self._slots.pop())
+
+    def close(self):
+        pass
+
+
+def test_a_slow_copier_is_named(make, monkeypatch):
+    monkeypatch.setattr("wds_tools.loading.pipeline.CudaCopier", SlowCopier)
+    monkeypatch.setattr("wds_tools.loading.factory.resolve_device", lambda _: torch.device("cuda", 0))
+    loader = make(device="cuda")
+    assert_cause(loader, read(loader), "copy", "copy")
+    assert "copies to cuda:0 are too slow" in loader.report()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -396,6 +427,32 @@ def test_json_lines_are_written_for_each_epoch_and_period(make, tmp_path):
     for _ in loader:
         break
     assert lines_of(path)[-1]["batches"] == 1  # an epoch that was left
+
+
+def test_json_lines_of_an_epoch_that_runs_already_begin_with_the_next_batch(make, tmp_path):
+    loader = make(rank=1, world_size=2, tail="pad")
+    batches = iter(loader)
+    next(batches)
+    loader.log_stats(tmp_path / "stats.jsonl", seconds=1000)
+    for _ in batches:
+        pass
+    (line,) = lines_of(tmp_path / "stats.jsonl")
+    assert (line["rank"], line["kind"], line["batches"]) == (1, "epoch", 5)
+
+
+def test_a_fork_of_the_training_process_writes_no_statistics(make, tmp_path):
+    loader = make(num_workers=0)
+    loader.log_stats(tmp_path / "stats.jsonl")
+    batches = iter(loader)
+    next(batches)
+    child = os.fork()
+    if not child:
+        batches.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not lines_of(tmp_path / "stats.jsonl")
+    batches.close()
+    assert len(lines_of(tmp_path / "stats.jsonl")) == 1
 
 
 def test_a_file_that_cannot_be_written_is_reported_at_once_and_later_does_not_end_the_training(make, tmp_path, caplog):

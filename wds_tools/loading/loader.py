@@ -92,6 +92,7 @@ class Loader:
         self._stats_reader = self._meter.reader()
         self._outputs: list[StatsOutput] = [ProgressLine(self._meter.reader())] if progress else []
         self._shown: EpochPlan | None = None  # the plan that the outputs show
+        self._shown_by = -1  # process that shows it; a fork of it must not end the outputs
         # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.
         self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
@@ -247,7 +248,10 @@ class Loader:
         Raises:
             OSError: The file cannot be written.
         """
-        self._outputs.append(StatsFile(Path(path), seconds, self._meter.reader()))
+        output = StatsFile(Path(path), seconds, self._meter.reader())
+        if self._shown:
+            output.begin(self._shown)
+        self._outputs.append(output)
 
     @checked()
     def ceiling(self, *, steps: int = 100) -> Ceiling:
@@ -382,13 +386,13 @@ class Loader:
 
     def _begin_outputs(self, plan: EpochPlan) -> None:
         self._end_outputs(self._shown)
-        self._shown = plan
+        self._shown, self._shown_by = plan, os.getpid()
         for output in self._outputs:
             output.begin(plan)
 
     def _end_outputs(self, plan: EpochPlan | None) -> None:
         """End the epoch of the outputs, unless they show another one already."""
-        if plan is None or plan is not self._shown:
+        if plan is None or plan is not self._shown or os.getpid() != self._shown_by:
             return
         self._shown = None
         for output in self._outputs:
