@@ -4,7 +4,10 @@ import json
 import os
 import pickle
 import re
+import subprocess
+import sys
 import tarfile
+import textwrap
 import threading
 import time
 from dataclasses import fields
@@ -438,6 +441,25 @@ def test_json_lines_of_an_epoch_that_runs_already_begin_with_the_next_batch(make
         pass
     (line,) = lines_of(tmp_path / "stats.jsonl")
     assert (line["rank"], line["kind"], line["batches"]) == (1, "epoch", 5)
+
+
+def test_a_program_that_ends_within_an_epoch_writes_the_line_of_the_epoch(few, tmp_path):
+    program = textwrap.dedent("""
+        import sys
+        import wds_tools as wt
+
+        view = wt.CenterCrop(16, resize=16)
+        loader = wt.make_loader(sys.argv[1], batch_size=4, num_workers=1, view=view, progress=True)
+        loader.log_stats(sys.argv[2])
+        batches = iter(loader)
+        next(batches)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", program, few, tmp_path / "stats.jsonl"], capture_output=True, text=True, check=True
+    )
+    assert "Exception" not in done.stderr
+    assert "1/10" in done.stderr
+    assert [line["batches"] for line in lines_of(tmp_path / "stats.jsonl")] == [1]
 
 
 def test_a_fork_of_the_training_process_writes_no_statistics(make, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -298,17 +299,17 @@ class Loader:
         self._delivery_check.begin(plan)
         self._errors.begin(len(plan) * plan.batch_size)
         self._begin_outputs(plan)
+        iteration = _Iteration()  # deleted with this generator; `finally` would fail when the interpreter exits
+        end_outputs = weakref.finalize(iteration, self._end_outputs, plan)
         batches = pipeline.batches(plan)
-        try:
-            while (received := self._next(plan, batches)) is not None:
-                batch, samples = received
-                for output in self._outputs:
-                    output.update()
-                self._meter.received(samples)
-                yield batch
-                del batch, received
-        finally:
-            self._end_outputs(plan)
+        while (received := self._next(plan, batches)) is not None:
+            batch, samples = received
+            for output in self._outputs:
+                output.update()
+            self._meter.received(samples)
+            yield batch
+            del batch, received
+        end_outputs()
         self._epochs.end(plan)
 
     def close(self) -> None:
@@ -397,3 +398,7 @@ class Loader:
         self._shown = None
         for output in self._outputs:
             output.end()
+
+
+class _Iteration:
+    """An object whose end is noticed by `weakref.finalize`."""
