@@ -12,7 +12,7 @@ import wds_tools
 PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
-    "": "errors wording terminal lru_cache storage_options options",
+    "": "errors wording terminal stages lru_cache storage_options options",
     "format": "jpeg pages sample tar codecs manifest index dots totals",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
@@ -26,7 +26,8 @@ READING_ORDER = {
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
-        batch_steps handover augment ring advice cuda epochs tasks dataset pipeline bridge loader factory""",
+        batch_steps handover augment ring advice cuda epochs tasks statistics diagnosis stats_output ceiling dataset
+        pipeline bridge loader factory""",
     "upkeep": "checksums shard_scan index_folder indexer merger resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report

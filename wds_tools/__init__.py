@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
     from wds_tools.loading.loader import Loader
+    from wds_tools.loading.statistics import LoaderStats, PeriodStats
     from wds_tools.order.mixture import Mixture
     from wds_tools.packing.append import append, reshard
     from wds_tools.packing.packer import pack
@@ -69,6 +70,7 @@ _HOMES = {
     "DeviceError": "errors",
     "Loader": "loading.loader",
     "LoaderError": "errors",
+    "LoaderStats": "loading.statistics",
     "Manifest": "format.manifest",
     "ManifestError": "errors",
     "MissingFieldError": "errors",
@@ -77,6 +79,7 @@ _HOMES = {
     "Normalize": "loading.batch_steps",
     "NotADatasetError": "errors",
     "OptionError": "errors",
+    "PeriodStats": "loading.statistics",
     "ProofError": "errors",
     "RandAugment": "loading.augment",
     "RandomHorizontalFlip": "loading.augment",
@@ -117,6 +120,7 @@ __all__ = [
     "DeviceError",
     "Loader",
     "LoaderError",
+    "LoaderStats",
     "Manifest",
     "ManifestError",
     "MissingFieldError",
@@ -125,6 +129,7 @@ __all__ = [
     "Normalize",
     "NotADatasetError",
     "OptionError",
+    "PeriodStats",
     "ProofError",
     "RandAugment",
     "RandomHorizontalFlip",

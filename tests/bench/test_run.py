@@ -20,7 +20,7 @@ import pytest
 
 import wds_tools as wt
 import wds_tools.bench.dataset
-from wds_tools.bench import BenchReports, bench, dataset, procfs, registry, stages
+from wds_tools.bench import BenchReports, bench, dataset, procfs, registry
 from wds_tools.bench.process import LoaderProcess
 from wds_tools.bench.registry import ALL, LIMIT, LOADERS, NOT_IN_WHEEL, OURS, PEERS
 from wds_tools.bench.report import BenchReport, Prepared, Round
@@ -160,20 +160,6 @@ def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(few,
         assert report.stages["wait"] > 0 < report.stages["hand-over"]
     assert found.to_text().count("stages of our loader") == 2
     assert_nothing_left(temporary)
-
-
-def test_functions_are_wrapped_for_the_stages_and_restored():
-    def attributes():
-        return [getattr(timed.owner, timed.library or timed.name) for timed in stages.TIMED_FUNCTIONS]
-
-    before = attributes()
-    timer = stages.Timer()
-    inner = timer.timed("inner", lambda: time.sleep(0.02))
-    with stages.wrapped(timer):
-        assert all(new is not old for new, old in zip(attributes(), before, strict=True))
-        timer.timed("outer", inner)()
-    assert attributes() == before
-    assert timer.seconds["inner"] >= 0.02 > timer.seconds["outer"] > 0
 
 
 def test_a_peer_that_is_not_installed_is_reported_and_left_out(few, temporary, without_webdataset):

@@ -20,6 +20,7 @@ import simplejpeg
 from native_helpers import Pixels, by_native, encoded, needs_native, region, regions_of, sampled
 from PIL import Image, ImageFile
 
+from wds_tools import stages
 from wds_tools.errors import DecodeError
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
@@ -209,14 +210,17 @@ def test_a_call_releases_the_gil(photo: Image.Image) -> None:
     assert not releases_gil(lambda: sum(range(10_000)))
 
 
-def test_the_seconds_of_each_step_are_added_to_the_timings(files: list[bytes]) -> None:
+def test_the_time_of_each_step_is_added_to_its_stage(files: list[bytes]) -> None:
     regions = regions_of(RandomResizedCrop(64), files)
-    out, timings = np.zeros((len(files), 3, 64, 64), np.uint8), np.zeros(len(native.STEPS))
-    before = timings.copy()
+    out, recorder = np.zeros((len(files), 3, 64, 64), np.uint8), stages.Recorder()
+    steps = (stages.SLICE, stages.DECODE, stages.RESIZE, stages.WRITE)
+    before = [0] * len(steps)
     for _ in range(3):
-        native.render_jpegs(list(map(memoryview, files)), regions, out, timings)
-        assert (timings > before).all()
-        before = timings.copy()
+        with recorder:
+            native.render_jpegs(list(map(memoryview, files)), regions, out)
+        after = [recorder.elapsed(step) for step in steps]
+        assert all(now > then for now, then in zip(after, before, strict=True))
+        before = after
 
 
 def test_concurrent_calls_of_several_threads_return_the_same_pixels(files: list[bytes]) -> None:

@@ -23,6 +23,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
+from wds_tools import stages
 from wds_tools.errors import DecodeError
 from wds_tools.format import jpeg
 from wds_tools.format.codecs import MAX_PIXELS, PILLOW_FORMATS, check_size, sixteen_bit_mode, stored_pixels
@@ -98,14 +99,15 @@ def _decode_jpeg(data: memoryview) -> Pixels | None:
 
 def _decode_part(data: memoryview, mode: str, orientation: int, box: Box) -> Pixels | None:
     """Decode a box in a JPEG; return None if a full decode is needed or as fast."""
-    frame = jpeg.baseline_frame(data)
-    if frame is None:
-        return None
-    if frame.columns:
-        return decode_slice(data, frame, mode, orientation, box)
-    if orientation != 1 or mode not in ("RGB", "L") or box[0] + box[2] > frame.width:
-        return None
-    top = decode_top(data, frame, box[1] + box[3])
+    with stages.SLICE:
+        frame = jpeg.baseline_frame(data)
+        if frame is None:
+            return None
+        if frame.columns:
+            return decode_slice(data, frame, mode, orientation, box)
+        if orientation != 1 or mode not in ("RGB", "L") or box[0] + box[2] > frame.width:
+            return None
+        top = decode_top(data, frame, box[1] + box[3])
     return None if top is None else _crop(top, box)
 
 
@@ -131,10 +133,11 @@ def decode_slice(data: memoryview, frame: Frame, mode: str, orientation: int, bo
     if part is None:
         return None
     try:
-        if mode in ("RGB", "L"):
-            pixels = simplejpeg.decode_jpeg(part.data, "RGB")
-        else:
-            pixels = _decode_with_pillow(part.data, rgb=True)
+        with stages.DECODE:
+            if mode in ("RGB", "L"):
+                pixels = simplejpeg.decode_jpeg(part.data, "RGB")
+            else:
+                pixels = _decode_with_pillow(part.data, rgb=True)
     except (ValueError, DecodeError):
         return None  # the full decode will report the error
     left, top, _, _ = orient_box(part.box, orientation, stored_size)
@@ -167,7 +170,8 @@ def decode_top(data: memoryview, frame: Frame, rows: int) -> Pixels | None:
     lowered[frame.height_at : frame.height_at + 2] = rows.to_bytes(2, "big")
     pixels = np.empty((rows, frame.width, 3), np.uint8)
     try:
-        simplejpeg.decode_jpeg(lowered, "RGB", buffer=pixels)
+        with stages.DECODE:
+            simplejpeg.decode_jpeg(lowered, "RGB", buffer=pixels)
     except ValueError as error:
         # libjpeg reports its first warning only, and it always warns of the rest of the scan after
         # the last row.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wds_tools import stages
 from wds_tools.format.codecs import MAX_PIXELS, npy_header
 from wds_tools.images.views import Regions
 from wds_tools.options import use_native
@@ -27,8 +28,7 @@ LONGEST_CODE = 11
 """Most bits of the Huffman codes that `transcode_jpeg` writes. The decoder needs one table lookup for a code if it fits
 into this many bits together with the value bits that follow it."""
 
-STEPS = ("slice", "decode", "resize", "write")
-"""The steps of `render_jpegs`, in the order of its timings."""
+_STEPS = (stages.SLICE, stages.DECODE, stages.RESIZE, stages.WRITE)  # in the order of the timings of `render_jpegs`
 
 
 def is_available() -> bool:
@@ -52,7 +52,6 @@ def render_jpegs(
     data: Sequence[memoryview | None],
     regions: Regions,
     out: NDArray[np.uint8],
-    timings: NDArray[np.float64] | None = None,
 ) -> list[bool]:
     """Render those images of a batch that the compiled path supports.
 
@@ -63,7 +62,6 @@ def render_jpegs(
         data: The n files; None skips an image.
         regions: Regions of the n images, all of the same output size.
         out: uint8 [n, 3, height, width], to which the pixels are written.
-        timings: float64 [4], to which the seconds of each of `STEPS` are added.
 
     Returns:
         For each image, whether it was rendered.
@@ -75,7 +73,12 @@ def render_jpegs(
     # to a valid one.
     geometry = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
     height, width = out.shape[2:]
+    recorder = stages.active_recorder()
+    timings = np.zeros(len(_STEPS)) if recorder else None  # seconds: compiled code measures its own steps
     rendered = compiled.render_jpegs(files, geometry, out, height, width, MAX_PIXELS, timings)
+    if recorder and timings is not None:
+        for stage, seconds in zip(_STEPS, timings.tolist(), strict=True):
+            recorder.move(stage, int(1e9 * seconds))
     return [bool(is_rendered) for is_rendered in rendered]
 
 
@@ -118,7 +121,8 @@ def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.ui
     header, size = bytes(data[0][:start]), start + out[0].nbytes
     if any(file[:start] != header or len(file) != size for file in data):
         return False
-    compiled.copy_pixels(list(data), start, out, height, width)
+    with stages.WRITE:
+        compiled.copy_pixels(list(data), start, out, height, width)
     return True
 
 

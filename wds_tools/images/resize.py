@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from wds_tools import stages
 from wds_tools.format.codecs import MAX_PIXELS
 from wds_tools.images.decode import Pixels
 from wds_tools.images.views import Regions
@@ -42,19 +43,20 @@ def render_region(
     y, x = regions.corner[number].tolist()
     h, w = regions.size[number].tolist()
     if resized != [box[3], box[2]]:
-        left, top = needed[0] - box[0], needed[1] - box[1]
-        if (y + h) * (x + w) - h * w > _MAX_UNUSED_PIXELS:
-            scale = box[2] / resized[1], box[3] / resized[0]
-            ends = x * scale[0] - left, y * scale[1] - top, (x + w) * scale[0] - left, (y + h) * scale[1] - top
-            part = _resize_inside(part, ends, (h, w))
-        elif part.shape[:2] != (box[3], box[2]):
-            part = _shift(part, left, top)
-            # The filter is aligned to the top left of the box, so only pixels right of and below
-            # the crop are saved.
-            part = _resize_start(part, (y + h, x + w), full=(box[3], box[2]), resized=(resized[0], resized[1]))
-            part = part[y : y + h, x : x + w]
-        else:
-            part = _resize(part, *resized)[y : y + h, x : x + w]
+        with stages.RESIZE:
+            left, top = needed[0] - box[0], needed[1] - box[1]
+            if (y + h) * (x + w) - h * w > _MAX_UNUSED_PIXELS:
+                scale = box[2] / resized[1], box[3] / resized[0]
+                ends = x * scale[0] - left, y * scale[1] - top, (x + w) * scale[0] - left, (y + h) * scale[1] - top
+                part = _resize_inside(part, ends, (h, w))
+            elif part.shape[:2] != (box[3], box[2]):
+                part = _shift(part, left, top)
+                # The filter is aligned to the top left of the box, so only pixels right of and below
+                # the crop are saved.
+                part = _resize_start(part, (y + h, x + w), full=(box[3], box[2]), resized=(resized[0], resized[1]))
+                part = part[y : y + h, x : x + w]
+            else:
+                part = _resize(part, *resized)[y : y + h, x : x + w]
     if regions.flip[number]:
         part = part[:, ::-1]
     if out is None:

@@ -97,6 +97,10 @@ def _one_of(*choices: Any) -> Callable[[Any], bool]:
     return lambda value: value in choices if isinstance(value, str | None) else False
 
 
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_seconds(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
@@ -174,7 +178,11 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "stall_seconds": (_is_seconds, "numbers above 0"),
     "retry_seconds": (_or_none(_is_seconds), "numbers above 0, and None"),
     "storage_options": (_or_none(_is_mapping), "dictionaries of fsspec options, such as {'anon': True}, and None"),
-    "decode": (lambda value: isinstance(value, bool), "True and False"),
+    "decode": (_is_bool, "True and False"),
+    "progress": (_or_none(_is_bool), "True, False and None"),
+    "path": (_is_path, "paths of files"),
+    "seconds": (_is_seconds, "numbers above 0"),
+    "steps": (_is_integer_from(1), "whole numbers of 1 and more"),
 }
 """Argument → check, and the allowed values as text. Arguments that are not listed are checked where they are used."""
 
@@ -209,7 +217,7 @@ _DATALOADER_ARGUMENTS = (
     "collate_fn in_order multiprocessing_context n_workers num_workers persistent_workers pin_memory pin_memory_device "
     "prefetch_factor timeout worker_init_fn workers"
 )
-_LOADER_ARGUMENTS = "batch_transform device stall_seconds"
+_LOADER_ARGUMENTS = "batch_transform device progress stall_seconds"
 DATASET_HINTS = {
     **_HINTS,
     **dict.fromkeys(_DATALOADER_ARGUMENTS.split(), "pass it to the DataLoader that reads this dataset"),

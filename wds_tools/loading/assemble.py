@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools import stages
 from wds_tools.errors import (
     DecodeError,
     MissingFieldError,
@@ -181,10 +182,11 @@ class Assembler:
         images = [torch.from_numpy(pixels) for pixels in decoded]
         if transform is None:
             return images
-        return [
-            self._transformed(image, rows, i, epoch, position, out)
-            for i, (image, position) in enumerate(zip(images, positions.tolist(), strict=True))
-        ]
+        with stages.TRANSFORM:
+            return [
+                self._transformed(image, rows, i, epoch, position, out)
+                for i, (image, position) in enumerate(zip(images, positions.tolist(), strict=True))
+            ]
 
     def _pixel_buffer(self, count: int, out: torch.Tensor | None) -> Pixels | None:
         """Return an array for the pixels, uint8 [count, 3, height, width], or None if the images differ in size."""
@@ -282,13 +284,15 @@ def _decode_images(rows: Rows, regions: Regions | None, pixels: Pixels | None) -
         if is_decoded[i]:
             continue
         try:
-            crop = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=orientations[i], box=boxes[i])
+            with stages.DECODE:
+                crop = decode_rgb(data[i], kind=kinds[i], mode=modes[i], orientation=orientations[i], box=boxes[i])
         except DecodeError as error:
             raise _with_location(error, rows, i) from error
-        if regions is None:
-            images[i] = crop.transpose(2, 0, 1).copy()
-        else:
-            images[i] = render_region(crop, regions, i, boxes[i], images[i])
+        with stages.WRITE:
+            if regions is None:
+                images[i] = crop.transpose(2, 0, 1).copy()
+            else:
+                images[i] = render_region(crop, regions, i, boxes[i], images[i])
     return images
 
 
@@ -326,13 +330,14 @@ def _field(rows: Rows, name: str) -> Any:
     """Decode a field other than ``image``, ``label`` and ``__key__``: one value per sample."""
     data = rows.field(name)
     suffix = name.rpartition(".")[2]
-    if suffix in IMAGE_FIELDS and suffix not in CODECS:
-        return [_stored_image(rows, i, encoded) for i, encoded in enumerate(data)]
-    values = []
-    for i, encoded in enumerate(data):
-        shard, key = rows.shard_and_key(i)
-        values.append(decode_field(name, bytes(encoded), shard=shard, key=key))
-    return values
+    with stages.DECODE:
+        if suffix in IMAGE_FIELDS and suffix not in CODECS:
+            return [_stored_image(rows, i, encoded) for i, encoded in enumerate(data)]
+        values = []
+        for i, encoded in enumerate(data):
+            shard, key = rows.shard_and_key(i)
+            values.append(decode_field(name, bytes(encoded), shard=shard, key=key))
+        return values
 
 
 def _stored_image(rows: Rows, i: int, data: memoryview) -> Pixels | DeepPixels:

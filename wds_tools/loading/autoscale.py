@@ -28,10 +28,15 @@ _RETRY_SECONDS = 60.0  # time until another worker is tried after added workers 
 _MIN_ROUNDS = 4  # workers often deliver in step, one batch each at about the same time: only full rounds are measured
 
 
+def cores_per_rank() -> int:
+    """Return the number of usable cores, divided among the ranks of this machine; at least 1."""
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, available_cores() // max(1, local_ranks))
+
+
 def workers_per_rank() -> int:
     """Return the default number of workers: one per core, with the cores shared among the ranks of this machine."""
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(_MAX_DEFAULT_WORKERS, available_cores() // max(1, local_ranks)))
+    return min(_MAX_DEFAULT_WORKERS, cores_per_rank())
 
 
 def parts_per_batch(batch_size: int, num_workers: int) -> int:

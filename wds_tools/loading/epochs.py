@@ -52,9 +52,18 @@ class Epochs:
         return self._cursor.epoch
 
     @property
+    def next_epoch(self) -> int:
+        """Epoch that the next iteration starts or continues."""
+        return self._next_start().epoch
+
+    @property
     def samples(self) -> int:
         """Samples of an epoch, over all ranks."""
         return self._orders.of(self._cursor.epoch).samples
+
+    def first_batch(self) -> EpochPlan:
+        """Return a plan whose first batch is the first one of the current epoch. The position does not change."""
+        return self._plan(Cursor(self.epoch))
 
     def begin(self, *, is_counted: bool = True) -> EpochPlan:
         """Start an epoch, or the rest of a resumed one, and return its plan.
@@ -63,7 +72,7 @@ class Epochs:
             is_counted: Whether `mark_received` will be called for each batch. If not, there is no state until the next
                 epoch.
         """
-        start = self._start or Cursor(self._last_started + 1)
+        start = self._next_start()
         check_plan(self._plan(Cursor(start.epoch)))
         self.stop()
         self._running = self._plan(start)
@@ -131,6 +140,9 @@ class Epochs:
         self._trainer_epoch = state.get("trainer_epoch")
         _warn_of_different_pixels(state.get("compiled"))
         self._is_loaded = self._is_counted = True
+
+    def _next_start(self) -> Cursor:
+        return self._start or Cursor(self._last_started + 1)
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
         order = self._orders.of(cursor.epoch)

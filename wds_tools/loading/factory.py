@@ -27,6 +27,7 @@ from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
 from wds_tools.reading.select import Subset, Weights
+from wds_tools.terminal import shows_progress
 
 
 @checked(LOADER_HINTS)
@@ -60,6 +61,7 @@ def make_loader(
     storage_options: Mapping[str, Any] | None = None,
     multiprocessing_context: str | None = None,
     stall_seconds: float = STALL_SECONDS,
+    progress: bool | None = False,
 ) -> Loader:
     """Load a packed dataset as batches.
 
@@ -148,6 +150,8 @@ def make_loader(
             ``"fork"`` on Linux, ``"spawn"`` on other systems.
         stall_seconds: If a worker sends nothing for this many seconds while the loader waits for its result, it is
             stopped and WorkerError is raised with its stack (default 300).
+        progress: Show a line on stderr, on rank 0, with the position in the epoch, images/s, and what the loop waits
+            for. None shows it only on a terminal, and not in CI jobs.
 
     Returns:
         The loader. ``iter(loader)`` is one epoch; ``len(loader)`` is the number of batches.
@@ -201,7 +205,13 @@ def make_loader(
         read_ahead_bytes=opened.read_ahead_bytes,
     )
     loader = Loader(
-        opened, tail=tail, autoscaler=autoscaler, options=options, batch_transform=batch_transform, errors=errors
+        opened,
+        tail=tail,
+        autoscaler=autoscaler,
+        options=options,
+        batch_transform=batch_transform,
+        errors=errors,
+        progress=shows_progress(progress),
     )
     advice.warn_of_many_workers(num_workers)
     advice.warn_of_image_lists(opened, request)

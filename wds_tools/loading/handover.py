@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import make_record, record_type
 from wds_tools.loading.assemble import seeded
@@ -85,7 +86,7 @@ class Handover:
             positions: int64 [n], positions of the samples in the epoch.
         """
         if self._function is not None or self._steps:
-            with seeded(key_of("batch_transform", self._seed, epoch, int(positions[0]))):
+            with stages.BATCH_TRANSFORM, seeded(key_of("batch_transform", self._seed, epoch, int(positions[0]))):
                 if self._steps:
                     result: Any = self._after_steps(self._steps, values, SampleKeys(self._seed, epoch, positions))
                 else:

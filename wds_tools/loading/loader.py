@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from wds_tools import stages
 from wds_tools.errors import LoaderError
 from wds_tools.loading.arguments import checked
-from wds_tools.loading.autoscale import Autoscaler
+from wds_tools.loading.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
+from wds_tools.loading.ceiling import Ceiling
 from wds_tools.loading.delivery_check import DeliveryCheck
+from wds_tools.loading.diagnosis import Setting, has_large_images, report
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import BatchTransform, Handover
 from wds_tools.loading.pipeline import FinishedBatch, Pipeline, PipelineOptions
 from wds_tools.loading.request import OpenedDataset
+from wds_tools.loading.statistics import LoaderStats, Meter
+from wds_tools.loading.stats_output import ProgressLine, StatsFile, StatsOutput
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
 from wds_tools.storage import FetchStatistics
@@ -62,12 +69,14 @@ class Loader:
         options: PipelineOptions,
         batch_transform: BatchTransform | None,
         errors: ErrorPolicy,
+        progress: bool = False,
     ) -> None:
         self.batch_size = options.batch_size
         self.device = options.device
         self._opened = opened
         self._autoscaler = autoscaler
         self._options = options
+        self._error_policy = errors
         self._errors = ErrorLog(errors)
         self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail)
         self._handover = Handover(
@@ -80,6 +89,11 @@ class Loader:
         self._pipeline: Pipeline | None = None
         self._close_count = 0  # to notice that another thread closed the loader while workers were started
         self._delivery_check = DeliveryCheck(opened.ranks, batch_size=options.batch_size, tail=tail)
+        self._meter = Meter(autoscaler, opened.shards)
+        self._stats_reader = self._meter.reader()
+        self._outputs: list[StatsOutput] = [ProgressLine(self._meter.reader())] if progress else []
+        self._shown: EpochPlan | None = None  # the plan that the outputs show
+        self._shown_by = -1  # process that shows it; a fork of it must not end the outputs
         # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.
         self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
@@ -190,6 +204,78 @@ class Loader:
         """
         return self._opened.shards.statistics
 
+    def stats(self) -> LoaderStats:
+        """Return how long the loop waited, and for what: in the current or last epoch, and since the last call.
+
+        The figures are those of this rank. They may be read from any thread.
+
+        Example::
+
+            for step, (images, labels) in enumerate(loader):
+                train_step(images, labels)
+                if step % 100 == 99:
+                    loader.stats().write_to(writer, step)  # a SummaryWriter of TensorBoard
+        """
+        return self._stats_reader.read()
+
+    def report(self) -> str:
+        """Return in one sentence what the loop waits for in the current or last epoch, and what would help.
+
+        Example: ``"decoding: the loop waited 31 % of the time (decoding 31 %); 4 more workers would cover it"``.
+        """
+        manifest = self._opened.shards.manifest
+        setting = Setting(
+            cores=cores_per_rank(),
+            is_remote=self._opened.shards.is_remote,
+            read_ahead_bytes=self._opened.read_ahead_bytes,
+            has_large_images=has_large_images(manifest, self._opened.recipe.view),
+            is_crop_ready="crop-ready" in str((manifest.source or {}).get("images")),
+            device=str(self.device),
+        )
+        return report(self._meter.current_epoch(), setting)
+
+    @checked()
+    def log_stats(self, path: str | os.PathLike[str], *, seconds: float = 60.0) -> None:
+        """Append the statistics to a file from now on, as JSON lines: each ``seconds``, and at the end of each epoch.
+
+        A line has ``time`` (seconds since 1970), ``rank``, ``kind``, which is ``"period"`` (since the last such line)
+        or ``"epoch"``, and the figures of `PeriodStats`. If writing fails later, a warning is logged, and no more lines
+        are written.
+
+        Args:
+            path: The file. Several ranks may write to the same one.
+            seconds: Time between two lines, in seconds.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        output = StatsFile(Path(path), seconds, self._meter.reader())
+        if self._shown:
+            output.begin(self._shown)
+        self._outputs.append(output)
+
+    @checked()
+    def ceiling(self, *, steps: int = 100) -> Ceiling:
+        """Return an iterable that repeats one batch, to measure what the training step alone can do.
+
+        The batch is loaded by this process when the iteration begins: it is the first one of the epoch. The position in
+        the epoch, the workers and the statistics do not change. Three steps come before the measurement. The training
+        step must not change the batch in place, because the next step gets it again. ::
+
+            ceiling = loader.ceiling(steps=200)
+            for images, labels in ceiling:
+                train_step(images, labels)
+            print(ceiling)  # the training step alone: 1,730 images/s
+
+        Args:
+            steps: Number of steps to measure.
+
+        Returns:
+            The iterable. Its ``images_per_second`` is set when the loop has ended; on CUDA, after the device has
+            finished all steps.
+        """
+        return Ceiling(self._first_batch, steps, batch_size=self.batch_size, device=self.device)
+
     @property
     def errors(self) -> list[ReplacedSample]:
         """Unreadable samples that were replaced in the current or last epoch (``on_error="replace"``)."""
@@ -201,7 +287,9 @@ class Loader:
         self._check_process()
         self._epochs.stop()
         close_count = self._close_count
-        pipeline = self._usable_pipeline()
+        self._meter.begin(self._epochs.next_epoch)
+        with self._meter, stages.START:
+            pipeline = self._usable_pipeline()
         if self._close_count != close_count:
             self._close_pipeline(pipeline)
             raise LoaderError(
@@ -210,14 +298,18 @@ class Loader:
         plan = self._epochs.begin()
         self._delivery_check.begin(plan)
         self._errors.begin(len(plan) * plan.batch_size)
+        self._begin_outputs(plan)
+        iteration = _Iteration()  # deleted with this generator; `finally` would fail when the interpreter exits
+        end_outputs = weakref.finalize(iteration, self._end_outputs, plan)
         batches = pipeline.batches(plan)
-        while True:
-            self._check_process()
-            self._epochs.check_running(plan)
-            finished = next(batches, None)
-            if finished is None:
-                break
-            yield self._hand_over(plan, finished)
+        while (received := self._next(plan, batches)) is not None:
+            batch, samples = received
+            for output in self._outputs:
+                output.update()
+            self._meter.received(samples)
+            yield batch
+            del batch, received
+        end_outputs()
         self._epochs.end(plan)
 
     def close(self) -> None:
@@ -259,12 +351,54 @@ class Loader:
             pipeline.close()
             pipeline = None
         if pipeline is None:
-            self._pipeline = pipeline = Pipeline(self._opened.recipe, self._autoscaler, self._options, self._errors)
+            self._pipeline = pipeline = Pipeline(
+                self._opened.recipe, self._autoscaler, self._options, self._errors, self._meter
+            )
         return pipeline
 
-    def _hand_over(self, plan: EpochPlan, finished: FinishedBatch) -> Any:
-        """Return the batch, and count it as received by the training loop."""
-        batch = self._handover.batch(finished.values, plan.cursor.epoch, finished.step.positions)
+    def _next(self, plan: EpochPlan, batches: Iterator[FinishedBatch]) -> tuple[Any, int] | None:
+        """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
+        self._check_process()
+        self._epochs.check_running(plan)
+        with self._meter:
+            finished = next(batches, None)
+            if finished is None:
+                return None
+            batch = self._hand_over(plan, finished)
         self._epochs.mark_received(plan, finished.step.number)
         self._delivery_check.add(finished.step, finished.replaced)
-        return batch
+        return batch, len(finished.step.ids)
+
+    def _hand_over(self, plan: EpochPlan, finished: FinishedBatch) -> Any:
+        return self._handover.batch(finished.values, plan.cursor.epoch, finished.step.positions)
+
+    def _first_batch(self) -> Any:
+        """Load the first batch of the current epoch in this process, beside the running iteration."""
+        autoscaler = Autoscaler.from_options(0, batch_size=self.batch_size, prefetch_factor=1)
+        errors = ErrorLog(self._error_policy)
+        meter = Meter(autoscaler, self._opened.shards)
+        pipeline = Pipeline(self._opened.recipe, autoscaler, self._options, errors, meter)
+        try:
+            plan = self._epochs.first_batch()
+            errors.begin(len(plan) * plan.batch_size)
+            return self._hand_over(plan, next(pipeline.batches(plan)))
+        finally:
+            pipeline.close()
+
+    def _begin_outputs(self, plan: EpochPlan) -> None:
+        self._end_outputs(self._shown)
+        self._shown, self._shown_by = plan, os.getpid()
+        for output in self._outputs:
+            output.begin(plan)
+
+    def _end_outputs(self, plan: EpochPlan | None) -> None:
+        """End the epoch of the outputs, unless they show another one already."""
+        if plan is None or plan is not self._shown or os.getpid() != self._shown_by:
+            return
+        self._shown = None
+        for output in self._outputs:
+            output.end()
+
+
+class _Iteration:
+    """An object whose end is noticed by `weakref.finalize`."""

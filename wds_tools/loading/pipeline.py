@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools import stages
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
 from wds_tools.images import native
 from wds_tools.loading.assemble import ImageSpec, Recipe
@@ -24,7 +25,16 @@ from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
 from wds_tools.loading.collate import as_tensors, join_parts
 from wds_tools.loading.cuda import CudaCopier, copy_to_device
 from wds_tools.loading.ring import Ring
-from wds_tools.loading.tasks import BatchRunner, BatchTask, ImageSpecTask, InlinePool, SampleResults, split_into_tasks
+from wds_tools.loading.statistics import Meter
+from wds_tools.loading.tasks import (
+    BatchRunner,
+    BatchTask,
+    ImageSpecTask,
+    InlinePool,
+    SampleResults,
+    TaskResult,
+    split_into_tasks,
+)
 from wds_tools.loading.workers import WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.read_ahead import ReadAhead
@@ -78,6 +88,7 @@ class Pipeline:
         autoscaler: Number of workers, of tasks per batch, and of slots.
         options: Batch size, device, and start method of the workers.
         errors: Log of the replaced samples.
+        meter: Measures what the training loop waits for.
 
     Raises:
         LoaderError: This process is itself a worker, which cannot start workers.
@@ -85,13 +96,16 @@ class Pipeline:
         WorkerError: A worker cannot be started.
     """
 
-    def __init__(self, recipe: Recipe, autoscaler: Autoscaler, options: PipelineOptions, errors: ErrorLog) -> None:
+    def __init__(
+        self, recipe: Recipe, autoscaler: Autoscaler, options: PipelineOptions, errors: ErrorLog, meter: Meter
+    ) -> None:
         self.pid = os.getpid()
         self.is_closed = False
         self._recipe = recipe
         self._autoscaler = autoscaler
         self._options = options
         self._errors = errors
+        self._meter = meter
         self._lock = threading.RLock()  # held while the next batch is awaited, so that another thread may call close()
         self._is_in_next = False
         self._sent: deque[_PendingBatch] = deque()
@@ -185,8 +199,10 @@ class Pipeline:
         ahead: tuple[FinishedBatch, torch.cuda.Event] | None = None
         for batch, slot in self._load(plan):
             if self._copier is None:  # only after the workers were started, so that they do not inherit pinned memory
-                self._copier = CudaCopier(self._options.device, self._ring)
-            copies, done = self._copier.start(self._with_slot_images(batch.values, slot), slot)
+                with stages.START:
+                    self._copier = CudaCopier(self._options.device, self._ring)
+            with stages.COPY:
+                copies, done = self._copier.start(self._with_slot_images(batch.values, slot), slot)
             if ahead:
                 yield self._finish_copy(*ahead)
             ahead = FinishedBatch(batch.step, copies, batch.replaced), done
@@ -195,14 +211,16 @@ class Pipeline:
 
     def _finish_copy(self, batch: FinishedBatch, done: torch.cuda.Event) -> FinishedBatch:
         assert self._copier is not None
-        return FinishedBatch(batch.step, self._copier.finish(batch.values, done), batch.replaced)
+        with stages.COPY:
+            return FinishedBatch(batch.step, self._copier.finish(batch.values, done), batch.replaced)
 
     def _copy_to_user(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
         """Yield batches in CPU memory, or on a device other than CUDA."""
         for batch, slot in self._load(plan):
             values = self._with_lent_images(batch.values, slot)
             if self._options.device.type != "cpu":
-                values = copy_to_device(values, self._options.device)
+                with stages.COPY:
+                    values = copy_to_device(values, self._options.device)
             yield FinishedBatch(batch.step, values, batch.replaced)
 
     def _load(self, plan: EpochPlan) -> Iterator[tuple[FinishedBatch, int | None]]:
@@ -213,7 +231,8 @@ class Pipeline:
         self._autoscaler.begin_epoch()
         sent_steps, total = 0, len(plan)
         if total:
-            self._read_ahead.begin(plan, range(total))
+            with stages.READ:
+                self._read_ahead.begin(plan, range(total))
             self._find_image_spec(plan)
         for number in range(total):
             self._read_ahead.advance(number)
@@ -221,7 +240,9 @@ class Pipeline:
                 self._send(plan.step(sent_steps), plan.cursor.epoch, parts=self._parts(sent_steps))
                 sent_steps += 1
             sent, requested = self._sent[0], time.perf_counter()
-            results = [self.pool.result(task_number) for task_number in sent.task_numbers]
+            self._meter.request(sum(len(batch.tasks) for batch in self._sent))
+            results = [self._result(task_number) for task_number in sent.task_numbers]
+            self._meter.batch_is_complete()
             if self._autoscaler.add_batch(requested, time.perf_counter()) and isinstance(self.pool, WorkerPool):
                 self.pool.active = self._autoscaler.workers
                 _log.debug("the loop waits for batches: %d workers from now on", self._autoscaler.workers)
@@ -236,12 +257,19 @@ class Pipeline:
                 values.append(torch.from_numpy(sent.step.valid))
             yield FinishedBatch(sent.step, values, replaced), sent.slot
 
+    def _result(self, task_number: int) -> Any:
+        """Wait for the result of a task and return its value."""
+        before = self._meter.waited_for_worker()
+        result: TaskResult = self.pool.result(task_number)
+        self._meter.add_result(result, self._meter.waited_for_worker() - before)
+        return result.value
+
     def _find_image_spec(self, plan: EpochPlan) -> None:
         """Let a worker find the shape and dtype of images, if they depend on the user's transform."""
         if self._ring is None or self._ring.image_spec:
             return
         step = plan.step(0)
-        image_spec: ImageSpec | None = self.pool.result(
+        image_spec: ImageSpec | None = self._result(
             self.pool.submit(ImageSpecTask(plan.cursor.epoch, step.positions, step.ids))
         )
         if image_spec:
@@ -271,7 +299,7 @@ class Pipeline:
             one = slice(row, row + 1)
             start, ids = task.start + row, np.array([sample])
             substitute = BatchTask(task.slot, task.image_spec, start, task.epoch, task.positions[one], ids)
-            values = self.pool.result(self.pool.submit(substitute))
+            values = self._result(self.pool.submit(substitute))
             return values.samples[0] if isinstance(values, SampleResults) else list(values)
 
         samples = result.samples
@@ -285,7 +313,8 @@ class Pipeline:
         if self._ring is None:
             return None
         if self._copier:
-            self._copier.release_copied(at_least_one=not self._ring.free)
+            with stages.COPY:
+                self._copier.release_copied(at_least_one=not self._ring.free)
         return self._ring.take()
 
     def _release(self, slot: int | None) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools import stages
 from wds_tools.errors import LoaderError, WdsToolsError
 from wds_tools.loading.assemble import Assembler, ImageSpec, Recipe
 from wds_tools.loading.bad_samples import is_sample_error
@@ -60,6 +62,28 @@ class SampleResults:
     samples: list[list[Any] | WdsToolsError]
 
 
+class TaskResult(NamedTuple):
+    """The result of a task, and how long it took. Clocks are those of `time.perf_counter_ns`, one for all processes.
+
+    A named tuple is pickled and unpickled in 6 us, a dataclass in 10.
+
+    Attributes:
+        value: What `BatchRunner.run` documents.
+        nanoseconds: Time of each stage, in the order of `stages.NAMES`, including the start of reading for the task.
+        bytes_read: Bytes of samples that were read.
+        begun_ns: When the worker began the task.
+        ended_ns: When it had the result.
+        is_first: Whether it was the first task of the worker, which had to start before.
+    """
+
+    value: list[Any] | SampleResults | ImageSpec | None
+    nanoseconds: tuple[int, ...]
+    bytes_read: int
+    begun_ns: int
+    ended_ns: int
+    is_first: bool
+
+
 def split_into_tasks(
     step: Step, *, slot: int | None, image_spec: ImageSpec | None, epoch: int, parts: int
 ) -> list[BatchTask]:
@@ -83,19 +107,29 @@ class BatchRunner:
         self._recipe = recipe
         self._ring = ring
         self._assembler: Assembler | None = None
+        self._recorder = stages.Recorder()
+        self._has_run = False
 
     def read_ahead(self, task: BatchTask | ImageSpecTask) -> None:
         """Start to read the samples of a task. Remote blocks are announced by the main process."""
         if not self._recipe.shards.is_remote:
-            self._get_assembler().read_ahead(task.ids)
+            with self._recorder, stages.READ:  # it waits if the queue of the disk is full
+                self._get_assembler().read_ahead(task.ids)
 
-    def run(self, task: BatchTask | ImageSpecTask) -> list[Any] | SampleResults | ImageSpec | None:
+    def run(self, task: BatchTask | ImageSpecTask) -> TaskResult:
         """Run a task.
 
         Returns:
             For a `BatchTask` the stacked values of each field (None for images written to the slot), or
             `SampleResults` if samples are unreadable and will be replaced. For an `ImageSpecTask` the `ImageSpec`.
         """
+        is_first, self._has_run = not self._has_run, True
+        begun = perf_counter_ns()
+        with self._recorder:
+            value = self._run(task)
+        return TaskResult(value, *self._recorder.take(), begun, perf_counter_ns(), is_first)
+
+    def _run(self, task: BatchTask | ImageSpecTask) -> list[Any] | SampleResults | ImageSpec | None:
         assembler = self._get_assembler()
         samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
         if isinstance(task, ImageSpecTask):
@@ -140,7 +174,7 @@ class InlinePool:
         self._tasks[self._next] = task
         return self._next
 
-    def result(self, number: int) -> Any:
+    def result(self, number: int) -> TaskResult:
         """Run a task and return its result. torch uses one thread, as in a worker.
 
         Images are too small for more: two threads took 2 to 6 times the CPU time of one, waiting for each other.
@@ -148,7 +182,8 @@ class InlinePool:
         threads = torch.get_num_threads()  # of the user; restored below
         torch.set_num_threads(1)
         try:
-            return self._runner.run(self._tasks.pop(number))
+            with stages.WAIT:
+                return self._runner.run(self._tasks.pop(number))
         finally:
             torch.set_num_threads(threads)
 

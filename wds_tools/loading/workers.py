@@ -22,6 +22,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from wds_tools import stages
 from wds_tools.errors import LoaderError, OptionError, WorkerError
 from wds_tools.loading.worker_process import READY, Failure, TaskRunner, run_worker, unpack_message
 
@@ -159,7 +160,8 @@ class WorkerPool:
     def _receive_some(self, seconds: float) -> list[_Worker]:
         """Wait for messages, and receive one from each worker that has sent one; return these workers."""
         self._check()
-        ready = wait([self._wake_receiver, *(w.pipe for w in self._workers)], timeout=seconds)
+        with stages.WAIT:
+            ready = wait([self._wake_receiver, *(w.pipe for w in self._workers)], timeout=seconds)
         self._check()
         senders = [worker for worker in self._workers if worker.pipe in ready]
         for sender in senders:

@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from wds_tools import stages
 from wds_tools.errors import ChecksumError, MissingFieldError
 from wds_tools.format.index import ABSENT, FieldColumns, Index, image_field
 from wds_tools.format.sample import IMAGE_FIELDS
@@ -179,9 +180,11 @@ class Rows:
     def _read(self, name: str) -> list[memoryview]:
         columns = [self._column(name, shard, rows) for shard, _, rows in self._groups]
         out: list[memoryview] = [memoryview(b"")] * len(self)
-        for (_, group, _), values in zip(self._groups, self._reader.values(columns), strict=True):
-            for position, data in zip(group.tolist(), values, strict=True):
-                out[position] = data
+        groups = zip(self._groups, self._reader.values(columns), strict=True)
+        with stages.VERIFY:
+            for (_, group, _), values in groups:
+                for position, data in zip(group.tolist(), values, strict=True):
+                    out[position] = data
         return out
 
     def _column(self, name: str, shard: _Shard, rows: NDArray[np.int64]) -> _Column:
@@ -265,7 +268,11 @@ class Reader:
         """
         extents = [self._extents(column) for column in columns]
         numbers = [column.shard.number for column, part in zip(columns, extents, strict=True) for _ in part]
-        data = iter(self.shards.fetch_extents(numbers, [extent for part in extents for extent in part]))
+        with stages.READ:
+            data = iter(self.shards.fetch_extents(numbers, [extent for part in extents for extent in part]))
+        recorder = stages.active_recorder()
+        if recorder:
+            recorder.add_bytes(sum(int(column.columns.size[column.rows].sum()) for column in columns))
         fetched = [list(itertools.islice(data, len(part))) for part in extents]
         return [self._verified(*column) for column in zip(columns, extents, fetched, strict=True)]
 
@@ -291,7 +298,8 @@ class Reader:
         """Fetch a damaged sample from the source if it came from a cache; otherwise report the damage."""
         shard, block = column.shard, extent.block
         if self.shards.drop_cached(shard.number, [block]):
-            (value,) = self.shards.fetch_extents([shard.number], [extent])
+            with stages.READ:
+                (value,) = self.shards.fetch_extents([shard.number], [extent])
             if xxhash.xxh3_64_intdigest(value) == expected:
                 _log.debug("shard %s: the block at byte %d was damaged and was fetched again", shard.name, block.start)
                 return value
@@ -307,7 +315,8 @@ class Reader:
 
 
 def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], number: int) -> _Shard:
-    index = shards.index(number)
+    with stages.READ:
+        index = shards.index(number)
     image, kind = _image_columns(index)
     block = int(blocks[number])
     return _Shard(number, shards.shard_name(number), index, image, kind, block, _spans(index, block))

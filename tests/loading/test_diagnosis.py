@@ -1,0 +1,114 @@
+"""The sentence of `Loader.report`, for figures that are given; test_statistics.py checks it with real loaders."""
+
+from dataclasses import replace
+
+import pytest
+
+from wds_tools import stages
+from wds_tools.loading.diagnosis import Setting, report, workers_needed
+from wds_tools.loading.statistics import CAUSES, PeriodStats
+from wds_tools.storage import FetchStatistics
+
+SETTING = Setting(
+    cores=16,
+    is_remote=False,
+    read_ahead_bytes=512_000_000,
+    has_large_images=False,
+    is_crop_ready=True,
+    device="cuda:0",
+)
+
+
+def stats_of(*, workers=4, step=69.0, waits=None, work=None):
+    """Return statistics of 100 seconds, if the times add up to that."""
+    waits = {**dict.fromkeys(CAUSES, 0.0), **(waits or {})}
+    waited = sum(waits.values())
+    return PeriodStats(
+        epoch=0,
+        batches=100,
+        samples=25_600,
+        seconds=waited + step,
+        waited_seconds=waited,
+        step_seconds=step,
+        waits=waits,
+        stage_seconds={**dict.fromkeys(stages.NAMES, 0.0), **(work or {})},
+        workers=workers,
+        ready_batches=0.5,
+        parts_in_progress=4.0,
+        bytes_read=2_000_000_000,
+        fetched=FetchStatistics(fetched_bytes=1_000_000_000),
+    )
+
+
+def test_the_sentence_has_the_cause_the_share_of_the_time_and_the_missing_workers():
+    stats = stats_of(waits={"decoding": 31.0}, work={"read": 10.0, "decode": 350.0, "resize": 40.0})
+    # 400 s of work in the 69 s of the training steps: 5.8 workers, and a margin of a tenth
+    assert workers_needed(stats) == 7
+    assert report(stats, SETTING) == (
+        "decoding: the loop waited 31 % of the time (decoding 31 %); 3 more workers would cover it"
+    )
+    assert report(replace(stats, workers=6), SETTING).endswith("; 1 more worker would cover it")
+    assert report(replace(stats, workers=0), SETTING).endswith("; num_workers=7 instead of 0 would cover it")
+
+
+def test_all_causes_with_a_share_of_at_least_one_percent_are_listed_by_size():
+    stats = stats_of(waits={"storage": 4.0, "decoding": 20.0, "copy": 6.6, "start": 0.4})
+    assert "31 % of the time (decoding 20 %, copy 7 %, storage 4 %)" in report(stats, SETTING)
+
+
+def test_a_loop_that_waits_for_less_than_5_percent_of_the_time_does_not_wait():
+    assert report(stats_of(step=98.0, waits={"decoding": 2.0}), SETTING) == (
+        "the loop did not wait: the training step takes 98 % of the time"
+    )
+
+
+def test_the_cores_limit_the_number_of_workers():
+    stats = stats_of(waits={"decoding": 31.0}, work={"decode": 400.0})
+    few = replace(SETTING, cores=6)
+    assert "; 2 more would help, but 6 cores for this rank do not cover it: use a smaller view=" in report(stats, few)
+    assert "; all 6 cores for this rank are used: " in report(replace(stats, workers=6), few)
+    assert "; 1 core is used: " in report(replace(stats, workers=1), replace(few, cores=1))
+    assert "; num_workers=6 instead of 0 would help, but 6 cores" in report(replace(stats, workers=0), few)
+
+
+def test_a_loop_without_a_training_step_cannot_be_covered_by_workers():
+    stats = stats_of(step=0.0, waits={"decoding": 100.0}, work={"decode": 400.0})
+    assert workers_needed(stats) is None
+    assert "12 more would help, but 16 cores for this rank do not cover it" in report(stats, SETTING)
+
+
+def test_workers_that_are_fast_enough_on_average_need_more_batches_in_progress():
+    stats = stats_of(waits={"transform": 31.0}, work={"transform": 100.0})
+    assert report(stats, SETTING).endswith("a larger prefetch_factor= evens out slow batches")
+
+
+@pytest.mark.parametrize(
+    ("large", "ready", "remedy"),
+    [
+        (True, True, "pack them with images='resize'"),
+        (True, False, "pack them with images='resize', or with images='crop-ready' to keep their pixels"),
+        (False, True, "use a smaller view="),
+        (False, False, "pack the images with images='crop-ready'"),
+    ],
+)
+def test_the_remedy_for_decoding_depends_on_how_the_images_were_packed(large, ready, remedy):
+    stats = stats_of(waits={"decoding": 31.0}, work={"decode": 400.0})
+    setting = replace(SETTING, cores=4, has_large_images=large, is_crop_ready=ready)
+    assert report(stats, setting).endswith(remedy)
+
+
+def test_other_causes_have_their_own_remedies():
+    def remedy(cause, setting=SETTING, **options):
+        return report(stats_of(waits={cause: 31.0}, **options), setting)
+
+    assert "it read 20 MB/s: use a faster disk" in remedy("storage")
+    remote = remedy("storage", replace(SETTING, is_remote=True))
+    assert "it fetched 10 MB/s: raise read_ahead_bytes= (now 512 MB)" in remote
+    assert remedy("copy").startswith("copy: ")
+    assert "copies to cuda:0 are too slow" in remedy("copy")
+    assert remedy("start").startswith("start of the workers: ")
+    assert "use fewer fields=" in remedy("hand_over")
+    assert "batch_transform= runs in the training process and takes 20 %: move its work to transform=" in remedy(
+        "hand_over", work={"batch_transform": 20.0}
+    )
+    assert "use a cheaper transform=" in remedy("transform", replace(SETTING, cores=4), work={"transform": 900.0})
