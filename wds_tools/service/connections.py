@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,9 @@ from wds_tools.service.metrics import Metrics
 _silent = logging.getLogger("wds_tools.service.http")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False  # aiohttp quotes malformed requests in its messages: they may contain tokens
+
+
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class ConnectionTable:
@@ -59,6 +65,11 @@ class ConnectionTable:
         self._count -= 1
         self.metrics.connections.dec()
 
+    def abort_all(self) -> None:
+        """Close all connections at once; those of TLS would wait for their clients."""
+        for connection in [one for group in self._by_address.values() for one in group]:
+            connection.abort()
+
     def _drop_idle(self, connections: list[Connection]) -> bool:
         """Close the connection that has been idle for the longest time; return whether there was one."""
         idle = [connection for connection in connections if not connection.is_busy]
@@ -74,7 +85,7 @@ class ConnectionTable:
 class Connection(RequestHandler):
     """One connection. aiohttp closes it if no complete request arrives within the idle time."""
 
-    __slots__ = ("_table", "address", "idle_since", "is_busy")
+    __slots__ = ("_table", "_transport", "address", "idle_since", "is_busy")
 
     def __init__(self, manager: web.Server, table: ConnectionTable, loop: asyncio.AbstractEventLoop) -> None:
         limits = table.limits
@@ -89,9 +100,16 @@ class Connection(RequestHandler):
             lingering_time=1.0,
         )
         self._table = table
+        self._transport: asyncio.Transport | None = None  # kept while it closes, other than aiohttp's reference
         self.address = ""
         self.is_busy = False
         self.idle_since = time.monotonic()
+
+    @staticmethod
+    def cut(protocol: object) -> None:
+        """Close the connection of a request whose answer cannot be completed."""
+        if isinstance(protocol, Connection):
+            protocol.abort()
 
     @staticmethod
     @contextmanager
@@ -113,7 +131,9 @@ class Connection(RequestHandler):
         self.address = str(peer[0]) if peer else ""
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(0)  # drain() then waits until all is sent
+        self._transport = transport
+        if transport.get_extra_info("sslcontext") is None:  # with 0, the one of TLS waits for ever
+            transport.set_write_buffer_limits(0)  # drain() then waits until all is sent, as sendfile requires
         if not self._table.add(self):
             self._table.metrics.cut_connections.labels("too_many").inc()
             self.abort()
@@ -121,12 +141,15 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget a connection."""
         self._table.remove(self)
+        self._transport = None
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close the connection without sending what is buffered."""
-        if isinstance(self.transport, asyncio.Transport):
-            self.transport.abort()
+        """Close the connection at once. The kernel drops what is buffered, instead of offering it for minutes."""
+        if self._transport is not None:
+            with contextlib.suppress(OSError):
+                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self._transport.abort()
 
     def handle_error(
         self,

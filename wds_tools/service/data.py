@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
 import logging
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from aiohttp import web
 
 from wds_tools.service.access import GRANT
 from wds_tools.service.answers import error_answer
+from wds_tools.service.connections import Connection
 from wds_tools.service.contents import Content, DamagedFileError, Library, UnavailableError
 from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import Metrics
@@ -115,8 +115,7 @@ class DataRoutes:
             self._metrics.cut_connections.labels(reason).inc()
             if not isinstance(error, (ConnectionError, asyncio.TimeoutError)):
                 _log.warning("a file could not be sent to its end: %s", error)
-            with contextlib.suppress(AttributeError):  # no transport: the client has closed the connection
-                request.transport.abort()  # type: ignore[union-attr]
+            Connection.cut(request.protocol)
 
 
 def names_of(raw_path: str) -> tuple[str, str] | None:

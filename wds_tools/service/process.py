@@ -7,6 +7,7 @@ import contextlib
 import resource
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection as PipeConnection
 
@@ -66,8 +67,9 @@ async def run(
     """Run the service in this process until a signal, or until the parent process has ended."""
     loop, limits, metrics = asyncio.get_running_loop(), options.limits, Metrics()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    if threading.current_thread() is threading.main_thread():  # another thread cannot handle signals
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
     if parent is not None:
         loop.add_reader(parent.fileno(), stop.set)  # readable when the parent has ended
     library = LocalLibrary(Catalogue(options.roots), on_cold_read=metrics.cold_reads.inc)
@@ -100,6 +102,8 @@ async def run(
             async with asyncio.timeout(_STOP_SECONDS):
                 await manager.shutdown(_STOP_SECONDS)
         await runner.cleanup()
+        table.abort_all()
+        await asyncio.sleep(0)  # in which the transports close their sockets
         library.close()
 
 

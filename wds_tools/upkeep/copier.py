@@ -21,7 +21,7 @@ from typing import Any
 import xxhash
 from tqdm import tqdm
 
-from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError
+from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError, StoreError
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, from_json
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, commit_card
@@ -134,9 +134,7 @@ def _files_of(manifest: Manifest) -> list[StoredFile]:
         files.append(StoredFile(shard.name, shard.bytes, shard.xxh3))
     for file in files:
         if file.name.startswith(".") or file.name in (MANIFEST_NAME, CARD_NAME):
-            raise ManifestError(
-                f"the manifest lists the file {file.name!r}, which the copy needs for itself: rename it"
-            )
+            raise ManifestError(f"the manifest lists {file.name!r}, but this name has another use: rename the file")
     return files
 
 
@@ -190,7 +188,7 @@ class _Copy:
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
                 if not all(future.done() and not future.exception() for future in futures):
-                    self._stop.set()
+                    self._client.close()  # which sets the event, and ends requests
                     executor.shutdown(cancel_futures=True)
         errors = [error for future in futures if not future.cancelled() and (error := future.exception())]
         if errors:
@@ -262,13 +260,21 @@ class _Copy:
                     raise _StoppedError
                 stop = min(position + PART_BYTES, file.bytes)
                 data = buffer[: stop - position]
-                self._client.read_range(file.name, position, stop, data, total_bytes=file.bytes)
+                self._request(file, position, data)
                 _write(opened.fileno(), data)
                 digest.update(data)
                 self._count(bar, copied=len(data))
                 position = stop
             os.fsync(opened.fileno())
         return digest.hexdigest(), position
+
+    def _request(self, file: StoredFile, position: int, data: memoryview) -> None:
+        try:
+            self._client.read_range(file.name, position, position + len(data), data, total_bytes=file.bytes)
+        except FileNotFoundError:
+            raise StoreError(
+                f"{self._client.url}/{file.name} is missing, but its manifest lists it: upload it again"
+            ) from None
 
     def _count(self, bar: Any, *, copied: int = 0, kept: int = 0) -> None:
         with self._mutex:
