@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from aiohttp import web
 
@@ -59,6 +60,7 @@ class Gate:
     def __init__(self, limits: Limits, *, host_names: Iterable[str] = (), tokens: TokenChecker | None = None) -> None:
         own = socket.gethostname().lower()
         self._limits = limits
+        self._is_own_host = lru_cache(maxsize=256)(self._check_host)
         self._hosts = {"localhost", own, own.partition(".")[0], *(name.lower() for name in host_names)}
         self._tokens = tokens
 
@@ -90,7 +92,7 @@ class Gate:
         request[GRANT] = Grant(token)
         return None
 
-    def _is_own_host(self, host: str) -> bool:
+    def _check_host(self, host: str) -> bool:
         match = re.fullmatch(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?", host)
         if not match:
             return False

@@ -18,7 +18,7 @@ from wds_tools.service.contents import Content, DamagedFileError, Library, Unava
 from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.ranges import answer
-from wds_tools.service.sending import SlowClientError, send_pieces
+from wds_tools.service.sending import FileAnswer, SlowClientError
 
 PREFIX = "/data/"
 _log = logging.getLogger("wds_tools")
@@ -92,18 +92,18 @@ class DataRoutes:
         headers["Content-Length"] = str(found.stop - found.start)
         headers["Content-Type"] = _TYPES.get(name.rpartition(".")[2], "application/octet-stream")
         headers["Content-Disposition"] = "attachment"
-        response = web.StreamResponse(status=found.status, headers=headers)
+        response = FileAnswer(found.status, headers)
         if request.method == "GET":
             await self._send_body(request, response, content, found.start, found.stop)
         return response
 
     async def _send_body(
-        self, request: web.Request, response: web.StreamResponse, content: Content, start: int, stop: int
+        self, request: web.Request, response: FileAnswer, content: Content, start: int, stop: int
     ) -> None:
         """Send head and body. Once the head is sent, an error can only be shown by closing the connection."""
         try:
             async with aclosing(content.pieces(start, stop)) as pieces:
-                await send_pieces(request, response, pieces, self._limits)
+                await response.send(request, pieces, self._limits)
             self._metrics.sent_bytes.inc(stop - start)
         except (TimeoutError, OSError, UnavailableError, DamagedFileError) as error:
             if not response.prepared and not isinstance(error, (ConnectionError, asyncio.TimeoutError)):

@@ -41,6 +41,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}  # labels() takes longer than inc()
         self.sent_bytes = Counter("wds_tools_sent_bytes", "Bytes of files that were sent.", registry=registry)
         self.cold_reads = Counter(
             "wds_tools_cold_reads", "Pieces of files that were read from a disk first.", registry=registry
@@ -69,8 +70,14 @@ class Metrics:
             status: HTTP status.
             seconds: Duration.
         """
-        self.requests.labels(route, str(status) if status in _STATUSES else "other").inc()
-        self.seconds.labels(route).observe(seconds)
+        series = self._series.get((route, status))
+        if series is None:
+            counter = self.requests.labels(route, str(status) if status in _STATUSES else "other")
+            series = counter, self.seconds.labels(route)
+            if status in _STATUSES:
+                self._series[route, status] = series
+        series[0].inc()
+        series[1].observe(seconds)
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus, of all processes."""
