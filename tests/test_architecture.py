@@ -29,8 +29,8 @@ READING_ORDER = {
         handover ring advice cuda epochs tasks dataset pipeline bridge loader factory""",
     "upkeep": "checksums shard_scan index_folder indexer merger copier resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
-    "service": """limits tokens config ranges contents catalogue local_files metrics answers access connections sending
-        data listing app process server""",
+    "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
+        access connections sending data listing app process server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
     "cli": "common cache create inspect measure serve transfer",

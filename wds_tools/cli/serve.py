@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, example
+from wds_tools.cli.common import LOCAL_PATH, example, storage_option
 
 if TYPE_CHECKING:
     from wds_tools.service.config import Started
@@ -23,7 +23,7 @@ _DEFAULT_PORT = 8080
         "wds-tools serve /data --host 0.0.0.0 --token-file tokens.json --tls-cert cert.pem --tls-key key.pem",
     )
 )
-@click.argument("roots", nargs=-1, required=True, metavar="ROOT...", type=LOCAL_PATH)
+@click.argument("roots", nargs=-1, metavar="[ROOT]...", type=LOCAL_PATH)
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -45,6 +45,16 @@ _DEFAULT_PORT = 8080
     metavar="NAME",
     help="Further name of this machine that clients may use. Repeatable.",
 )
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="URL",
+    help="Dataset at a URL, such as s3://bucket/photos, that is served through a cache. Repeatable.",
+)
+@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache of the upstreams; as for loaders.")
+@click.option("--cache-bytes", metavar="SIZE", help="Size limit of this cache, such as 500GB; 20GB by default.")
+@storage_option
 def serve(
     roots: tuple[Path, ...],
     host: str,
@@ -54,6 +64,10 @@ def serve(
     tls_key: Path | None,
     processes: int,
     host_names: tuple[str, ...],
+    upstreams: tuple[str, ...],
+    cache_dir: Path | None,
+    cache_bytes: str | None,
+    storage_options: dict[str, Any] | None,
 ) -> None:
     """Serve all datasets below the ROOTs over HTTP.
 
@@ -61,6 +75,7 @@ def serve(
     below its ROOT. New datasets are found within a few seconds. The list of datasets is at
     /api/datasets, metrics for Prometheus are at /metrics.
     """
+    from wds_tools.options import RemoteOptions
     from wds_tools.service.config import ServeOptions, is_loopback
     from wds_tools.wording import counted
 
@@ -76,10 +91,12 @@ def serve(
         tls_key=tls_key,
         processes=processes,
         host_names=host_names,
+        upstreams=upstreams,
+        remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=storage_options) if upstreams else None,
     )
 
     def report(started: Started) -> None:
-        where = ", ".join(map(str, roots))
+        where = ", ".join([*map(str, roots), *(url.partition("?")[0] for url in upstreams)])
         click.echo(f"serving {counted(started.datasets, 'dataset')} below {where} at {started.url}")
         if tls_cert is None and not is_loopback(host):
             click.echo("warning: without --tls-cert, tokens and data cross the network unencrypted", err=True)

@@ -13,8 +13,8 @@ from wds_tools.service.access import Gate
 from wds_tools.service.answers import add_security_headers, error_answer
 from wds_tools.service.catalogue import SCAN_SECONDS
 from wds_tools.service.connections import Connection
+from wds_tools.service.libraries import Libraries
 from wds_tools.service.limits import Limits
-from wds_tools.service.local_files import LocalLibrary
 from wds_tools.service.metrics import Metrics
 
 _log = logging.getLogger("wds_tools")
@@ -64,7 +64,7 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
         return error_answer(500, "an error of the service, which its log shows")
 
 
-async def rescan(library: LocalLibrary) -> None:
+async def rescan(library: Libraries) -> None:
     """Look for new datasets again and again; an error of one scan does not end it."""
     while True:
         await asyncio.sleep(SCAN_SECONDS)

@@ -250,7 +250,7 @@ class Catalogue:
                 problems[name] = failed
             else:
                 data, stamp = _read_manifest(folder)
-                summary = _summary(name, data, from_json(data))
+                summary = summary_of(name, data, from_json(data))
                 found[name] = Located(summary, root, folders, stamp)
         except (OSError, ManifestError) as error:
             problems[name] = stamp, _reason(error)
@@ -281,7 +281,14 @@ def _reason(error: Exception) -> str:
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
 
 
-def _summary(name: str, data: bytes, manifest: Manifest) -> Summary:
+def summary_of(name: str, data: bytes, manifest: Manifest) -> Summary:
+    """Return what the catalogue shows of a dataset.
+
+    Args:
+        name: Its name in URLs.
+        data: The bytes of its manifest.
+        manifest: The manifest.
+    """
     details: dict[str, Any] = {
         "name": name,
         "samples": manifest.samples,

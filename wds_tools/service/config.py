@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wds_tools.errors import OptionError
+from wds_tools.options import RemoteOptions
 from wds_tools.service.limits import Limits
 from wds_tools.service.tokens import read_tokens
 
@@ -25,6 +26,8 @@ class ServeOptions:
         tls_key: File with its private key; None: it is in ``tls_cert``.
         processes: Number of processes that share the port.
         host_names: Further names of the service.
+        upstreams: URLs of datasets that are served through a cache.
+        remote: The cache of the upstreams and the options of their storage; None: the defaults.
         limits: Sizes, deadlines and numbers.
     """
 
@@ -36,6 +39,8 @@ class ServeOptions:
     tls_key: Path | None = None
     processes: int = 1
     host_names: tuple[str, ...] = ()
+    upstreams: tuple[str, ...] = ()
+    remote: RemoteOptions | None = None
     limits: Limits = field(default_factory=Limits)
 
     def check(self) -> None:
@@ -46,6 +51,10 @@ class ServeOptions:
         """
         if not 0 <= self.port < 65536:
             raise OptionError(f"port {self.port} is not a TCP port; allowed are 1 to 65535, and 0 for a free one")
+        if not self.roots and not self.upstreams:
+            raise OptionError("nothing to serve: name a folder with datasets, or --upstream URL")
+        if any("://" not in url for url in self.upstreams):
+            raise OptionError("an --upstream is not a URL, such as s3://bucket/photos; name local folders without it")
         if self.processes < 1:
             raise OptionError(f"processes={self.processes}; allowed are whole numbers of 1 and more")
         if self.token_file is None and not is_loopback(self.host):

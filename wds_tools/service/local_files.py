@@ -43,6 +43,10 @@ class OpenFile:
         """Return the number of the descriptor."""
         return self._descriptor
 
+    def read(self, size: int) -> bytes:
+        """Return the first bytes."""
+        return os.pread(self._descriptor, size, 0)
+
     def __del__(self) -> None:
         os.close(self._descriptor)
 

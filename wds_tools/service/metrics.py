@@ -46,6 +46,12 @@ class Metrics:
         self.cold_reads = Counter(
             "wds_tools_cold_reads", "Pieces of files that were read from a disk first.", registry=registry
         )
+        self.upstream_bytes = Counter(
+            "wds_tools_upstream_bytes", "Bytes of blocks that were fetched from upstreams.", registry=registry
+        )
+        self.cache_hits = Counter(
+            "wds_tools_cache_hits", "Blocks of upstreams that were in the cache.", registry=registry
+        )
         self.cut_connections = Counter(
             "wds_tools_cut_connections", "Connections closed by the service, by reason.", ["reason"], registry=registry
         )

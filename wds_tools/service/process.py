@@ -14,12 +14,14 @@ from multiprocessing.connection import Connection as PipeConnection
 from aiohttp import web
 
 from wds_tools.errors import OptionError
+from wds_tools.options import RemoteOptions
 from wds_tools.service.access import Gate
 from wds_tools.service.app import background, make_app, rescan
 from wds_tools.service.catalogue import Catalogue
 from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.connections import Connection, ConnectionTable
 from wds_tools.service.data import DataRoutes
+from wds_tools.service.libraries import Libraries, ScannedLibrary
 from wds_tools.service.listing import ListingRoutes
 from wds_tools.service.local_files import LocalLibrary
 from wds_tools.service.metrics import Metrics
@@ -57,6 +59,17 @@ def bind(options: ServeOptions) -> socket.socket:
     return listener
 
 
+def _libraries(options: ServeOptions, metrics: Metrics) -> Libraries:
+    found: list[ScannedLibrary] = []
+    if options.roots:
+        found.append(LocalLibrary(Catalogue(options.roots), on_cold_read=metrics.cold_reads.inc))
+    if options.upstreams:
+        from wds_tools.service.upstream import UpstreamLibrary  # noqa: PLC0415 - it loads pyarrow, 60 MB
+
+        found.append(UpstreamLibrary(options.upstreams, options.remote or RemoteOptions.of(), metrics))
+    return Libraries(found)
+
+
 async def run(
     options: ServeOptions,
     listener: socket.socket,
@@ -72,7 +85,7 @@ async def run(
             loop.add_signal_handler(number, stop.set)
     if parent is not None:
         loop.add_reader(parent.fileno(), stop.set)  # readable when the parent has ended
-    library = LocalLibrary(Catalogue(options.roots), on_cold_read=metrics.cold_reads.inc)
+    library = _libraries(options, metrics)
     tokens = TokenChecker(options.token_file) if options.token_file else None
     gate = Gate(limits, host_names=(*options.host_names, options.host), tokens=tokens)
     routes = [*DataRoutes(library, limits, metrics).routes(), *ListingRoutes(library, metrics).routes()]
