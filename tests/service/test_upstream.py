@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import threading
 import time
 from collections.abc import Iterator
@@ -167,7 +168,7 @@ def test_the_cache_stays_below_its_limit(upstream: BadServer, packed: Path, cach
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.torture)])
-def test_a_killed_service_sends_no_wrong_byte_and_is_ready_soon(
+def test_a_killed_service_sends_no_wrong_byte_and_stores_none(
     upstream: BadServer, packed: Path, cache: Path, kills: int
 ) -> None:
     port = 0
@@ -177,18 +178,30 @@ def test_a_killed_service_sends_no_wrong_byte_and_is_ready_soon(
             port = urlsplit(running.url).port or 0
 
             def read(_: int, url: str = running.url) -> None:
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(OSError, http.client.HTTPException):
                     content_of(packed, url)
 
             futures = [pool.submit(read, n) for n in range(4)]
             time.sleep(0.02 * (number % 10))
             running.kill()
             for future in futures:
-                with contextlib.suppress(Exception):
-                    error = future.exception()
-                    assert not isinstance(error, AssertionError)
+                future.result()
     with serving(upstream, cache) as url:
         content_of(packed, url)
+
+
+def test_a_small_range_of_a_large_cold_shard_costs_a_few_blocks(cache: Path, tmp_path: Path) -> None:
+    with wt.ShardWriter(tmp_path / "photos" / "shard-%06d.tar", verbose=0) as writer:
+        for number in range(600):
+            writer.write({"__key__": f"{number:03}", "bin": bytes([number % 256]) * 100_000})
+    server = BadServer({f"/photos/{path.name}": path.read_bytes() for path in (tmp_path / "photos").iterdir()})
+    with server.running(), serving(server, cache) as url:
+        for start in (0, 29_000_000):
+            before = fetched(server, "")
+            assert (
+                len(request(url, f"/data/photos/{SHARD}", Range=f"bytes={start}-{start + 1_048_575}").body) == 1 << 20
+            )
+            assert fetched(server, "") - before <= 8 << 20
 
 
 def test_the_loader_reads_it(upstream: BadServer, packed: Path, cache: Path) -> None:

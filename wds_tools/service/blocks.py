@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from wds_tools.format.index import ABSENT, Index
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 3 << 20  # a range of 1 MiB may need two blocks and an index of 1 MB
 MAX_BLOCK_BYTES = 64 << 20
 """A longer field is divided too. Its parts are not verified when they are cached, but by the reader."""
 
