@@ -109,6 +109,7 @@ class _Process:
 
     @property
     def code(self) -> int | None:
+        self._process.join()  # its end is seen before its exit code is known
         return self._process.exitcode
 
     def wait_until_started(self) -> Started:
