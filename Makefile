@@ -48,7 +48,7 @@ torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 lowest: ## run the test suite with the lowest versions of what wds_tools and its extras require, in build/lowest
 	@$(PYTHON) -m venv build/lowest
 	@$(PYTHON) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; \
-	  print(*p["dependencies"], *e["http"], *e["s3"], *e["sources"], sep="\n")' | tr '>' '=' > build/lowest/constraints.txt
+	  print(*p["dependencies"], *e["serve"], *e["s3"], *e["sources"], sep="\n")' | tr '>' '=' > build/lowest/constraints.txt
 	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]' \
 	  'aiobotocore[boto3]<3'  # for the lowest s3fs; its extra boto3 names the version, which pip fails to find by itself
 	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers or emulated)' $(ARGS)

@@ -28,11 +28,13 @@ READING_ORDER = {
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         batch_steps handover augment ring advice cuda epochs tasks statistics diagnosis stats_output ceiling dataset
         pipeline bridge loader factory""",
-    "upkeep": "checksums shard_scan index_folder indexer merger resealer restore verifier unpacker",
+    "upkeep": "checksums shard_scan index_folder indexer merger copier resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
+    "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
+        access connections sending data listing app process server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
-    "cli": "common cache create inspect measure transfer",
+    "cli": "common cache create inspect measure serve transfer",
 }
 MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
 LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}

@@ -194,6 +194,31 @@ class RemoteOptions:
         )
 
 
+def server_token(scheme: str, authority: str) -> str | None:
+    """Return the token for an HTTP server, from the environment variable ``WDS_TOOLS_TOKEN``; None if it has none.
+
+    The variable has a word ``ORIGIN=TOKEN`` for each server, such as ``http://node1:8080=wdst_...``. A token is sent
+    only to the server that it is for, whatever other URLs a program reads.
+
+    Args:
+        scheme: Scheme of a URL.
+        authority: Its host and port, as in the URL.
+
+    Raises:
+        OptionError: A word is not like this; the message does not contain it.
+    """
+    for word in os.environ.get("WDS_TOOLS_TOKEN", "").split():
+        match = re.fullmatch(r"(https?)://([^/=@?#]+)/?=([!-~]+)", word, re.IGNORECASE)
+        if not match:
+            raise OptionError(
+                "WDS_TOOLS_TOKEN is not of the form ORIGIN=TOKEN, such as http://node1:8080=wdst_..., which names the "
+                "server that the token is sent to; several are separated by spaces"
+            )
+        if (match[1].lower(), match[2].lower()) == (scheme.lower(), authority.lower()):
+            return match[3]
+    return None
+
+
 def _parse_seconds(variable: str, default: float) -> float:
     """Return the number in an environment variable, or ``default`` if it is not set."""
     text = os.environ.get(variable) or str(default)

@@ -21,7 +21,7 @@ from functools import partial
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import cache, create, inspect, measure, transfer
+from wds_tools.cli import cache, create, inspect, measure, serve, transfer
 from wds_tools.cli.common import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
@@ -82,7 +82,7 @@ def cli(run: Run, debug: bool) -> None:
 
 for _command in (
     *(create.pack, create.append, create.reshard, create.index),
-    *(transfer.merge, transfer.unpack),
+    *(transfer.merge, transfer.copy, transfer.unpack),
     *(
         inspect.info,
         inspect.verify,
@@ -91,6 +91,8 @@ for _command in (
         inspect.plan,
         measure.tune,
         measure.bench,
+        serve.serve,
+        serve.token,
         cache.cache,
         inspect.doctor,
     ),

@@ -49,6 +49,38 @@ def merge(
 
 
 @click.command(
+    epilog=example(
+        "wds-tools copy http://node1:8080/data/photos /local/photos", "wds-tools copy s3://bucket/train /local/train"
+    )
+)
+@click.argument("url", type=PATH_OR_URL)
+@click.argument("dst", type=PATH_OR_URL)
+@storage_option
+@click.pass_obj
+def copy(run: Run, url: str, dst: str, storage_options: dict[str, Any] | None) -> None:
+    """Copy a dataset from a URL to a local folder.
+
+    Every shard and index is compared with its checksum. Run the same command again to continue an
+    interrupted copy. A token for `wds-tools serve` comes from the environment variable
+    WDS_TOOLS_TOKEN, which is http://HOST:PORT=TOKEN.
+    """
+    from wds_tools.upkeep.copier import copy_dataset
+    from wds_tools.wording import human_bytes
+
+    run.after_interrupt = "what was copied is kept; run the same command again to continue"
+    report = copy_dataset(url, dst, storage_options=storage_options)
+    manifest = report.manifest
+    size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
+    if not report.copied_bytes:
+        click.echo(f"{dst} is already copied: {size}")
+        return
+    kept = f", {human_bytes(report.kept_bytes)} kept from an earlier run" if report.kept_bytes else ""
+    rate = human_bytes(report.copied_bytes / max(report.seconds, 1e-9))
+    click.echo(f"copied {size} into {dst} in {report.seconds:.1f} s ({rate}/s{kept})")
+    click.echo(f"next: wds-tools info {shlex.quote(dst)}")
+
+
+@click.command(
     epilog=example("wds-tools unpack shards/photos photos/", "wds-tools unpack a.json out/ --fields image,txt")
 )
 @click.argument("dataset", type=PATH_OR_URL)

@@ -99,6 +99,23 @@ class BlockCache:
             self._maps.put(name, mapped)
         return memoryview(mapped)[:size]
 
+    def open(self, name: str, size: int) -> int | None:
+        """Return a descriptor of a block of ``size`` bytes, or None if it is missing; mark it as used now.
+
+        The block remains readable when it is evicted. Behind it, the file has a checksum.
+        """
+        path = self._path(name)
+        try:
+            os.utime(path)
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        if os.fstat(file).st_size == size + CHECKSUM_BYTES:
+            return file
+        os.close(file)
+        path.unlink(missing_ok=True)  # truncated by someone
+        return None
+
     def contains(self, name: str) -> bool:
         """Return whether a block is cached, and mark it as used now."""
         try:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from wds_tools.errors import OptionError
+from wds_tools.options import server_token
 from wds_tools.storage.client_base import Partial
 from wds_tools.storage.failures import Failure, clean_url
 from wds_tools.storage.http_pool import Pool, basic_auth, head_is_complete
@@ -26,7 +27,8 @@ class HttpClient(HttpRequests):
     """Requests to an HTTP server.
 
     Args:
-        url: URL of the folder. A query, such as a signature, is sent with each request.
+        url: URL of the folder. A query, such as a signature, is sent with each request. The token for its server
+            in ``WDS_TOOLS_TOKEN`` is sent too, unless the URL or the options have other credentials.
         storage_options: ``headers``; ``client_kwargs`` with ``headers`` and ``auth``, a pair or an
             ``aiohttp.BasicAuth``; ``encoded``: True if the URL and all paths are quoted already. A path may then
             end with a query.
@@ -48,7 +50,8 @@ class HttpClient(HttpRequests):
         self._base = _split(url)
         self._encoded = bool(storage_options.get("encoded", False))
         headers = _headers_of(self._base, storage_options)
-        super().__init__(url, storage_options, policy, headers=headers, pool=Pool(policy), stop=stop)
+        credentials = {"sent": {"Authorization": headers.get("Authorization", "")}}  # they may be of the environment
+        super().__init__(url, {**storage_options, **credentials}, policy, headers=headers, pool=Pool(policy), stop=stop)
 
     def _list(self, folder: str) -> Sequence[str]:
         partial = Partial()
@@ -105,6 +108,8 @@ def _headers_of(url: SplitResult, options: Mapping[str, Any]) -> dict[str, str]:
     _check_names(options, OPTIONS, "storage option")
     _check_names(client, CLIENT_OPTIONS, "client_kwargs")
     headers = dict(HEADERS)
+    if token := server_token(url.scheme, url.netloc.rpartition("@")[2]):
+        headers["Authorization"] = f"Bearer {token}"
     if url.username:
         headers["Authorization"] = basic_auth(unquote(url.username), unquote(url.password or ""))
     auth = client.get("auth")

@@ -1,0 +1,117 @@
+"""Helpers of the tests of the service: it runs as a program, or in a thread with limits that a test chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from wds_tools.service.config import ServeOptions, Started
+from wds_tools.service.process import bind, run
+
+PROGRAM = (sys.executable, "-m", "wds_tools.cli")
+
+
+@dataclass
+class Reply:
+    """An answer of the service."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass
+class Running:
+    """A service that runs as a program."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(60)
+
+
+def request(url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
+    """Send one request; the path is sent as it is. Underscores in names of headers are hyphens."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        response = connection.getresponse()
+        return Reply(response.status, dict(response.headers.items()), response.read())
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def program(*arguments: str | Path, port: int = 0, env: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """Run ``wds-tools serve``, on a free port by default."""
+    process = subprocess.Popen(
+        [*PROGRAM, "serve", *map(str, arguments), "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if " at http" not in line:
+            raise AssertionError(line + process.communicate(timeout=60)[1])
+        yield Running(line.split()[-1].rstrip("/"), process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def in_thread(*roots: Path, **options: Any) -> Iterator[str]:
+    """Run the service in a thread; the value is its URL."""
+    checked = ServeOptions(roots=roots, port=0, **options)
+    checked.check()
+    ours, theirs = multiprocessing.Pipe()
+    started: Future[Started] = Future()
+
+    def main() -> None:
+        try:
+            asyncio.run(run(checked, listener, on_start=started.set_result, parent=theirs))
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+            raise
+
+    with bind(checked) as listener:
+        thread = threading.Thread(target=main)
+        thread.start()
+        try:
+            yield started.result(60).url.rstrip("/")
+        finally:
+            ours.close()
+            thread.join(60)
+            theirs.close()
+            assert not thread.is_alive()
+
+
+def copy_of(dataset: Path, folder: Path) -> Path:
+    """Return a copy of a dataset as hard links, which take no time."""
+    shutil.copytree(dataset, folder, copy_function=os.link)
+    return folder

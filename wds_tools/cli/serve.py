@@ -1,0 +1,202 @@
+"""Commands of the service: `serve`, and `token` for its tokens."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wds_tools.cli.common import LOCAL_PATH, example, storage_option
+
+if TYPE_CHECKING:
+    from wds_tools.service.config import Started
+
+_DEFAULT_PORT = 8080
+
+
+@click.command(
+    epilog=example(
+        "wds-tools serve shards/",
+        "wds-tools serve /data --host 0.0.0.0 --token-file tokens.json --tls-cert cert.pem --tls-key key.pem",
+    )
+)
+@click.argument("roots", nargs=-1, metavar="[ROOT]...", type=LOCAL_PATH)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address to listen on; another one than loopback needs --token-file.",
+)
+@click.option("--port", type=int, default=_DEFAULT_PORT, show_default=True, help="TCP port; 0 chooses a free one.")
+@click.option("--token-file", type=LOCAL_PATH, metavar="FILE", help="Tokens; see `wds-tools token`.")
+@click.option("--tls-cert", type=LOCAL_PATH, metavar="FILE", help="Certificate and its chain, in PEM format.")
+@click.option("--tls-key", type=LOCAL_PATH, metavar="FILE", help="Private key of the certificate, in PEM format.")
+@click.option(
+    "--processes", type=int, default=1, show_default=True, help="Processes that share the port; useful with TLS."
+)
+@click.option(
+    "--allow-host",
+    "host_names",
+    multiple=True,
+    metavar="NAME",
+    help="Further name of this machine that clients may use. Repeatable.",
+)
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="URL",
+    help="Dataset at a URL, such as s3://bucket/photos, that is served through a cache. Repeatable.",
+)
+@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache of the upstreams; as for loaders.")
+@click.option("--cache-bytes", metavar="SIZE", help="Size limit of this cache, such as 500GB; 20GB by default.")
+@storage_option
+def serve(
+    roots: tuple[Path, ...],
+    host: str,
+    port: int,
+    token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    processes: int,
+    host_names: tuple[str, ...],
+    upstreams: tuple[str, ...],
+    cache_dir: Path | None,
+    cache_bytes: str | None,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Serve all datasets below the ROOTs over HTTP.
+
+    Loaders on other machines read http://HOST:PORT/data/NAME, where NAME is the path of the dataset
+    below its ROOT. New datasets are found within a few seconds. The list of datasets is at
+    /api/datasets, metrics for Prometheus are at /metrics.
+    """
+    from wds_tools.options import RemoteOptions
+    from wds_tools.service.config import ServeOptions, is_loopback
+    from wds_tools.wording import counted
+
+    _check_installed()
+    from wds_tools.service.server import serve as run
+
+    options = ServeOptions(
+        roots=roots,
+        host=host,
+        port=port,
+        token_file=token_file,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        processes=processes,
+        host_names=host_names,
+        upstreams=upstreams,
+        remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=storage_options) if upstreams else None,
+    )
+
+    def report(started: Started) -> None:
+        where = ", ".join([*map(str, roots), *(url.partition("?")[0] for url in upstreams)])
+        click.echo(f"serving {counted(started.datasets, 'dataset')} below {where} at {started.url}")
+        if tls_cert is None and not is_loopback(host):
+            click.echo("warning: without --tls-cert, tokens and data cross the network unencrypted", err=True)
+
+    run(options, on_start=report)
+    click.echo("stopped")
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    from wds_tools.errors import OptionError
+
+    for package in ("aiohttp", "prometheus_client"):
+        if find_spec(package) is None:
+            raise OptionError(
+                f'`serve` needs the package {package}, which is not installed: pip install "wds-tools[serve]"'
+            )
+
+
+_token_file = click.option(
+    "--token-file", type=LOCAL_PATH, required=True, metavar="FILE", help="File with the tokens, of mode 0600."
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+@click.group(epilog=example("wds-tools token create --token-file tokens.json --name cluster --expires 90d"))
+def token() -> None:
+    """Create, list and revoke the tokens of `wds-tools serve`."""
+
+
+@token.command(
+    epilog=example("wds-tools token create --token-file tokens.json --name ann --dataset 'imagenet*' --expires 90d")
+)
+@_token_file
+@click.option("--name", default="", help="What or whom the token is for.")
+@click.option(
+    "--dataset",
+    "datasets",
+    multiple=True,
+    metavar="PATTERN",
+    help="Datasets that it is for, such as 'imagenet*'; by default all. Repeatable.",
+)
+@click.option("--expires", metavar="TIME", help="Time after which it is invalid, such as 12h or 90d; by default never.")
+@_as_json
+def create(token_file: Path, name: str, datasets: tuple[str, ...], expires: str | None, as_json: bool) -> None:
+    """Create a token, and print it. It is shown only now: the file contains its SHA-256.
+
+    A loader sends it if the environment variable WDS_TOOLS_TOKEN is set to
+    http://HOST:PORT=TOKEN.
+    """
+    from wds_tools.service.tokens import create_token, parse_duration
+
+    seconds = None if expires is None else parse_duration(expires)
+    created, secret = create_token(token_file, name=name, datasets=datasets or ("*",), valid_seconds=seconds)
+    if as_json:
+        click.echo(json.dumps({"id": created.id, "token": secret, "expires": created.expires}))
+        return
+    click.echo(secret)
+    revoke_command = f"wds-tools token revoke {created.id} --token-file {shlex.quote(str(token_file))}"
+    click.echo(f"created token {created.id}; revoke it with `{revoke_command}`", err=True)
+
+
+@token.command("list", epilog=example("wds-tools token list --token-file tokens.json"))
+@_token_file
+@_as_json
+def list_(token_file: Path, as_json: bool) -> None:
+    """List the tokens: id, name, datasets and expiry. Tokens themselves are not stored."""
+    from wds_tools.service.tokens import read_tokens
+    from wds_tools.wording import counted
+
+    tokens = read_tokens(token_file)
+    if as_json:
+        found = [
+            {"id": t.id, "name": t.name, "datasets": list(t.datasets), "created": t.created, "expires": t.expires}
+            for t in tokens
+        ]
+        click.echo(json.dumps({"tokens": found}, indent=2))
+        return
+    for known in tokens:
+        click.echo(f"{known.id}  {_expiry(known.expires):<22}  {', '.join(known.datasets)}  {known.name}".rstrip())
+    click.echo(f"{token_file}: {counted(len(tokens), 'token')}")
+
+
+@token.command(epilog=example("wds-tools token revoke 3fa1b2c4 --token-file tokens.json"))
+@click.argument("token_id", metavar="ID")
+@_token_file
+def revoke(token_id: str, token_file: Path) -> None:
+    """Revoke a token: a running service refuses it within 2 seconds."""
+    from wds_tools.service.tokens import revoke_token
+
+    revoked = revoke_token(token_file, token_id)
+    click.echo(f"revoked token {revoked.id}" + (f" ({revoked.name})" if revoked.name else ""))
+
+
+def _expiry(expires: int | None) -> str:
+    import time
+    from datetime import datetime
+
+    if expires is None:
+        return "never expires"
+    day = datetime.fromtimestamp(expires).astimezone().strftime("%Y-%m-%d %H:%M")
+    return f"{'expired' if expires <= time.time() else 'until'} {day}"

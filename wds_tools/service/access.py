@@ -1,0 +1,126 @@
+"""Who may request what: host names, origins, sizes of headers, and tokens. Every request passes here first."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from aiohttp import web
+
+from wds_tools.service.answers import error_answer
+from wds_tools.service.limits import Limits
+from wds_tools.service.tokens import Token, TokenChecker
+
+OPEN_PATHS = frozenset({"/healthz"})
+"""Paths that need no token: probes have none, and the answer shows nothing."""
+
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="wds_tools", Basic realm="wds_tools", charset="UTF-8"'}
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a request may read.
+
+    Attributes:
+        token: The token of the request; None: the service has no tokens, and everything is allowed.
+    """
+
+    token: Token | None = None
+
+    def allows(self, dataset: str) -> bool:
+        """Return whether a dataset may be read, also one that does not exist."""
+        return self.token is None or self.token.allows(dataset)
+
+    @property
+    def allows_all(self) -> bool:
+        """Whether everything may be read."""
+        return self.token is None or self.token.allows_all
+
+
+GRANT = web.RequestKey("grant", Grant)
+
+
+class Gate:
+    """Checks requests before a route is called.
+
+    Args:
+        limits: Sizes of requests.
+        host_names: Further names of the service in the header ``Host``. IP addresses and the name of the machine are
+            always allowed: a page of another site can let its own name point to this machine, but not these.
+        tokens: Finds tokens; None: everyone may read everything.
+    """
+
+    def __init__(self, limits: Limits, *, host_names: Iterable[str] = (), tokens: TokenChecker | None = None) -> None:
+        own = socket.gethostname().lower()
+        self._limits = limits
+        self._is_own_host = lru_cache(maxsize=256)(self._check_host)
+        self._hosts = {"localhost", own, own.partition(".")[0], *(name.lower() for name in host_names)}
+        self._tokens = tokens
+
+    def check(self, request: web.Request) -> web.Response | None:
+        """Return the answer to a request that is refused; None if it is allowed. Then `GRANT` is set."""
+        return self._check_head(request) or self._check_token(request)
+
+    def _check_head(self, request: web.Request) -> web.Response | None:
+        if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > self._limits.head_bytes:
+            return error_answer(431, f"the headers have more than {self._limits.head_bytes:,} bytes")
+        if not self._is_own_host(request.headers.get("Host", "")):
+            return error_answer(
+                421, "the name in the header Host is not one of this service: start it with --allow-host NAME"
+            )
+        if request.method not in _SAFE_METHODS and not _is_same_origin(request):
+            return error_answer(403, "the request comes from a page of another site")
+        return None
+
+    def _check_token(self, request: web.Request) -> web.Response | None:
+        if self._tokens is None:
+            request[GRANT] = Grant()
+            return None
+        if request.path in OPEN_PATHS:
+            return None
+        token = self._tokens.find(_secret_of(request.headers.getall("Authorization", [])))
+        if token is None:
+            message = "no valid token: send `Authorization: Bearer TOKEN`; it may have expired or been revoked"
+            return error_answer(401, message, _CHALLENGE)
+        request[GRANT] = Grant(token)
+        return None
+
+    def _check_host(self, host: str) -> bool:
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?", host)
+        if not match:
+            return False
+        name = match[1].strip("[]").lower()
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name.rstrip(".") in self._hosts
+        return True
+
+
+def _is_same_origin(request: web.Request) -> bool:
+    """Return whether a request is not from a page of another site. Clients that are not browsers send no Origin."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = request.headers.get("Origin")
+    return origin is None or origin.lower() == f"{request.scheme}://{request.headers.get('Host', '')}".lower()
+
+
+def _secret_of(fields: list[str]) -> str:
+    """Return the token of the header Authorization: as Bearer, or as the password of Basic, which browsers send."""
+    scheme, _, value = (fields[0] if len(fields) == 1 else "").partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return value
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
+            return ""
+    return ""

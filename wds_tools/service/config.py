@@ -1,0 +1,125 @@
+"""Options of the service, checked before anything is started."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wds_tools.errors import OptionError
+from wds_tools.options import RemoteOptions
+from wds_tools.service.limits import Limits
+from wds_tools.service.tokens import read_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Options of the service, checked by `check`.
+
+    Attributes:
+        roots: Folders whose datasets are served.
+        host: Address or name to listen on.
+        port: TCP port; 0: a free one.
+        token_file: File with the tokens; None: no tokens are needed, which is allowed on loopback only.
+        tls_cert: File with the certificate and its chain; None: no TLS.
+        tls_key: File with its private key; None: it is in ``tls_cert``.
+        processes: Number of processes that share the port.
+        host_names: Further names of the service.
+        upstreams: URLs of datasets that are served through a cache.
+        remote: The cache of the upstreams and the options of their storage; None: the defaults.
+        limits: Sizes, deadlines and numbers.
+    """
+
+    roots: tuple[Path, ...]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    processes: int = 1
+    host_names: tuple[str, ...] = ()
+    upstreams: tuple[str, ...] = ()
+    remote: RemoteOptions | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def check(self) -> None:
+        """Check the options before anything is started.
+
+        Raises:
+            OptionError: An option is invalid, or other machines could read without a token.
+        """
+        if not 0 <= self.port < 65536:
+            raise OptionError(f"port {self.port} is not a TCP port; allowed are 1 to 65535, and 0 for a free one")
+        if not self.roots and not self.upstreams:
+            raise OptionError("nothing to serve: name a folder with datasets, or --upstream URL")
+        if any("://" not in url for url in self.upstreams):
+            raise OptionError("an --upstream is not a URL, such as s3://bucket/photos; name local folders without it")
+        if self.processes < 1:
+            raise OptionError(f"processes={self.processes}; allowed are whole numbers of 1 and more")
+        if self.token_file is None and not is_loopback(self.host):
+            raise OptionError(
+                f"--host {self.host} lets other machines connect, so it needs tokens: create one with "
+                "`wds-tools token create --token-file FILE`, and start with --token-file FILE"
+            )
+        if self.token_file is not None:
+            read_tokens(self.token_file)
+        if self.tls_key is not None and self.tls_cert is None:
+            raise OptionError("--tls-key needs --tls-cert FILE, the certificate")
+        self.tls_context()
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the settings of TLS; None without TLS.
+
+        Raises:
+            OptionError: Certificate or key cannot be read.
+        """
+        if self.tls_cert is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.tls_cert, self.tls_key, password=_no_password)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise OptionError(
+                f"{self.tls_cert} and {self.tls_key or 'its key'} are not a certificate and its unencrypted key in PEM "
+                f"format ({reason})"
+            ) from None
+        return context
+
+    def url(self, port: int) -> str:
+        """Return the URL of the service."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls_cert else 'http'}://{host}:{port}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What the service reports when it accepts connections.
+
+    Attributes:
+        url: Its URL.
+        datasets: Number of datasets found.
+    """
+
+    url: str
+    datasets: int
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs on this machine can connect to an address.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")

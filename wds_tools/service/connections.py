@@ -1,0 +1,167 @@
+"""Connections of the service: their number is limited, and the longest idle one makes way for a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from wds_tools.service.answers import SECURITY_HEADERS, error_answer
+from wds_tools.service.limits import Limits
+from wds_tools.service.metrics import Metrics
+
+_silent = logging.getLogger("wds_tools.service.http")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False  # aiohttp quotes malformed requests in its messages: they may contain tokens
+
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class ConnectionTable:
+    """All open connections of a process.
+
+    Args:
+        limits: How many there may be.
+        metrics: Where they are counted.
+    """
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self._by_address: dict[str, dict[Connection, None]] = {}  # the oldest first
+        self._count = 0
+
+    def add(self, connection: Connection) -> bool:
+        """Add a connection; return False if there are too many, none of which is idle."""
+        same = self._by_address.setdefault(connection.address, {})
+        if len(same) >= self.limits.connections_per_address and not self._drop_idle(list(same)):
+            return False
+        if self._count >= self.limits.connections:
+            every = [other for group in self._by_address.values() for other in group]
+            if not self._drop_idle(every):
+                return False
+        self._by_address.setdefault(connection.address, {})[connection] = None
+        self._count += 1
+        self.metrics.connections.inc()
+        return True
+
+    def remove(self, connection: Connection) -> None:
+        """Remove a connection that was added."""
+        group = self._by_address.get(connection.address, {})
+        if connection not in group:
+            return
+        del group[connection]
+        if not group:
+            del self._by_address[connection.address]
+        self._count -= 1
+        self.metrics.connections.dec()
+
+    def abort_all(self) -> None:
+        """Close all connections at once; those of TLS would wait for their clients."""
+        for connection in [one for group in self._by_address.values() for one in group]:
+            connection.abort()
+
+    def _drop_idle(self, connections: list[Connection]) -> bool:
+        """Close the connection that has been idle for the longest time; return whether there was one."""
+        idle = [connection for connection in connections if not connection.is_busy]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda connection: connection.idle_since)
+        self.remove(oldest)
+        oldest.abort()
+        self.metrics.cut_connections.labels("idle").inc()
+        return True
+
+
+class Connection(RequestHandler):
+    """One connection. aiohttp closes it if no complete request arrives within the idle time."""
+
+    __slots__ = ("_table", "_transport", "address", "idle_since", "is_busy")
+
+    def __init__(self, manager: web.Server, table: ConnectionTable, loop: asyncio.AbstractEventLoop) -> None:
+        limits = table.limits
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=limits.idle_seconds,
+            access_log=None,  # type: ignore[arg-type]  # None switches it off
+            logger=_silent,
+            max_line_size=limits.head_bytes,
+            max_field_size=limits.head_bytes,
+            lingering_time=1.0,
+        )
+        self._table = table
+        self._transport: asyncio.Transport | None = None  # kept while it closes, other than aiohttp's reference
+        self.address = ""
+        self.is_busy = False
+        self.idle_since = time.monotonic()
+
+    @staticmethod
+    def cut(protocol: object) -> None:
+        """Close the connection of a request whose answer cannot be completed."""
+        if isinstance(protocol, Connection):
+            protocol.abort()
+
+    @staticmethod
+    @contextmanager
+    def busy(protocol: object) -> Iterator[None]:
+        """Mark a connection as busy while its request is answered."""
+        if not isinstance(protocol, Connection):
+            yield
+            return
+        protocol.is_busy = True
+        try:
+            yield
+        finally:
+            protocol.is_busy = False
+            protocol.idle_since = time.monotonic()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept a connection, or close it at once."""
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if transport.get_extra_info("sslcontext") is None:  # with 0, the one of TLS waits for ever
+            transport.set_write_buffer_limits(0)  # drain() then waits until all is sent, as sendfile requires
+        if not self._table.add(self):
+            self._table.metrics.cut_connections.labels("too_many").inc()
+            self.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget a connection."""
+        self._table.remove(self)
+        self._transport = None
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close the connection at once. The kernel drops what is buffered, instead of offering it for minutes."""
+        if self._transport is not None:
+            with contextlib.suppress(OSError):
+                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self._transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,  # noqa: ARG002 - it may quote the request
+        message: str | None = None,  # noqa: ARG002 - it may quote the request
+    ) -> web.StreamResponse:
+        """Answer a request that is malformed, or one that failed outside of the application."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the head of the answer has been sent")
+        text = "the request is malformed or too long" if status < 500 else "an error of the service"
+        answer = error_answer(status, text, SECURITY_HEADERS)
+        answer.force_close()
+        return answer

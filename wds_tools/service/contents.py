@@ -1,0 +1,106 @@
+"""The protocol between what has datasets and what sends them: a file is sent as pieces of open files, or of memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Descriptor(Protocol):
+    """An open file; it stays open at least as long as it is referred to."""
+
+    def fileno(self) -> int:
+        """Return the number of the descriptor."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """A range of an open file that is in memory, so that sending it does not wait for a disk."""
+
+    file: Descriptor
+    offset: int
+    count: int
+
+
+Piece = FilePiece | memoryview
+
+
+class Content(Protocol):
+    """One file of a dataset.
+
+    Attributes:
+        size: Length in bytes.
+        checksum: XXH3-128, 32 hexadecimal digits; the ETag.
+    """
+
+    size: int
+    checksum: str
+
+    def pieces(self, start: int, stop: int) -> AsyncGenerator[Piece, None]:
+        """Return the bytes ``start`` to ``stop`` in order.
+
+        Iterating raises:
+            UnavailableError: They cannot be read at present.
+            OSError: They cannot be read.
+        """
+
+
+class UnavailableError(Exception):
+    """The bytes of a file cannot be read at present; another request may succeed.
+
+    Args:
+        message: What is wrong, without paths and secrets.
+        retry_seconds: When to try again.
+    """
+
+    def __init__(self, message: str, *, retry_seconds: int = 5) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
+class DamagedFileError(Exception):
+    """A file of a dataset is missing, or is not the one that the manifest lists. The message has no paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the catalogue shows of a dataset.
+
+    Attributes:
+        name: Its name in URLs.
+        version: XXH3-128 of its manifest file.
+        details: Values of its entry in the JSON catalogue.
+    """
+
+    name: str
+    version: str
+    details: Mapping[str, Any]
+
+
+class Library(Protocol):
+    """Datasets that are served. All names come from requests; none of them is used as a path."""
+
+    def summaries(self) -> list[Summary]:
+        """Return all datasets, sorted by name."""
+
+    def problems(self) -> dict[str, str]:
+        """Return the datasets that cannot be served, and the reason."""
+
+    def find(self, dataset: str) -> Summary | None:
+        """Return a dataset by its name."""
+
+    async def files(self, dataset: str) -> Mapping[str, int]:
+        """Return the names and lengths of the files of a dataset: manifest, shards and indexes; {} if it is unknown.
+
+        Raises:
+            DamagedFileError: The manifest cannot be read.
+        """
+
+    async def open(self, dataset: str, name: str) -> Content | None:
+        """Return a file, or None if there is no such dataset or its manifest does not list the file.
+
+        Raises:
+            DamagedFileError: The file is missing, or has another length than the manifest records.
+            UnavailableError: It cannot be read at present.
+        """

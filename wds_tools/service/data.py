@@ -1,0 +1,154 @@
+"""The files of datasets: ``/data/DATASET/FILE``. Names are looked up in the catalogue and in manifests."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
+from urllib.parse import quote, unquote
+
+from aiohttp import web
+
+from wds_tools.service.access import GRANT
+from wds_tools.service.answers import error_answer
+from wds_tools.service.connections import Connection
+from wds_tools.service.contents import Content, DamagedFileError, Library, UnavailableError
+from wds_tools.service.limits import Limits
+from wds_tools.service.metrics import Metrics
+from wds_tools.service.ranges import answer
+from wds_tools.service.sending import FileAnswer, SlowClientError
+
+PREFIX = "/data/"
+_log = logging.getLogger("wds_tools")
+_CONDITIONS = ("If-Match", "If-None-Match", "If-Range", "Range")
+_TYPES = {
+    "tar": "application/x-tar",
+    "parquet": "application/vnd.apache.parquet",
+    "json": "application/json",
+}
+_UNKNOWN = "no such file: the catalogue at /api/datasets lists the datasets, and their manifests the files"
+
+
+class DataRoutes:
+    """Routes for files, and for the list of the files of a dataset.
+
+    Args:
+        library: The datasets.
+        limits: The least speed of clients.
+        metrics: Where bytes are counted.
+    """
+
+    def __init__(self, library: Library, limits: Limits, metrics: Metrics) -> None:
+        self._library = library
+        self._limits = limits
+        self._metrics = metrics
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get(PREFIX + "{path:.*}", self.get, name="data")]
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Answer GET and HEAD."""
+        names = names_of(request.rel_url.raw_path.removeprefix(PREFIX))
+        if names is None:
+            return error_answer(404, _UNKNOWN)
+        dataset, file = names
+        if not request[GRANT].allows(dataset):
+            return error_answer(403, "the token is not for this dataset")
+        try:
+            return await (self._answer(request, dataset, file) if file else self._list(dataset))
+        except DamagedFileError as error:
+            _log.warning("%s/%s cannot be sent: %s", dataset, file, error)
+            return error_answer(404, f"the file is damaged on the server: {error}")
+        except UnavailableError as error:
+            return error_answer(503, str(error), {"Retry-After": str(error.retry_seconds)})
+
+    async def _answer(self, request: web.Request, dataset: str, file: str) -> web.StreamResponse:
+        content = await self._library.open(dataset, file)
+        return error_answer(404, _UNKNOWN) if content is None else await self._send(request, content, file)
+
+    async def _list(self, dataset: str) -> web.StreamResponse:
+        files = await self._library.files(dataset)
+        if not files:
+            return error_answer(404, _UNKNOWN)
+        return web.Response(text=_page(dataset, files), content_type="text/html")
+
+    async def _send(self, request: web.Request, content: Content, name: str) -> web.StreamResponse:
+        etag = f'"{content.checksum}"'
+        conditions = {key: ", ".join(request.headers.getall(key)) for key in _CONDITIONS if key in request.headers}
+        found = answer(conditions, size=content.size, etag=etag, is_get=request.method == "GET")
+        headers = {"ETag": etag, "Accept-Ranges": "bytes"}
+        if found.status == 304:
+            return web.Response(status=304, headers=headers)
+        if found.status == 412:
+            return error_answer(412, "the file has another ETag: it was replaced", headers)
+        if found.status == 416:
+            headers["Content-Range"] = f"bytes */{content.size}"
+            return error_answer(416, f"the range begins behind the end: the file has {content.size:,} bytes", headers)
+        if found.status == 206:
+            headers["Content-Range"] = f"bytes {found.start}-{found.stop - 1}/{content.size}"
+        headers["Content-Length"] = str(found.stop - found.start)
+        headers["Content-Type"] = _TYPES.get(name.rpartition(".")[2], "application/octet-stream")
+        headers["Content-Disposition"] = "attachment"
+        response = FileAnswer(found.status, headers)
+        if request.method == "GET":
+            await self._send_body(request, response, content, found.start, found.stop)
+        return response
+
+    async def _send_body(
+        self, request: web.Request, response: FileAnswer, content: Content, start: int, stop: int
+    ) -> None:
+        """Send head and body. Once the head is sent, an error can only be shown by closing the connection."""
+        try:
+            async with aclosing(content.pieces(start, stop)) as pieces:
+                await response.send(request, pieces, self._limits)
+            self._metrics.sent_bytes.inc(stop - start)
+        except (TimeoutError, OSError, UnavailableError, DamagedFileError) as error:
+            if not response.prepared and not isinstance(error, (ConnectionError, asyncio.TimeoutError)):
+                if not isinstance(error, OSError):
+                    raise
+                _log.warning("a file cannot be read: %s", error.strerror or error)
+                raise UnavailableError(f"the file cannot be read: {error.strerror or error}") from None
+            reason = "slow" if isinstance(error, (SlowClientError, asyncio.TimeoutError)) else "broken"
+            self._metrics.cut_connections.labels(reason).inc()
+            if not isinstance(error, (ConnectionError, asyncio.TimeoutError)):
+                _log.warning("a file could not be sent to its end: %s", error)
+            Connection.cut(request.protocol)
+
+
+def names_of(raw_path: str) -> tuple[str, str] | None:
+    """Return the dataset and the file that a path names, or None if no name can be like this.
+
+    Args:
+        raw_path: Path behind the prefix, quoted as it was sent.
+
+    >>> names_of("imagenet/train/shard-000000.tar"), names_of("photos/")
+    (('imagenet/train', 'shard-000000.tar'), ('photos', ''))
+    >>> names_of("a%2Fb/c.tar"), names_of("a/../c.tar"), names_of("a.tar")
+    (None, None, None)
+    """
+    try:
+        parts = [unquote(part, errors="strict") for part in raw_path.split("/")]
+    except UnicodeDecodeError:
+        return None
+    *folders, file = parts
+    if not folders or any(not part or part in (".", "..") or "/" in part for part in folders):
+        return None
+    if not "".join(parts).isprintable() or "/" in file:
+        return None
+    return "/".join(folders), file
+
+
+def _page(dataset: str, files: Mapping[str, int]) -> str:
+    """Return a list of links, which clients read that search for files by a pattern."""
+    title = html.escape(dataset)
+    rows = "\n".join(
+        f'<li><a href="{html.escape(quote(name))}">{html.escape(name)}</a> {size:,} bytes</li>'
+        for name, size in sorted(files.items())
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
+        f"<body><h1>{title}</h1>\n<ul>\n{rows}\n</ul></body></html>\n"
+    )

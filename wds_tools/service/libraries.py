@@ -1,0 +1,67 @@
+"""Several libraries as one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from wds_tools.service.contents import Content, Library, Summary
+
+_log = logging.getLogger("wds_tools")
+
+
+class ScannedLibrary(Library, Protocol):
+    """A library that looks for changes when it is told to."""
+
+    async def scan(self) -> None:
+        """Look for new, changed and removed datasets."""
+
+    def close(self) -> None:
+        """Close files and connections."""
+
+
+class Libraries:
+    """Several libraries; of two datasets with the same name, the one of the first library is served."""
+
+    def __init__(self, libraries: Sequence[ScannedLibrary]) -> None:
+        self._libraries = libraries
+
+    def summaries(self) -> list[Summary]:
+        """Return all datasets, sorted by name."""
+        found = {summary.name: summary for library in reversed(self._libraries) for summary in library.summaries()}
+        return [found[name] for name in sorted(found)]
+
+    def problems(self) -> dict[str, str]:
+        """Return the datasets that cannot be served, and the reason."""
+        return {name: text for library in reversed(self._libraries) for name, text in library.problems().items()}
+
+    def find(self, dataset: str) -> Summary | None:
+        """Return a dataset by its name."""
+        return next((found for library in self._libraries if (found := library.find(dataset))), None)
+
+    async def files(self, dataset: str) -> Mapping[str, int]:
+        """Return the names and lengths of the files of a dataset."""
+        library = self._having(dataset)
+        return await library.files(dataset) if library else {}
+
+    async def open(self, dataset: str, name: str) -> Content | None:
+        """Return a file of a dataset."""
+        library = self._having(dataset)
+        return await library.open(dataset, name) if library else None
+
+    async def scan(self) -> None:
+        """Look for changes; a library that fails does not keep the others from it."""
+        for library in self._libraries:
+            try:
+                await library.scan()
+            except Exception:
+                _log.exception("datasets cannot be looked for")
+
+    def close(self) -> None:
+        """Close files and connections."""
+        for library in self._libraries:
+            library.close()
+
+    def _having(self, dataset: str) -> ScannedLibrary | None:
+        return next((library for library in self._libraries if library.find(dataset)), None)

@@ -1,0 +1,94 @@
+"""Metrics for Prometheus. Labels have few values, whatever clients send: routes by name, and statuses.
+
+With several processes, each writes its values to files in one folder, by the multiprocess mode of prometheus-client,
+and any of them reports the sum.
+"""
+
+from __future__ import annotations
+
+import os
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter: its time of creation
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_STATUSES = {200, 206, 304, 308, 400, 401, 403, 404, 405, 412, 413, 416, 421, 429, 431, 500, 503}
+_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+class Metrics:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self.requests = Counter(
+            "wds_tools_requests", "Requests, by route and status.", ["route", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "wds_tools_request_seconds",
+            "Duration of requests in seconds, the body included.",
+            ["route"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}  # labels() takes longer than inc()
+        self.sent_bytes = Counter("wds_tools_sent_bytes", "Bytes of files that were sent.", registry=registry)
+        self.cold_reads = Counter(
+            "wds_tools_cold_reads", "Pieces of files that were read from a disk first.", registry=registry
+        )
+        self.upstream_bytes = Counter(
+            "wds_tools_upstream_bytes", "Bytes of blocks that were fetched from upstreams.", registry=registry
+        )
+        self.cache_hits = Counter(
+            "wds_tools_cache_hits", "Blocks of upstreams that were in the cache.", registry=registry
+        )
+        self.cut_connections = Counter(
+            "wds_tools_cut_connections", "Connections closed by the service, by reason.", ["reason"], registry=registry
+        )
+        self.connections = Gauge(
+            "wds_tools_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.datasets = Gauge(
+            "wds_tools_datasets", "Datasets that are served.", registry=registry, multiprocess_mode="livemax"
+        )
+        self.problems = Gauge(
+            "wds_tools_dataset_problems",
+            "Datasets that cannot be served.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request.
+
+        Args:
+            route: Name of the route; not a part of the URL.
+            status: HTTP status.
+            seconds: Duration.
+        """
+        series = self._series.get((route, status))
+        if series is None:
+            counter = self.requests.labels(route, str(status) if status in _STATUSES else "other")
+            series = counter, self.seconds.labels(route)
+            if status in _STATUSES:
+                self._series[route, status] = series
+        series[0].inc()
+        series[1].observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all metrics in the text format of Prometheus, of all processes."""
+        if FOLDER_VARIABLE not in os.environ:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)

@@ -1,0 +1,224 @@
+"""Sends pieces of files: by sendfile where the socket is the kernel's own, otherwise read by a thread.
+
+Each client has to receive a least number of bytes in each window of time. Otherwise it is disconnected, as it would
+hold a connection and memory for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+
+from aiohttp import web
+
+from wds_tools.service.answers import SECURITY_HEADERS
+from wds_tools.service.contents import FilePiece, Piece
+from wds_tools.service.limits import Limits
+
+_CALL_BYTES = 4 << 20  # of one call of sendfile, so that a fast client does not hold the event loop
+_READ_BYTES = 1 << 20
+_WRITE_BYTES = 256 << 10
+
+
+class SlowClientError(ConnectionError):
+    """The client received too few bytes for too long."""
+
+
+class FileAnswer(web.StreamResponse):
+    """An answer with bytes of files. It writes its head itself, which takes a third of aiohttp's time.
+
+    Args:
+        status: HTTP status.
+        headers: Its headers; those of every answer are added.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(status=status)
+        self._fields = headers
+        self._is_sent = False
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the head was sent."""
+        return self._is_sent
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Send the head without a body, for HEAD, unless `send` has sent it already."""
+        if not self._is_sent:
+            self._send_head(request)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Do nothing: all was sent."""
+
+    async def send(self, request: web.BaseRequest, pieces: AsyncIterator[Piece], limits: Limits) -> None:
+        """Send head and body.
+
+        Args:
+            request: The request.
+            pieces: The body, as long as the header Content-Length states.
+            limits: The least speed of the client.
+
+        Raises:
+            ConnectionError: The client has disconnected, or is too slow.
+            OSError: A file cannot be read; or errors of ``pieces``. The head may have been sent.
+        """
+        iterator = aiter(pieces)
+        piece = await anext(iterator, None)  # an error is raised before the head is sent
+        transport = request.transport
+        if not isinstance(transport, asyncio.Transport):
+            raise ConnectionResetError("the client has disconnected")
+        uses_sendfile = sys.platform == "linux" and transport.get_extra_info("sslcontext") is None
+        with _Sendfile(transport, limits) if uses_sendfile else _nothing() as sendfile:
+            self._send_head(request)
+            if transport.get_write_buffer_size():
+                await _drained(request, limits)
+            while piece is not None:
+                if isinstance(piece, FilePiece) and sendfile:
+                    await sendfile.send(piece)
+                else:
+                    async for data in _blocks(piece):
+                        transport.write(data)
+                        await _drained(request, limits)
+                piece = await anext(iterator, None)
+
+    def _send_head(self, request: web.BaseRequest) -> None:
+        self._is_sent = True
+        if request.transport is None:
+            raise ConnectionResetError("the client has disconnected")
+        if request.keep_alive:
+            self._keep_alive, connection = True, "keep-alive"
+        else:
+            self._keep_alive, connection = False, "close"
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\nConnection: {connection}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in self._fields.items()]
+        head = "".join([*lines, f"Date: {_date(int(time.time()))}\r\n", _FIXED, "\r\n"])
+        request.transport.write(head.encode("latin-1"))
+
+
+_FIXED = "".join(f"{name}: {value}\r\n" for name, value in SECURITY_HEADERS.items())
+
+
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
+
+
+async def _drained(request: web.BaseRequest, limits: Limits) -> None:
+    """Wait until the client has received so much that more may be written."""
+    async with asyncio.timeout(limits.window_seconds):
+        await request.writer.drain()
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+async def _blocks(piece: Piece) -> AsyncIterator[memoryview]:
+    """Yield a piece in parts that are so short that the speed of a client is noticed."""
+    if isinstance(piece, FilePiece):
+        file, offset, count = piece.file, piece.offset, piece.count
+        for start in range(offset, offset + count, _READ_BYTES):
+            size = min(_READ_BYTES, offset + count - start)
+            data = await asyncio.get_running_loop().run_in_executor(None, os.pread, file.fileno(), size, start)
+            if len(data) != size:
+                raise OSError("the file was truncated while it was being sent")
+            for part in range(0, size, _WRITE_BYTES):
+                yield memoryview(data)[part : part + _WRITE_BYTES]
+    else:
+        for start in range(0, len(piece), _WRITE_BYTES):
+            yield piece[start : start + _WRITE_BYTES]
+
+
+class _Sendfile:
+    """Calls `os.sendfile` whenever the socket of a transport accepts bytes.
+
+    ``loop.sendfile`` does the same, but does not report how far it has come while it waits. This one uses a duplicate
+    of the descriptor, because the loop has no callbacks for descriptors of transports.
+
+    Inside a ``with`` block the socket is corked: head and body leave together, and the client wakes up once.
+    """
+
+    def __init__(self, transport: asyncio.Transport, limits: Limits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._limits = limits
+        self._window_bytes = 0  # that were sent in the current window
+        self._socket = -1
+
+    def __enter__(self) -> _Sendfile:
+        self._of_transport = self._transport.get_extra_info("socket")
+        self._of_transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        self._socket = self._of_transport.fileno()
+        self._duplicate: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._done: asyncio.Future[None] | None = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._duplicate is not None:
+            self._loop.remove_writer(self._duplicate)
+            os.close(self._duplicate)
+        with contextlib.suppress(OSError):  # the connection was lost
+            self._of_transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+
+    async def send(self, piece: FilePiece) -> None:
+        """Send one piece. Most fit into the buffer of the socket, so that nothing has to be waited for."""
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has disconnected")
+        self._piece, self._offset, self._left = piece, piece.offset, piece.count
+        if not self._try():
+            await self._wait()
+
+    async def _wait(self) -> None:
+        if self._duplicate is None:
+            self._socket = self._duplicate = os.dup(self._socket)
+            self._timer = self._loop.call_later(self._limits.window_seconds, self._check_speed)
+        self._done = self._loop.create_future()
+        self._loop.add_writer(self._duplicate, self._continue)
+        try:
+            await self._done
+        finally:
+            self._loop.remove_writer(self._duplicate)
+
+    def _continue(self) -> None:
+        assert self._done is not None
+        if self._done.done():
+            return
+        try:
+            if self._try():
+                self._done.set_result(None)
+        except OSError as error:
+            self._done.set_exception(error)
+
+    def _try(self) -> bool:
+        """Send what the socket accepts; return whether the piece is complete."""
+        try:
+            sent = os.sendfile(self._socket, self._piece.file.fileno(), self._offset, min(self._left, _CALL_BYTES))
+        except (BlockingIOError, InterruptedError):
+            return False
+        if not sent:
+            raise OSError("the file was truncated while it was being sent")
+        self._offset += sent
+        self._left -= sent
+        self._window_bytes += sent
+        return not self._left
+
+    def _check_speed(self) -> None:
+        if self._window_bytes < self._limits.window_bytes and self._done is not None and not self._done.done():
+            seconds = self._limits.window_seconds
+            self._done.set_exception(SlowClientError(f"{self._window_bytes:,} bytes in {seconds:g} s"))
+            return
+        self._window_bytes = 0
+        self._timer = self._loop.call_later(self._limits.window_seconds, self._check_speed)
