@@ -26,7 +26,7 @@ READING_ORDER = {
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
-        handover ring advice cuda epochs tasks dataset pipeline bridge loader factory""",
+        handover ring advice cleanup cuda copier pacing epochs tasks dataset pipeline bridge loader factory""",
     "upkeep": "checksums shard_scan index_folder indexer merger resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report

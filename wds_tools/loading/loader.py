@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from wds_tools.errors import LoaderError
 from wds_tools.loading.arguments import checked
 from wds_tools.loading.autoscale import Autoscaler
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
+from wds_tools.loading.cuda import device_of_process
 from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import BatchTransform, Handover
@@ -45,7 +48,6 @@ class Loader:
 
     Attributes:
         batch_size: Samples per batch on this rank.
-        device: torch.device of the tensors of a batch.
         dataset: Map-style dataset of the samples of an epoch over all ranks, in stored order.
         sampler: The samples of this rank in the order of the epoch, as a ``DistributedSampler``. Its ``set_epoch`` also
             sets the epoch of the loader.
@@ -64,7 +66,6 @@ class Loader:
         errors: ErrorPolicy,
     ) -> None:
         self.batch_size = options.batch_size
-        self.device = options.device
         self._opened = opened
         self._autoscaler = autoscaler
         self._options = options
@@ -96,6 +97,11 @@ class Loader:
     def __len__(self) -> int:
         """Return the number of batches of a full epoch, the same on every rank."""
         return len(self._epochs)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors of a batch. `make_loader` documents which one ``"cuda"`` without index is."""
+        return device_of_process(self._pipeline.device if self._pipeline else self._options.device)
 
     @property
     def num_workers(self) -> int:
@@ -214,10 +220,10 @@ class Loader:
         while True:
             self._check_process()
             self._epochs.check_running(plan)
-            finished = next(batches, None)
-            if finished is None:
+            ready = [next(batches, None)]
+            if ready[0] is None:
                 break
-            yield self._hand_over(plan, finished)
+            yield self._hand_over(plan, ready.pop())  # popped, so that this frame does not keep the batch
         self._epochs.end(plan)
 
     def close(self) -> None:
@@ -256,14 +262,15 @@ class Loader:
         """Return the running pipeline, or a new one if there is none or it has failed."""
         pipeline = self._pipeline
         if pipeline and not pipeline.drain():
-            pipeline.close()
+            self._close_pipeline(pipeline)
             pipeline = None
         if pipeline is None:
             self._pipeline = pipeline = Pipeline(self._opened.recipe, self._autoscaler, self._options, self._errors)
         return pipeline
 
-    def _hand_over(self, plan: EpochPlan, finished: FinishedBatch) -> Any:
+    def _hand_over(self, plan: EpochPlan, finished: FinishedBatch | None) -> Any:
         """Return the batch, and count it as received by the training loop."""
+        assert finished is not None
         start = plan.cursor.epoch, int(finished.step.positions[0])
         batch = self._handover.batch(finished.values, start)
         self._epochs.mark_received(plan, finished.step.number)
