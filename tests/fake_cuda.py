@@ -63,6 +63,7 @@ class Gpu:
     def check(self, device, what):
         if os.getpid() != self.pid:
             self.mistakes.append(f"{what} in a forked process")
+            raise RuntimeError("CUDA error: initialization error")
         if self.current != device:
             self.mistakes.append(f"{what} for device {device} while device {self.current} is current")
 

@@ -207,7 +207,7 @@ class Loader:
         self._check_process()
         self._epochs.stop()
         close_count = self._close_count
-        pipeline = self._usable_pipeline()
+        pipeline = self._usable_pipeline(self._epochs.following())
         if self._close_count != close_count:
             self._close_pipeline(pipeline)
             raise LoaderError(
@@ -216,7 +216,7 @@ class Loader:
         plan = self._epochs.begin()
         self._delivery_check.begin(plan)
         self._errors.begin(len(plan) * plan.batch_size)
-        batches = pipeline.batches(plan)
+        batches = pipeline.batches(plan, self._epochs.following)
         while True:
             self._check_process()
             self._epochs.check_running(plan)
@@ -258,10 +258,10 @@ class Loader:
                 "create a loader in each process, or fork before the first batch is requested"
             )
 
-    def _usable_pipeline(self) -> Pipeline:
-        """Return the running pipeline, or a new one if there is none or it has failed."""
+    def _usable_pipeline(self, plan: EpochPlan | None) -> Pipeline:
+        """Return the running pipeline, ready for a plan, or a new one if there is none or it has failed."""
         pipeline = self._pipeline
-        if pipeline and not pipeline.drain():
+        if pipeline and not pipeline.prepare(plan):
             self._close_pipeline(pipeline)
             pipeline = None
         if pipeline is None:

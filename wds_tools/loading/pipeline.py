@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class _PendingBatch:
 
     tasks: list[BatchTask]
     task_numbers: list[int]  # of the tasks in the pool
+    plan: EpochPlan
     step: Step
     slot: int | None
 
@@ -109,7 +110,7 @@ class Pipeline:
         self._lock = threading.RLock()  # held while the next batch is awaited, so that another thread may call close()
         self._is_in_next = False
         self._sent: deque[_PendingBatch] = deque()
-        self._unsent: Iterator[tuple[int, Step]] = iter(())  # epoch and step
+        self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
         self._ring: Ring | None = None
         if recipe.has_slots:
             self._ring = Ring(slots=autoscaler.slots, rows=options.batch_size, image_spec=recipe.image_spec)
@@ -141,14 +142,21 @@ class Pipeline:
             stall_seconds=self._options.stall_seconds,
         )
 
-    def drain(self) -> bool:
-        """Drop the batches that an earlier iteration left; return whether the pipeline can be used again."""
+    def prepare(self, plan: EpochPlan | None) -> bool:
+        """Drop the batches in progress, except the first ones of a plan, if these were sent ahead.
+
+        Returns:
+            Whether the pipeline can be used again.
+        """
         with self._lock:
             self._read_ahead.stop()
             try:
-                task_numbers = [task_number for sent in self._sent for task_number in sent.task_numbers]
                 if self.is_closed:
                     return False
+                is_ahead = plan is not None and all(sent.plan.has_same_steps(plan) for sent in self._sent)
+                if is_ahead and self._sent and self._sent[0].step.number == 0:
+                    return self.pool.discard([], seconds=0)  # notices workers that have died
+                task_numbers = [task_number for sent in self._sent for task_number in sent.task_numbers]
                 if not self.pool.discard(task_numbers, seconds=_DRAIN_SECONDS):
                     _log.debug("workers are busy after %.0f s with batches that nobody needs", _DRAIN_SECONDS)
                     return False
@@ -159,11 +167,18 @@ class Pipeline:
                 self._release(self._sent.popleft().slot)
             return True
 
-    def batches(self, plan: EpochPlan) -> Iterator[FinishedBatch | None]:
+    def batches(self, plan: EpochPlan, following: Callable[[], EpochPlan | None]) -> Iterator[FinishedBatch | None]:
         """Yield the batches of an epoch; on CUDA, each one while the next one is copied.
+
+        When the workers have all tasks of the epoch, they get those of the next one.
+
+        Args:
+            plan: The epoch. `prepare` was called for it.
+            following: Returns the plan of the next epoch, if it is known.
 
         The generator never yields inside a lock or an exception handler, so it may be abandoned at any time.
         """
+        self._unsent = self._steps_to_send(plan, following, first=len(self._sent))
         batches = self._copy_to_cuda(plan) if self.device.type == "cuda" else self._copy_to_user(plan)
         while True:
             if self._gpu and self._gpu.driver.is_capturing():
@@ -254,7 +269,6 @@ class Pipeline:
         """
         self._autoscaler.begin_epoch()
         total = len(plan)
-        self._unsent = ((plan.cursor.epoch, plan.step(number)) for number in range(total))
         if total:
             self._read_ahead.begin(plan, range(total))
             self._find_image_spec(plan)
@@ -300,17 +314,29 @@ class Pipeline:
             self._ring = None
             _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
 
+    def _steps_to_send(
+        self, plan: EpochPlan, following: Callable[[], EpochPlan | None], *, first: int
+    ) -> Iterator[tuple[EpochPlan, Step]]:
+        """Yield the steps of a plan from step ``first`` on, then those of the next plan."""
+        for number in range(first, len(plan)):
+            yield plan, plan.step(number)
+        # Blocks of remote shards are read ahead in the order of one epoch, so there the next one is not begun.
+        is_ahead = isinstance(self.pool, WorkerPool) and not self._recipe.shards.is_remote
+        if is_ahead and (later := following()):
+            for number in range(len(later)):
+                yield later, later.step(number)
+
     def _send_ahead(self) -> None:
         """Send tasks to the workers until enough batches are in progress."""
         while len(self._sent) < self._autoscaler.in_progress and (unsent := next(self._unsent, None)):
             self._send(*unsent)
 
-    def _send(self, epoch: int, step: Step) -> None:
+    def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
-        slot = self._take_slot()
+        slot, epoch = self._take_slot(), plan.cursor.epoch
         image_spec = self._ring.image_spec if self._ring else None
         tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=self._autoscaler.parts)
-        self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], step, slot))
+        self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
     def _replace_unreadable(
         self, result: SampleResults, task: BatchTask, plan: EpochPlan, replaced: NDArray[np.bool_]
