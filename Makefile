@@ -11,7 +11,7 @@ COMPILED := $(wildcard wds_tools/images/csrc/*.* wds_tools/images/csrc/abi3/*)
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format cov sanitize emulated torture lowest docs bench profile wheels clean
+.PHONY: help demo test lint format cov sanitize emulated torture lowest docs bench profile gpu wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -62,6 +62,11 @@ bench: $(VENV)/installed ## compare the loader with its peers on the sample phot
 
 profile: $(VENV)/installed ## profile the loader on the sample photographs: functions and stages
 	@$(BIN)/python examples/profile_loader.py $(ARGS)
+
+gpu: ## run the tests and the benchmark that need a GPU, in the Python that PYTHON= names: 9 minutes at most, no network
+	@$(PYTHON) tests/gpu_benchmark.py --check
+	@timeout 240 $(PYTHON) -m pytest -m gpu tests/loading $(ARGS)
+	@PYTHONPATH=. timeout 280 $(PYTHON) tests/gpu_benchmark.py
 
 wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
 	@$(PYTHON) -m venv build/wheels

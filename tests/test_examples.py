@@ -122,6 +122,17 @@ def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path) -> None:
     assert (tmp_path / "shards" / "demo" / "val" / "manifest.json").exists()
 
 
+def test_ddp_training_resumes_on_one_process_and_evaluates_each_sample_once(tmp_path: Path, few: Path) -> None:
+    words = ["--train", few, "--val", few, "--model", "resnet18", "--size", "32", "--batch-size", "8"]
+    train = command("05_ddp_imagenet.py", *words, "--epochs", "2", "--workers", "1", "--checkpoint", tmp_path / "c.pt")
+    stopped = run([*TORCHRUN, *train[1:], "--stop-after", "3"])
+    assert "samples" not in stopped
+    resumed = run([*TORCHRUN[:-1], "1", *train[1:], "--resume"])
+    assert "epoch 0 from position 24 on: 16 samples, each once; step 5, " in resumed
+    assert "epoch 1: 40 samples, each once; step 10, " in resumed
+    assert resumed.count(" of 40\n") == 2
+
+
 def test_shuffle_quality_prints_its_tables_and_draws_its_chart(tmp_path: Path) -> None:
     out = run(command("05_shuffle_quality.py", "--samples", "20000", "--out", tmp_path / "quality.svg"))
     assert "| packed by `pack` | 4,096 | 1 | 256 | " in out

@@ -1,43 +1,214 @@
-"""Batches on a CUDA device. These tests are skipped without one."""
+"""Batches on a CUDA device. These tests are skipped without one; `test_copier.py` has a model of CUDA instead."""
 
+import gc
+import os
+import subprocess
+import sys
+import textwrap
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 import wds_tools as wt
-from wds_tools.loading import autoscale
+from wds_tools.loading import autoscale, pipeline
+from wds_tools.loading.cuda import CudaDriver
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 VIEW = wt.RandomResizedCrop(64, flip=True)
+OPTIONS = {"batch_size": 32, "view": VIEW, "shuffle": True, "num_workers": 2}
+CYCLES = 50_000_000  # of the clock of the GPU: about 30 ms
 
 
-def test_batches_on_cuda_equal_those_in_cpu_memory(packed):
+def delay():
+    """Let the current stream wait."""
+    torch.cuda._sleep(CYCLES)  # noqa: SLF001 - not public
+
+
+class SlowCopies(CudaDriver):
+    """Copies that are executed late."""
+
+    def copy(self, tensor):
+        delay()
+        return super().copy(tensor)
+
+
+class NoRegistration(CudaDriver):
+    """A machine on which the memory of the ring cannot be registered."""
+
+    def register(self, memory):
+        super().register(memory)
+        error = super().register(memory)  # CUDA refuses memory that is registered already
+        self.unregister(memory)
+        return error
+
+
+def assert_equal_batches(host, cuda, epochs):
+    for epoch in range(epochs):
+        for (images, labels), (moved, moved_labels) in zip(host, cuda, strict=True):
+            assert moved.device.type == moved_labels.device.type == "cuda"
+            assert torch.equal(moved.cpu(), images), epoch
+            assert torch.equal(moved_labels.cpu(), labels)
+
+
+@pytest.mark.parametrize("options", [{}, {"device_prefetch": 1}, {"device_prefetch": 8}, {"num_workers": 0}])
+def test_batches_on_cuda_equal_those_in_cpu_memory(packed, options):
     with (
-        wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2) as host,
-        wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2, device="cuda") as cuda,
+        wt.make_loader(packed, **OPTIONS) as host,
+        wt.make_loader(packed, **{**OPTIONS, "device": "cuda", **options}) as cuda,
     ):
-        for epoch in range(3):
-            for (images, labels), (moved, moved_labels) in zip(host, cuda, strict=True):
-                assert moved.device.type == moved_labels.device.type == "cuda"
-                assert torch.equal(moved.cpu(), images), epoch
-                assert torch.equal(moved_labels.cpu(), labels)
+        assert_equal_batches(host, cuda, epochs=3)
 
 
-def test_a_slot_is_not_reused_before_its_copy_is_complete(packed):
-    with wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2, device="cuda") as cuda:
-        kept = [images for images, _ in cuda]
-        cuda.set_epoch(0)
-        for before, (images, _) in zip(kept, cuda, strict=True):
-            torch.cuda._sleep(50_000_000)  # noqa: SLF001 - delays the stream that uses the batch; not public
-            assert torch.equal(before, images)
+def test_a_slot_is_not_reused_before_its_copy_is_complete(packed, monkeypatch):
+    # With one batch in progress there are five slots for 12 batches, and the stream of the copies is slow.
+    monkeypatch.setattr(pipeline, "CudaDriver", SlowCopies)
+    options = {**OPTIONS, "num_workers": 1, "prefetch_factor": 1}
+    with wt.make_loader(packed, **options) as host, wt.make_loader(packed, **options, device="cuda") as cuda:
+        kept = [images for _ in range(2) for images, _ in cuda]
+        expected = [images.clone() for _ in range(2) for images, _ in host]
+        for images, expected_images in zip(kept, expected, strict=True):
+            assert torch.equal(images.cpu(), expected_images)
+
+
+def test_the_memory_of_a_deleted_batch_is_not_used_again_before_the_loop_has_read_it(packed):
+    with wt.make_loader(packed, **OPTIONS) as host, wt.make_loader(packed, **OPTIONS, device="cuda") as cuda:
+        read = []
+        for images, _ in cuda:
+            delay()
+            read.append(images.clone())
+            del images
+        for images, (expected, _) in zip(read, host, strict=True):
+            assert torch.equal(images.cpu(), expected)
+
+
+def test_batches_on_a_side_stream_equal_those_in_cpu_memory(packed):
+    with wt.make_loader(packed, **OPTIONS) as host, wt.make_loader(packed, **OPTIONS, device="cuda") as cuda:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert_equal_batches(host, cuda, epochs=1)
+        assert_equal_batches(host, cuda, epochs=1)
+
+
+def test_a_captured_graph_reads_each_batch(packed):
+    with wt.make_loader(packed, **OPTIONS) as host, wt.make_loader(packed, **OPTIONS, device="cuda") as cuda:
+        batches = iter(cuda)
+        fixed, total = next(batches).image.clone(), torch.zeros((), device="cuda", dtype=torch.int64)
+        total.copy_(fixed.sum())  # loads the kernels before the capture
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            total.copy_(fixed.sum())
+        totals = []
+        for images, _ in batches:
+            fixed.copy_(images)
+            graph.replay()
+            totals.append(total.clone())
+        expected = [images.sum() for images, _ in host][1:]
+        assert [int(one) for one in totals] == [int(one) for one in expected]
+
+
+def test_lists_of_images_equal_those_in_cpu_memory(packed):
+    options = {"batch_size": 40, "fields": ("image", "label", "__key__"), "num_workers": 2}
+    with pytest.warns(UserWarning, match="list of tensors"):
+        host, cuda = wt.make_loader(packed, **options), wt.make_loader(packed, **options, device="cuda")
+    with host, cuda:
+        for (images, labels, keys), (moved, moved_labels, moved_keys) in zip(host, cuda, strict=True):
+            assert all(torch.equal(one.cpu(), image) for one, image in zip(moved, images, strict=True))
+            assert torch.equal(moved_labels.cpu(), labels)
+            assert moved_keys == keys
+
+
+def test_without_registered_memory_batches_are_equal_and_no_error_is_left(packed, monkeypatch, caplog):
+    monkeypatch.setattr(pipeline, "CudaDriver", NoRegistration)
+    with wt.make_loader(packed, **OPTIONS) as host, wt.make_loader(packed, **OPTIONS, device="cuda") as cuda:
+        assert_equal_batches(host, cuda, epochs=2)
+    assert sum("batch slots (error" in record.getMessage() for record in caplog.records) == 1
+    assert torch.ones(3, device="cuda").sum() == 3
+
+
+def test_loaders_that_are_deleted_without_close_leave_no_registered_memory(packed):
+    with wt.make_loader(packed, **OPTIONS) as host:
+        for _ in range(5):
+            loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+            host.set_epoch(0)
+            assert_equal_batches(host, loader, epochs=1)
+            del loader
+            gc.collect()
+
+
+def test_a_forked_process_may_delete_the_loader(packed):
+    with wt.make_loader(packed, **OPTIONS) as host, wt.make_loader(packed, **OPTIONS, device="cuda") as cuda:
+        next(iter(cuda))
+        child = os.fork()
+        if not child:
+            status = 100
+            try:
+                del cuda
+                gc.collect()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        host.set_epoch(1)
+        assert_equal_batches(host, cuda, epochs=1)
+
+
+def test_cuda_is_not_initialized_before_the_workers_are_forked(packed, tmp_path):
+    program = f"""
+        import torch
+        import wds_tools as wt
+
+        def check(image):
+            assert not torch.cuda._is_in_bad_fork()
+            return image
+
+        loader = wt.make_loader({str(packed)!r}, batch_size=32, view=wt.CenterCrop(32), num_workers=2, transform=check,
+                                multiprocessing_context="fork", device="cuda")
+        assert not torch.cuda.is_initialized()
+        images, _ = next(iter(loader))
+        assert images.is_cuda
+        loader.close()
+    """
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    folder = str(Path(wt.__file__).parents[1])
+    subprocess.run([sys.executable, tmp_path / "program.py"], check=True, env={**os.environ, "PYTHONPATH": folder})
+
+
+def test_the_loop_does_not_run_far_ahead_of_the_gpu(packed):
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as cuda:
+        ends = []
+        for _ in range(2):
+            for _ in cuda:
+                assert sum(not end.query() for end in ends) <= 2
+                delay()
+                ends.append(torch.cuda.Event())
+                ends[-1].record()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no CUDA device")
+def test_a_rank_uses_only_its_own_device(packed, tmp_path):
+    program = f"""
+        import torch
+        import wds_tools as wt
+
+        view = wt.CenterCrop(32)
+        with wt.make_loader({str(packed)!r}, batch_size=32, view=view, num_workers=2, device="cuda") as loader:
+            for images, _ in loader:
+                assert images.device.index == 1
+            # torch creates the context of a device when it is first used.
+            assert not torch._C._cuda_hasPrimaryContext(0)
+    """
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    folder = str(Path(wt.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": folder, "LOCAL_RANK": "1"}
+    subprocess.run([sys.executable, tmp_path / "program.py"], check=True, env=env)
 
 
 def test_the_state_counts_delivered_batches_and_not_those_copied_ahead(packed):
-    with wt.make_loader(packed, batch_size=32, view=VIEW, shuffle=True, num_workers=2, device="cuda") as cuda:
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as cuda:
         for number, _ in enumerate(cuda, 1):
             assert cuda.state_dict()["position"] == number * 32 % (12 * 32)
 
@@ -61,7 +232,5 @@ def test_auto_adds_workers_while_slots_are_pinned_and_batches_stay_the_same(pack
         deadline = time.monotonic() + 60
         while cuda.num_workers == 1:
             assert time.monotonic() < deadline
-            for (images, _), (moved, _) in zip(host, cuda, strict=True):
-                assert torch.equal(moved.cpu(), images)
-        for (images, _), (moved, _) in zip(host, cuda, strict=True):
-            assert torch.equal(moved.cpu(), images)
+            assert_equal_batches(host, cuda, epochs=1)
+        assert_equal_batches(host, cuda, epochs=1)

@@ -17,6 +17,7 @@ import wds_tools as wt
 from wds_tools.errors import ChecksumError, OptionError, StoreError
 from wds_tools.inspection.forecast import forecast
 from wds_tools.reading.shardset import open_shards
+from wds_tools.storage.fetcher import DIRECT_SHARE
 
 BATCH = 16
 
@@ -145,10 +146,10 @@ def test_a_loader_needs_the_requests_bytes_and_hits_that_plan_shows(request, nam
     # batch. They are 6 of mean length; their number depends on their lengths and on which blocks have arrived before.
     fewer = found.requests_per_node - 1 - 2 * found.shards
     assert found.requests_per_node - fewer - 8 <= first.requests <= found.requests_per_node + 8
-    # Less: headers and the ends of shards, 10 kB each, are in no block. More: 1.5 % for samples of the first batch.
+    # Less: headers and the ends of shards, 10 kB each, are in no block. More: samples of the first batch.
     files = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".json", ".parquet"))
     read, ends = found.read_bytes_per_node, 12_000 * found.shards
-    assert read - ends <= first.fetched_bytes - files <= 1.015 * read
+    assert read - ends <= first.fetched_bytes - files <= (1 + DIRECT_SHARE) * read
     assert both.requests - first.requests == found.requests_later_per_node == 0
     assert (both.cached_blocks - first.cached_blocks) / (both.blocks - first.blocks) == found.hit_rate_later == 1.0
 
@@ -387,8 +388,9 @@ def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_par
     ) as loader:
         keys = [key for _ in range(3) for batch in loader for key in batch.key]
         assert len(keys) == 3 * len(loader) * BATCH
-    # Two later epochs fetch the quarter that the cache lacks, and what the window takes.
-    assert bytes_of(server) < 1.9 * size_of(dataset)
+    # Two later epochs fetch the quarter that the cache lacks, and what the window and early evictions take: together
+    # about half. Without the order of releases they would fetch everything again.
+    assert bytes_of(server) < 2.2 * size_of(dataset)
 
 
 def test_a_mixture_of_remote_and_local_datasets_reads_both(server, dataset):

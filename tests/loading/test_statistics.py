@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from bad_server import BadServer, good
+from fake_cuda import FakeDriver, Gpu
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 
@@ -135,34 +136,19 @@ def test_a_slow_copy_to_the_device_is_named(make, workers):
     assert "copies to meta are too slow" in loader.report()
 
 
-class SlowCopier:
-    """Stands in for `CudaCopier`: "copies" take time, and nothing leaves the CPU."""
+def test_slow_copies_to_cuda_are_named(make, monkeypatch):
+    class SlowDriver(FakeDriver):
+        def copy(self, tensor):
+            time.sleep(0.05)
+            return super().copy(tensor)
 
-    def __init__(self, device, ring):  # noqa: ARG002
-        self._ring, self._slots = ring, []
-
-    def start(self, values, slot):
-        self._slots.append(slot)
-        return [value.clone() for value in values], None
-
-    def finish(self, values, done):  # noqa: ARG002
-        time.sleep(0.1)
-        return values
-
-    def release_copied(self, *, at_least_one):  # noqa: ARG002
-        while self._slots:
-            self._ring.release(self._slots.pop())
-
-    def close(self):
-        pass
-
-
-def test_a_slow_copier_is_named(make, monkeypatch):
-    monkeypatch.setattr("wds_tools.loading.pipeline.CudaCopier", SlowCopier)
-    monkeypatch.setattr("wds_tools.loading.factory.resolve_device", lambda _: torch.device("cuda", 0))
-    loader = make(device="cuda")
+    gpu = Gpu()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
+    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowDriver(gpu, device))
+    loader = make(device="cuda:0")
     assert_cause(loader, read(loader), "copy", "copy")
     assert "copies to cuda:0 are too slow" in loader.report()
+    loader.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

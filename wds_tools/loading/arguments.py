@@ -162,6 +162,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         _or_none(_is_device),
         "names such as 'cuda' and 'cuda:1', CUDA device indices, torch.device and None",
     ),
+    "device_prefetch": (_is_integer_from(1), "whole numbers of 1 and more"),
     "fields": (_are_fields, "'image', 'label', '__key__' or a stored field, and lists of them"),
     "transform": (_or_none(callable), "functions of one image, transforms of torchvision and Albumentations, and None"),
     "batch_transform": (
@@ -217,7 +218,7 @@ _DATALOADER_ARGUMENTS = (
     "collate_fn in_order multiprocessing_context n_workers num_workers persistent_workers pin_memory pin_memory_device "
     "prefetch_factor timeout worker_init_fn workers"
 )
-_LOADER_ARGUMENTS = "batch_transform device progress stall_seconds"
+_LOADER_ARGUMENTS = "batch_transform device device_prefetch progress stall_seconds"
 DATASET_HINTS = {
     **_HINTS,
     **dict.fromkeys(_DATALOADER_ARGUMENTS.split(), "pass it to the DataLoader that reads this dataset"),

@@ -1,19 +1,26 @@
-"""Copies of batches to a device. For CUDA: pinned batch slots, a separate stream, and events to reuse the slots."""
+"""Devices, and the calls of CUDA that the loader makes.
+
+`CudaDriver` has all of them, and no logic: tests replace it with a model of a GPU on machines that have none
+(``tests/fake_cuda.py``).
+
+The main process may start workers by fork, and a forked process must not inherit an initialized CUDA. So nothing in
+this module initializes CUDA before a `CudaDriver` is used, which happens after the workers have started.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import os
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
 
 from wds_tools.errors import DeviceError
 from wds_tools.loading.collate import map_tensors
-from wds_tools.loading.ring import Ring
 
 
-def resolve_device(device: str | int | torch.device | None) -> torch.device:
-    """Return a torch.device; None means the CPU, and a CUDA device without index the current one.
+def check_device(device: str | int | torch.device | None) -> torch.device:
+    """Return a torch.device; None means the CPU. A CUDA device without index stays without one.
 
     Raises:
         DeviceError: The device is not available.
@@ -25,95 +32,116 @@ def resolve_device(device: str | int | torch.device | None) -> torch.device:
     except RuntimeError as error:
         raise DeviceError(f"device={device!r} is not a torch device: {error}") from error
     if found.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        # Counts with NVML. torch.cuda.is_available() would initialize the driver.
+        count = torch.cuda.device_count()
         if (found.index or 0) >= count:
             raise DeviceError(
                 f"device={str(found)!r} is not available: torch {torch.__version__} sees {count} CUDA devices; "
                 "use device=None for tensors in CPU memory, or install a driver and a torch build with CUDA"
             )
-        return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     return found
 
 
-class CudaCopier:
-    """Copies batches to a CUDA device on its own stream.
+def device_of_process(device: torch.device) -> torch.device:
+    """Return the device with an index, if it is a CUDA device.
 
-    The memory of the ring is registered with CUDA as pinned memory. The copy is then asynchronous and needs neither a
-    pinning thread nor a second copy. A slot is released when the event recorded after its copy has completed.
-
-    Args:
-        device: CUDA device.
-        ring: Batch slots, or None.
+    ``cuda`` without index is the device of ``torch.cuda.set_device``, and if that was not called, the device with the
+    number in ``LOCAL_RANK`` where several are visible, otherwise device 0. This does not initialize CUDA.
 
     Raises:
-        DeviceError: CUDA cannot pin the memory of the ring.
+        DeviceError: ``LOCAL_RANK`` is larger than the number of visible devices allows.
+    """
+    if device.type != "cuda" or device.index is not None:
+        return device
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    local_rank, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
+    if current or count < 2 or not local_rank.isdecimal():
+        return torch.device("cuda", current)
+    if int(local_rank) >= count:
+        raise DeviceError(
+            f"device='cuda' with LOCAL_RANK={local_rank}, but torch sees {count} CUDA devices: start at most {count} "
+            "processes on this machine, or pass device= with an index"
+        )
+    return torch.device("cuda", int(local_rank))
+
+
+class CudaDriver:
+    """The calls of CUDA on one device. Streams and events have the methods of torch.
+
+    Args:
+        device: CUDA device with an index.
     """
 
-    def __init__(self, device: torch.device, ring: Ring | None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._ring = ring
-        self._stream = torch.cuda.Stream(device)
-        self._copying: deque[tuple[torch.cuda.Event, int]] = deque()
-        self._memory = ring.memory() if ring else None
-        if self._memory is not None:
-            status = torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)
-            if int(status) != 0:
-                raise DeviceError(
-                    f"CUDA cannot pin {self._memory.numel() / 1e6:.0f} MB of batch slots (error {status})"
-                )
 
-    def start(self, values: list[Any], slot: int | None) -> tuple[list[Any], torch.cuda.Event]:
-        """Start to copy the tensors in ``values``. The slot is released by `release_copied` after the copy.
+    def current(self) -> AbstractContextManager[Any]:
+        """Return a context in which the device is the current one."""
+        return torch.cuda.device(self._device)
 
-        Returns:
-            The values on the device, and an event that completes with the copy.
+    def stream(self) -> torch.cuda.Stream:
+        """Return a new stream."""
+        return torch.cuda.Stream(self._device)
+
+    def using(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
+        """Return a context in which the stream and the device are the current ones."""
+        return torch.cuda.stream(stream)
+
+    def current_stream(self) -> torch.cuda.Stream:
+        """Return the current stream of the device: the one that the training loop uses."""
+        return torch.cuda.current_stream(self._device)
+
+    def event(self, *, is_timed: bool = False) -> torch.cuda.Event:
+        """Return an event. A thread that waits for it sleeps; by default it would keep a core busy."""
+        return torch.cuda.Event(enable_timing=is_timed, blocking=True)
+
+    def is_capturing(self) -> bool:
+        """Return whether the current stream is being captured into a CUDA graph."""
+        return bool(torch.cuda.is_current_stream_capturing())
+
+    def register(self, memory: torch.Tensor) -> str:
+        """Register CPU memory as pinned memory; return the error of CUDA, or "" for success."""
+        cudart = torch.cuda.cudart()
+        status = cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+        if int(status) == 0:
+            return ""
+        # CUDA also keeps the error as the last error of this thread, where the next kernel of the user would find and
+        # raise it. torch reads and clears the last error after each kernel that it starts.
+        with suppress(RuntimeError):
+            torch.ones(1, device=self._device)
+        return f"error {int(status)}, {cudart.cudaGetErrorString(status)}"
+
+    def unregister(self, memory: torch.Tensor) -> None:
+        """Undo `register`. No copy may be in progress.
+
+        Raises:
+            DeviceError: CUDA reports an error.
         """
-        with torch.cuda.stream(self._stream):
-            copies = [_to(value, self._device) for value in values]
-            done = torch.cuda.Event()
-            done.record(self._stream)
-        if slot is not None:
-            self._copying.append((done, slot))
-        return copies, done
+        cudart = torch.cuda.cudart()
+        status = cudart.cudaHostUnregister(memory.data_ptr())
+        if int(status) != 0:
+            raise DeviceError(
+                f"CUDA cannot unregister {memory.numel() / 1e6:.0f} MB of batch slots "
+                f"(error {int(status)}, {cudart.cudaGetErrorString(status)})"
+            )
 
-    def finish(self, values: list[Any], done: torch.cuda.Event) -> list[Any]:
-        """Make the current stream wait for the copy, and keep the memory until that stream has used it."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(done)
-        for tensor in _tensors(values):
-            tensor.record_stream(current)
-        return values
+    def pinned(self, size: int) -> torch.Tensor:
+        """Return new pinned memory, uint8 [size]. When it is deleted, it is used again after the copies from it.
 
-    def release_copied(self, *, at_least_one: bool) -> None:
-        """Release the slots whose copy is complete; with ``at_least_one``, wait for the oldest copy."""
-        assert self._ring is not None
-        while self._copying and (at_least_one or self._copying[0][0].query()):
-            done, slot = self._copying.popleft()
-            done.synchronize()
-            self._ring.release(slot)
-            at_least_one = False
+        Raises:
+            RuntimeError: CUDA cannot allocate it.
+        """
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
-    def close(self) -> None:
-        """Wait for all copies, and unregister the pinned memory."""
-        if self._memory is None:
-            return
-        self._stream.synchronize()
-        while self._copying:
-            self.release_copied(at_least_one=True)
-        torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
-        self._memory = None
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Start to copy a tensor to the device on the current stream; return the tensor there."""
+        return tensor.to(self._device, non_blocking=True)
 
-
-def _to(value: Any, device: torch.device) -> Any:
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
-
-
-def _tensors(values: list[Any]) -> list[torch.Tensor]:
-    flat: list[torch.Tensor] = []
-    map_tensors(flat.append, values)
-    return flat
+    def record_stream(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of a deleted tensor until a stream has executed the work that it has by then."""
+        tensor.record_stream(stream)
 
 
 def copy_to_device(values: list[Any], device: torch.device) -> list[Any]:
-    """Copy the tensors in ``values`` to a device without a separate stream."""
-    return [_to(value, device) for value in values]
+    """Copy the tensors in ``values`` to a device other than CUDA."""
+    return [map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value) for value in values]

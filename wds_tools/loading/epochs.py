@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from wds_tools.errors import LoaderError, ResumeError
+from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
 from wds_tools.loading.request import OpenedDataset, check_plan
 from wds_tools.order import planner
@@ -72,13 +72,19 @@ class Epochs:
             is_counted: Whether `mark_received` will be called for each batch. If not, there is no state until the next
                 epoch.
         """
-        start = self._next_start()
-        check_plan(self._plan(Cursor(start.epoch)))
+        plan = self._next_plan()
         self.stop()
-        self._running = self._plan(start)
-        self._start, self._last_started, self._cursor = None, start.epoch, start
+        self._running = plan
+        self._start, self._last_started, self._cursor = None, plan.cursor.epoch, plan.cursor
         self._is_counted, self._is_loaded = is_counted, False
         return self._running
+
+    def following(self) -> EpochPlan | None:
+        """Return the plan that `begin` would return now; None if it would raise an error."""
+        try:
+            return self._next_plan()
+        except OptionError:
+            return None
 
     def check_running(self, plan: EpochPlan) -> None:
         """Check that a plan is still the running one.
@@ -143,6 +149,11 @@ class Epochs:
 
     def _next_start(self) -> Cursor:
         return self._start or Cursor(self._last_started + 1)
+
+    def _next_plan(self) -> EpochPlan:
+        start = self._next_start()
+        check_plan(self._plan(Cursor(start.epoch)))
+        return self._plan(start)
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
         order = self._orders.of(cursor.epoch)

@@ -15,7 +15,7 @@ from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.assemble import Transform
 from wds_tools.loading.autoscale import Autoscaler, NumWorkers
 from wds_tools.loading.bad_samples import ErrorPolicy, OnError
-from wds_tools.loading.cuda import resolve_device
+from wds_tools.loading.cuda import check_device
 from wds_tools.loading.handover import BatchTransform
 from wds_tools.loading.loader import Loader
 from wds_tools.loading.pipeline import PipelineOptions
@@ -40,6 +40,7 @@ def make_loader(
     seed: int = 0,
     num_workers: NumWorkers = None,
     device: str | int | torch.device | None = None,
+    device_prefetch: int = 2,
     fields: str | Sequence[str] = ("image", "label"),
     transform: Transform | None = None,
     batch_transform: BatchTransform | None = None,
@@ -96,7 +97,11 @@ def make_loader(
             one worker and adds workers while the training loop waits for batches, up to the default number, so also
             at most 16. An int may be larger. ``loader.num_workers`` is the current number.
         device: Device of the tensors: a name such as ``"cuda:1"``, a CUDA device index, or a torch.device. None (the
-            default) is CPU memory. For CUDA the copy is asynchronous, from pinned memory.
+            default) is CPU memory. ``"cuda"`` without index is the device of ``torch.cuda.set_device``; if that was not
+            called and several devices are visible, it is the one with the number in ``LOCAL_RANK``. The copy to CUDA is
+            asynchronous, from pinned memory. CUDA is not initialized before the workers have started.
+        device_prefetch: For CUDA, most batches that are copied before the training loop requests them (default 2).
+            Each takes the memory of a batch on the device. Other devices do not need it.
         fields: Fields of a batch: ``image``, ``label``, ``__key__``, or any stored field such as ``json`` or
             ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
             channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
@@ -129,7 +134,8 @@ def make_loader(
         class_weights: How often the classes are drawn, with the meaning of
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
             per class. Samples of frequent classes are left out in turn, those of rare classes repeated.
-        prefetch_factor: Batches in progress per worker (default 2).
+        prefetch_factor: Batches in progress per worker (default 2). At the end of an epoch the workers continue with
+            the next one, if the dataset is local. Its batches are dropped if another epoch or position is read next.
         rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
             torch.distributed, or of the environment that torchrun sets. It is looked up at the start of each iteration,
             so the process group may be created after the loader.
@@ -198,7 +204,8 @@ def make_loader(
     opened = open_dataset(dataset, request)
     options = PipelineOptions(
         batch_size=batch_size,
-        device=resolve_device(device),
+        device=check_device(device),
+        device_prefetch=device_prefetch,
         start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
         # A request is repeated for `retry_seconds`, and then fails with a message that names the cause.
         stall_seconds=stall_seconds + (request.remote.retry_seconds if opened.shards.is_remote else 0),

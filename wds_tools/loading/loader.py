@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from wds_tools import stages
 from wds_tools.errors import LoaderError
 from wds_tools.loading.arguments import checked
@@ -15,6 +17,7 @@ from wds_tools.loading.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
 from wds_tools.loading.ceiling import Ceiling
+from wds_tools.loading.cuda import device_of_process
 from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.diagnosis import Setting, has_large_images, report
 from wds_tools.loading.epochs import Epochs
@@ -52,7 +55,6 @@ class Loader:
 
     Attributes:
         batch_size: Samples per batch on this rank.
-        device: torch.device of the tensors of a batch.
         dataset: Map-style dataset of the samples of an epoch over all ranks, in stored order.
         sampler: The samples of this rank in the order of the epoch, as a ``DistributedSampler``. Its ``set_epoch`` also
             sets the epoch of the loader.
@@ -72,7 +74,6 @@ class Loader:
         progress: bool = False,
     ) -> None:
         self.batch_size = options.batch_size
-        self.device = options.device
         self._opened = opened
         self._autoscaler = autoscaler
         self._options = options
@@ -110,6 +111,11 @@ class Loader:
     def __len__(self) -> int:
         """Return the number of batches of a full epoch, the same on every rank."""
         return len(self._epochs)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors of a batch. `make_loader` documents which one ``"cuda"`` without index is."""
+        return device_of_process(self._pipeline.device if self._pipeline else self._options.device)
 
     @property
     def num_workers(self) -> int:
@@ -289,7 +295,7 @@ class Loader:
         close_count = self._close_count
         self._meter.begin(self._epochs.next_epoch)
         with self._meter, stages.START:
-            pipeline = self._usable_pipeline()
+            pipeline = self._usable_pipeline(self._epochs.following())
         if self._close_count != close_count:
             self._close_pipeline(pipeline)
             raise LoaderError(
@@ -301,14 +307,14 @@ class Loader:
         self._begin_outputs(plan)
         iteration = _Iteration()  # deleted with this generator; `finally` would fail when the interpreter exits
         end_outputs = weakref.finalize(iteration, self._end_outputs, plan)
-        batches = pipeline.batches(plan)
+        batches = pipeline.batches(plan, self._epochs.following)
         while (received := self._next(plan, batches)) is not None:
-            batch, samples = received
+            ready, samples = [received[0]], received[1]
+            del received
             for output in self._outputs:
                 output.update()
             self._meter.received(samples)
-            yield batch
-            del batch, received
+            yield ready.pop()  # popped, so that this frame does not keep the batch
         end_outputs()
         self._epochs.end(plan)
 
@@ -344,11 +350,11 @@ class Loader:
                 "create a loader in each process, or fork before the first batch is requested"
             )
 
-    def _usable_pipeline(self) -> Pipeline:
-        """Return the running pipeline, or a new one if there is none or it has failed."""
+    def _usable_pipeline(self, plan: EpochPlan | None) -> Pipeline:
+        """Return the running pipeline, ready for a plan, or a new one if there is none or it has failed."""
         pipeline = self._pipeline
-        if pipeline and not pipeline.drain():
-            pipeline.close()
+        if pipeline and not pipeline.prepare(plan):
+            self._close_pipeline(pipeline)
             pipeline = None
         if pipeline is None:
             self._pipeline = pipeline = Pipeline(
@@ -356,7 +362,7 @@ class Loader:
             )
         return pipeline
 
-    def _next(self, plan: EpochPlan, batches: Iterator[FinishedBatch]) -> tuple[Any, int] | None:
+    def _next(self, plan: EpochPlan, batches: Iterator[FinishedBatch | None]) -> tuple[Any, int] | None:
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
         self._check_process()
         self._epochs.check_running(plan)
@@ -381,7 +387,9 @@ class Loader:
         try:
             plan = self._epochs.first_batch()
             errors.begin(len(plan) * plan.batch_size)
-            return self._hand_over(plan, next(pipeline.batches(plan)))
+            first = next(pipeline.batches(plan, lambda: None))
+            assert first is not None
+            return self._hand_over(plan, first)
         finally:
             pipeline.close()
 

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,11 @@ from wds_tools.images import native
 from wds_tools.loading.assemble import ImageSpec, Recipe
 from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler
 from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
+from wds_tools.loading.cleanup import run_all
 from wds_tools.loading.collate import as_tensors, join_parts
-from wds_tools.loading.cuda import CudaCopier, copy_to_device
+from wds_tools.loading.copier import CudaCopier, StartedCopy
+from wds_tools.loading.cuda import CudaDriver, copy_to_device, device_of_process
+from wds_tools.loading.pacing import StepPacer
 from wds_tools.loading.ring import Ring
 from wds_tools.loading.statistics import Meter
 from wds_tools.loading.tasks import (
@@ -50,6 +53,7 @@ class _PendingBatch:
 
     tasks: list[BatchTask]
     task_numbers: list[int]  # of the tasks in the pool
+    plan: EpochPlan
     step: Step
     slot: int | None
 
@@ -70,11 +74,21 @@ class FinishedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class _Gpu:
+    """The CUDA device of a pipeline."""
+
+    driver: CudaDriver
+    copier: CudaCopier
+    pacer: StepPacer
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineOptions:
     """Options of `make_loader` about workers and devices. They are documented there."""
 
     batch_size: int
     device: torch.device
+    device_prefetch: int
     start_method: str
     stall_seconds: float
     read_ahead_bytes: int
@@ -101,6 +115,7 @@ class Pipeline:
     ) -> None:
         self.pid = os.getpid()
         self.is_closed = False
+        self.device = options.device  # with its index, as soon as batches have been copied to it
         self._recipe = recipe
         self._autoscaler = autoscaler
         self._options = options
@@ -109,12 +124,13 @@ class Pipeline:
         self._lock = threading.RLock()  # held while the next batch is awaited, so that another thread may call close()
         self._is_in_next = False
         self._sent: deque[_PendingBatch] = deque()
+        self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
         self._ring: Ring | None = None
         if recipe.has_slots:
             self._ring = Ring(slots=autoscaler.slots, rows=options.batch_size, image_spec=recipe.image_spec)
         self.pool = self._start_pool(BatchRunner(recipe, self._ring))
         self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
-        self._copier: CudaCopier | None = None
+        self._gpu: _Gpu | None = None
 
     def _start_pool(self, runner: BatchRunner) -> WorkerPool | InlinePool:
         if self._autoscaler.workers == 0:
@@ -140,14 +156,21 @@ class Pipeline:
             stall_seconds=self._options.stall_seconds,
         )
 
-    def drain(self) -> bool:
-        """Drop the batches that an earlier iteration left; return whether the pipeline can be used again."""
+    def prepare(self, plan: EpochPlan | None) -> bool:
+        """Drop the batches in progress, except the first ones of a plan, if these were sent ahead.
+
+        Returns:
+            Whether the pipeline can be used again.
+        """
         with self._lock:
             self._read_ahead.stop()
             try:
-                task_numbers = [task_number for sent in self._sent for task_number in sent.task_numbers]
                 if self.is_closed:
                     return False
+                is_ahead = plan is not None and all(sent.plan.has_same_steps(plan) for sent in self._sent)
+                if is_ahead and self._sent and self._sent[0].step.number == 0:
+                    return self.pool.discard([], seconds=0)  # notices workers that have died
+                task_numbers = [task_number for sent in self._sent for task_number in sent.task_numbers]
                 if not self.pool.discard(task_numbers, seconds=_DRAIN_SECONDS):
                     _log.debug("workers are busy after %.0f s with batches that nobody needs", _DRAIN_SECONDS)
                     return False
@@ -158,14 +181,29 @@ class Pipeline:
                 self._release(self._sent.popleft().slot)
             return True
 
-    def batches(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
+    def batches(self, plan: EpochPlan, following: Callable[[], EpochPlan | None]) -> Iterator[FinishedBatch | None]:
         """Yield the batches of an epoch; on CUDA, each one while the next one is copied.
+
+        When the workers have all tasks of the epoch, they get those of the next one.
+
+        Args:
+            plan: The epoch. `prepare` was called for it.
+            following: Returns the plan of the next epoch, if it is known.
 
         The generator never yields inside a lock or an exception handler, so it may be abandoned at any time.
         """
-        batches = self._copy_to_cuda(plan) if self._options.device.type == "cuda" else self._copy_to_user(plan)
-        while (batch := self._next(batches)) is not None:
-            yield batch
+        self._unsent = self._steps_to_send(plan, following, first=len(self._sent))
+        batches = self._copy_to_cuda(plan) if self.device.type == "cuda" else self._copy_to_user(plan)
+        while True:
+            if self._gpu and self._gpu.driver.is_capturing():
+                raise LoaderError(
+                    "a batch was requested while a CUDA graph is captured: request it before, and copy it to the "
+                    "memory that the graph reads"
+                )
+            ready = [self._next(batches)]
+            if ready[0] is None:
+                return
+            yield ready.pop()  # so that this frame does not keep the batch while the user has it
 
     def close(self) -> None:
         """Stop the workers and free the slots; callable from any thread."""
@@ -174,11 +212,9 @@ class Pipeline:
             if not self.is_closed:
                 self._read_ahead.log_use()
             self.is_closed = True
-            self._read_ahead.stop()
             self._sent.clear()
-            if self._copier:
-                self._copier.close()
-            self.pool.close()
+            # The workers stop first, whatever fails after that.
+            run_all(self.pool.close, self._read_ahead.stop, *([self._gpu.copier.close] if self._gpu else []))
 
     def _next(self, batches: Iterator[FinishedBatch]) -> FinishedBatch | None:
         """Return the next batch, or None at the end. Any exception closes the pipeline."""
@@ -188,40 +224,62 @@ class Pipeline:
             self._is_in_next = True
             try:
                 return next(batches, None)
-            except BaseException:
-                self.close()
+            except BaseException as error:
+                try:
+                    self.close()
+                except Exception as later:
+                    error.add_note(f"closing the loader failed too: {type(later).__name__}: {later}")
                 raise
             finally:
                 self._is_in_next = False
 
     def _copy_to_cuda(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
-        """Yield batches on CUDA. The copy of the next batch is started before a batch is yielded."""
-        ahead: tuple[FinishedBatch, torch.cuda.Event] | None = None
-        for batch, slot in self._load(plan):
-            if self._copier is None:  # only after the workers were started, so that they do not inherit pinned memory
-                with stages.START:
-                    self._copier = CudaCopier(self._options.device, self._ring)
-            with stages.COPY:
-                copies, done = self._copier.start(self._with_slot_images(batch.values, slot), slot)
-            if ahead:
-                yield self._finish_copy(*ahead)
-            ahead = FinishedBatch(batch.step, copies, batch.replaced), done
-        if ahead:
-            yield self._finish_copy(*ahead)
+        """Yield batches on CUDA.
 
-    def _finish_copy(self, batch: FinishedBatch, done: torch.cuda.Event) -> FinishedBatch:
-        assert self._copier is not None
+        Copies of the next batches are started before a batch is yielded, if the workers have finished them already.
+        """
+        loaded = self._load(plan)
+        ahead: deque[tuple[FinishedBatch, StartedCopy]] = deque()
+        left = len(plan)
+        if self._gpu:
+            self._gpu.pacer.begin_epoch()
+        while True:
+            if self._gpu:
+                with stages.DEVICE:
+                    timings = self._gpu.pacer.batch_requested()
+                for timing in timings:
+                    self._add_timing(timing.requested, timing.received)
+            while left and len(ahead) <= self._options.device_prefetch and (not ahead or self._is_next_ready()):
+                batch, slot = next(loaded)
+                left -= 1
+                with stages.START:
+                    gpu = self._started_gpu()
+                with stages.COPY:
+                    ahead.append((batch, gpu.copier.start(batch.values, slot)))
+                self._send_ahead()
+            if not ahead:
+                return
+            yield self._handed_over(*ahead.popleft())
+
+    def _started_gpu(self) -> _Gpu:
+        """Return the CUDA device. It is initialized after the workers were started, so that they do not inherit it."""
+        if self._gpu is None:
+            self.device = device_of_process(self.device)
+            driver = CudaDriver(self.device)
+            self._gpu = _Gpu(driver, CudaCopier(driver, self._ring), StepPacer(driver))
+        return self._gpu
+
+    def _handed_over(self, batch: FinishedBatch, copy: StartedCopy) -> FinishedBatch:
+        assert self._gpu is not None
         with stages.COPY:
-            return FinishedBatch(batch.step, self._copier.finish(batch.values, done), batch.replaced)
+            values = self._gpu.copier.finish(copy)
+        self._gpu.pacer.batch_handed_over()
+        return FinishedBatch(batch.step, values, batch.replaced)
 
     def _copy_to_user(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
         """Yield batches in CPU memory, or on a device other than CUDA."""
         for batch, slot in self._load(plan):
-            values = self._with_lent_images(batch.values, slot)
-            if self._options.device.type != "cpu":
-                with stages.COPY:
-                    values = copy_to_device(values, self._options.device)
-            yield FinishedBatch(batch.step, values, batch.replaced)
+            yield FinishedBatch(batch.step, self._for_user(batch.values, slot), batch.replaced)
 
     def _load(self, plan: EpochPlan) -> Iterator[tuple[FinishedBatch, int | None]]:
         """Yield batches and their slots in order, while the workers load the following batches.
@@ -229,23 +287,20 @@ class Pipeline:
         Images in a slot are None in the values.
         """
         self._autoscaler.begin_epoch()
-        sent_steps, total = 0, len(plan)
+        total = len(plan)
         if total:
             with stages.READ:
                 self._read_ahead.begin(plan, range(total))
             self._find_image_spec(plan)
         for number in range(total):
             self._read_ahead.advance(number)
-            while sent_steps < min(total, number + self._autoscaler.in_progress):
-                self._send(plan.step(sent_steps), plan.cursor.epoch, parts=self._parts(sent_steps))
-                sent_steps += 1
+            self._send_ahead()
             sent, requested = self._sent[0], time.perf_counter()
             self._meter.request(sum(len(batch.tasks) for batch in self._sent))
             results = [self._result(task_number) for task_number in sent.task_numbers]
             self._meter.batch_is_complete()
-            if self._autoscaler.add_batch(requested, time.perf_counter()) and isinstance(self.pool, WorkerPool):
-                self.pool.active = self._autoscaler.workers
-                _log.debug("the loop waits for batches: %d workers from now on", self._autoscaler.workers)
+            if self.device.type != "cuda":
+                self._add_timing(requested, time.perf_counter())
             self._sent.popleft()
             replaced = np.zeros(len(sent.step.ids), np.bool_)
             parts = [
@@ -264,6 +319,16 @@ class Pipeline:
         self._meter.add_result(result, self._meter.waited_for_worker() - before)
         return result.value
 
+    def _add_timing(self, requested: float, received: float) -> None:
+        """Record when the loop was ready for a batch and when it had it. Add workers if it waits too long."""
+        if self._autoscaler.add_batch(requested, received) and isinstance(self.pool, WorkerPool):
+            self.pool.active = self._autoscaler.workers
+            _log.debug("the loop waits for batches: %d workers from now on", self._autoscaler.workers)
+
+    def _is_next_ready(self) -> bool:
+        """Return whether the workers have finished the next batch."""
+        return bool(self._sent) and self.pool.are_done(self._sent[0].task_numbers)
+
     def _find_image_spec(self, plan: EpochPlan) -> None:
         """Let a worker find the shape and dtype of images, if they depend on the user's transform."""
         if self._ring is None or self._ring.image_spec:
@@ -278,17 +343,34 @@ class Pipeline:
             self._ring = None
             _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
 
+    def _steps_to_send(
+        self, plan: EpochPlan, following: Callable[[], EpochPlan | None], *, first: int
+    ) -> Iterator[tuple[EpochPlan, Step]]:
+        """Yield the steps of a plan from step ``first`` on, then those of the next plan."""
+        for number in range(first, len(plan)):
+            yield plan, plan.step(number)
+        # Blocks of remote shards are read ahead in the order of one epoch, so there the next one is not begun.
+        is_ahead = isinstance(self.pool, WorkerPool) and not self._recipe.shards.is_remote
+        if is_ahead and (later := following()):
+            for number in range(len(later)):
+                yield later, later.step(number)
+
+    def _send_ahead(self) -> None:
+        """Send tasks to the workers until enough batches are in progress."""
+        while len(self._sent) < self._autoscaler.in_progress and (unsent := next(self._unsent, None)):
+            self._send(*unsent)
+
     def _parts(self, number: int) -> int:
         """Return the number of tasks for a step. All workers share the first one, so that it is ready early."""
         first = min(self._autoscaler.workers, self._options.batch_size)
         return max(1, first) if number == 0 else self._autoscaler.parts
 
-    def _send(self, step: Step, epoch: int, parts: int) -> None:
+    def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
-        slot = self._take_slot()
+        slot, epoch = self._take_slot(), plan.cursor.epoch
         image_spec = self._ring.image_spec if self._ring else None
-        tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=parts)
-        self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], step, slot))
+        tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=self._parts(step.number))
+        self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
     def _replace_unreadable(
         self, result: SampleResults, task: BatchTask, plan: EpochPlan, replaced: NDArray[np.bool_]
@@ -312,20 +394,22 @@ class Pipeline:
     def _take_slot(self) -> int | None:
         if self._ring is None:
             return None
-        if self._copier:
+        if self._gpu:
             with stages.COPY:
-                self._copier.release_copied(at_least_one=not self._ring.free)
+                self._gpu.copier.release_copied(at_least_one=not self._ring.free)
         return self._ring.take()
 
     def _release(self, slot: int | None) -> None:
         if self._ring and slot is not None:
             self._ring.release(slot)
 
-    def _with_slot_images(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with the images of the slot instead of None."""
-        if self._ring is None or slot is None:
+    def _for_user(self, values: list[Any], slot: int | None) -> list[Any]:
+        """Return the values with their images, on the device."""
+        values = self._with_lent_images(values, slot)
+        if self.device.type == "cpu":
             return values
-        return [self._ring.images(slot) if value is None else value for value in values]
+        with stages.COPY:
+            return copy_to_device(values, self.device)
 
     def _with_lent_images(self, values: list[Any], slot: int | None) -> list[Any]:
         """Return the values with images that the user may keep.
@@ -335,7 +419,7 @@ class Pipeline:
         if self._ring is None or slot is None:
             return values
         lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # used slots, except of `_sent` and this batch
-        if lent < LENT_SLOTS and self._options.device.type == "cpu":
+        if lent < LENT_SLOTS and self.device.type == "cpu":
             return [self._ring.lend(slot) if value is None else value for value in values]
         copied = [self._ring.images(slot).clone() if value is None else value for value in values]
         self._ring.release(slot)

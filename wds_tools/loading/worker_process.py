@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import pickle
 import queue
@@ -87,6 +88,8 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection) -> None:
         pipe: Receives (number, task), sends messages.
         stack: Receives the Python stack of this process on SIGUSR1.
     """
+    # The garbage collector of a forked worker must not delete objects of the main process, such as those of CUDA.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and stops the workers
     faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
     torch.set_num_threads(1)  # one core per worker; OpenMP threads do not survive a fork either

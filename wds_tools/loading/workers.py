@@ -110,6 +110,18 @@ class WorkerPool:
             raise _as_exception(value)
         return value
 
+    def are_done(self, numbers: Sequence[int]) -> bool:
+        """Return, without waiting, whether the results of these tasks have arrived.
+
+        Raises:
+            WorkerError: A worker has died. The pool is closed.
+            LoaderError: The pool was interrupted or closed.
+        """
+        while not all(number in self._done for number in numbers):
+            if not self._receive_some(0.0):
+                return False
+        return True
+
     def discard(self, numbers: Sequence[int], *, seconds: float) -> bool:
         """Wait for tasks whose results are no longer needed, and drop the results.
 

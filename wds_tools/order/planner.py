@@ -129,6 +129,13 @@ class EpochPlan:
         end = min(len(self) * self.global_batch, self.order.samples)
         return total - tally(self.order.ids(self.cursor.epoch, end, self.order.samples)) if total else None
 
+    def has_same_steps(self, other: EpochPlan) -> bool:
+        """Return whether another plan has the same steps. Their orders must be the same object."""
+        return self.order is other.order and (
+            (self.cursor, self.world, self.batch_size, self.tail)
+            == (other.cursor, other.world, other.batch_size, other.tail)
+        )
+
     def cursor_after(self, number: int) -> Cursor:
         """Return the cursor after all ranks have consumed step ``number``."""
         position = self.cursor.position + (number + 1) * self.global_batch

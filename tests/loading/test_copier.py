@@ -1,0 +1,439 @@
+"""Batches on CUDA devices, with a model of CUDA instead of a GPU (`fake_cuda`). `test_cuda.py` has tests on a GPU."""
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import weakref
+
+import pytest
+import torch
+from fake_cuda import FakeDriver, Gpu
+from worker_processes import worker_processes
+
+import wds_tools as wt
+from wds_tools.errors import DeviceError, LoaderError
+from wds_tools.loading import autoscale, pipeline
+from wds_tools.loading.assemble import ImageSpec
+from wds_tools.loading.copier import CudaCopier
+from wds_tools.loading.ring import Ring
+
+VIEW = wt.RandomResizedCrop(32, flip=True)
+OPTIONS = {"batch_size": 32, "view": VIEW, "shuffle": True, "num_workers": 2}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Return a model of two GPUs that the loader uses. At the end of the test nothing was done wrong with it."""
+    gpu = Gpu(count=2)
+    monkeypatch.setattr(pipeline, "CudaDriver", lambda device: FakeDriver(gpu, device))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: gpu.is_initialized)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: gpu.current)
+    for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    yield gpu
+    assert gpu.mistakes == []
+    gc.collect()
+    assert gpu.registered == {}
+
+
+@pytest.fixture
+def expected(packed):
+    """Return the images and labels of two epochs in CPU memory."""
+    with wt.make_loader(packed, **OPTIONS) as loader:
+        return [[(images.clone(), labels.clone()) for images, labels in loader] for _ in range(2)]
+
+
+def train(loader, gpu, seconds=0.0):
+    """Return what training steps read on the device. They are executed late."""
+    seen = []
+    for images, labels in loader:
+        assert loader.device.type == "cuda"
+        assert images.fake_device == labels.fake_device == loader.device.index
+        device = loader.device.index
+        assert gpu.current_streams[device] in images.fake_streams & labels.fake_streams
+        gpu.launch(lambda i=images, n=labels: seen.append((i.clone(), n.clone())), seconds, device)
+    gpu.synchronize()
+    return seen
+
+
+def assert_equal(seen, expected):
+    assert len(seen) == len(expected)
+    for (images, labels), (expected_images, expected_labels) in zip(seen, expected, strict=True):
+        assert torch.equal(images, expected_images)
+        assert torch.equal(labels, expected_labels)
+
+
+@pytest.mark.parametrize("options", [{}, {"device_prefetch": 1}, {"device_prefetch": 7}, {"num_workers": 0}])
+def test_batches_on_cuda_equal_those_in_cpu_memory(packed, gpu, expected, options):
+    with wt.make_loader(packed, **{**OPTIONS, "device": "cuda", **options}) as loader:
+        for epoch in range(2):
+            assert_equal(train(loader, gpu), expected[epoch])
+
+
+def test_a_slot_is_not_reused_before_its_copy_is_complete(packed, gpu, expected):
+    # With one batch in progress there are five slots for 12 batches, and no copy is executed before it is waited for.
+    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 1}, prefetch_factor=1, device="cuda") as loader:
+        for epoch in range(2):
+            assert_equal(train(loader, gpu), expected[epoch])
+
+
+@pytest.fixture
+def copier(gpu):
+    """Return a copier and its ring of two slots, each with one image of four pixels."""
+    ring = Ring(slots=2, rows=1, image_spec=ImageSpec((4,), torch.uint8))
+    copier = CudaCopier(FakeDriver(gpu, torch.device("cuda", 0)), ring)
+    yield copier, ring
+    copier.close()
+
+
+def test_a_slot_is_released_only_after_its_copy(copier):
+    copier, ring = copier
+    copies = []
+    for value in range(2, 8):
+        copier.release_copied(at_least_one=not ring.free)
+        slot = ring.take()
+        ring.images(slot).fill_(value)
+        copies.append(copier.start([None, torch.tensor([value])], slot))
+    copies[-1].done.synchronize()
+    for value, copy in enumerate(copies, 2):
+        assert copy.values[0].tolist() == [[value] * 4]
+        assert copy.values[1].tolist() == [value]
+
+
+def test_a_slot_is_released_after_an_error_of_its_copy(copier, gpu):
+    copier, ring = copier
+    for _ in range(6):
+        copier.release_copied(at_least_one=not ring.free)
+        slot = ring.take()
+        gpu.fail_copies = 1
+        with pytest.raises(torch.OutOfMemoryError):
+            copier.start([None], slot)
+    assert gpu.copying == []
+    copier.release_copied(at_least_one=True)
+    copier.release_copied(at_least_one=True)
+    assert ring.free == 2
+
+
+def test_batches_may_be_kept(packed, gpu, expected):
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        kept = [[(images, labels) for images, labels in loader] for _ in range(2)]
+    gpu.synchronize()
+    for epoch in range(2):
+        assert_equal(kept[epoch], expected[epoch])
+
+
+def test_a_batch_that_is_dropped_early_is_freed(packed, gpu):
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            images = next(batches).image
+            reference = weakref.ref(images)
+            gpu.synchronize()
+            del images
+            assert reference() is None
+        batches.close()
+
+
+def test_batches_on_a_side_stream_are_recorded_there(packed, gpu, expected):
+    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
+        driver = FakeDriver(gpu, loader.device)
+        with driver.current():
+            side = driver.stream()
+        with driver.using(side):
+            assert_equal(train(loader, gpu), expected[0])
+        assert_equal(train(loader, gpu), expected[1])
+
+
+def test_several_loaders_on_one_gpu(packed, gpu, expected):
+    with (
+        wt.make_loader(packed, **OPTIONS, device="cuda") as one,
+        wt.make_loader(packed, **OPTIONS, device="cuda") as two,
+    ):
+        seen = list(zip(one, two, strict=True))
+    gpu.synchronize()
+    for batches in zip(*seen, strict=True):
+        assert_equal(batches, expected[0])
+
+
+def test_after_a_break_the_next_epoch_is_right(packed, gpu, expected):
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        for _ in range(3):
+            loader.set_epoch(0)
+            for number, _ in enumerate(loader):
+                if number == 4:
+                    break
+        assert loader.state_dict()["position"] == 5 * 32
+        assert_equal(train(loader, gpu), expected[1])
+
+
+# Fault 1 of issue 14: memory that stays registered
+
+
+def test_a_loader_that_is_deleted_without_close_unregisters_its_memory(packed, gpu, expected):
+    for _ in range(3):
+        loader = wt.make_loader(packed, **OPTIONS, device="cuda:1")
+        batches = iter(loader)
+        next(batches)
+        assert gpu.registered
+        del loader, batches
+        gc.collect()
+        assert gpu.registered == {}
+    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
+        assert_equal(train(loader, gpu), expected[0])
+
+
+def test_a_forked_process_that_deletes_the_loader_does_not_call_cuda(packed, gpu):
+    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    batches = iter(loader)
+    next(batches)
+    child = os.fork()
+    if not child:
+        status = 100
+        try:
+            del loader, batches
+            gc.collect()
+            status = len(gpu.mistakes) + 10 * (not gpu.registered)
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    loader.close()
+    assert gpu.registered == {}
+
+
+def test_memory_is_unregistered_later_if_a_graph_is_captured_meanwhile(packed, gpu):
+    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    next(iter(loader))
+    gpu.is_capturing = True
+    del loader
+    gc.collect()
+    assert len(gpu.registered) == 1
+    gpu.is_capturing = False
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as another:
+        next(iter(another))
+        assert len(gpu.registered) == 1
+    assert gpu.registered == {}
+
+
+def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error(packed, gpu, expected):
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        batches = iter(loader)
+        next(batches)
+        gpu.is_capturing = True
+        with pytest.raises(LoaderError, match="while a CUDA graph is captured"):
+            next(batches)
+        gpu.is_capturing = False
+        assert_equal(train(loader, gpu), expected[1])
+
+
+# Faults 2 and 8: memory that cannot be pinned
+
+
+@pytest.mark.parametrize("can_pin", [True, False])
+def test_without_registered_memory_batches_are_still_copied_to_the_device(packed, gpu, expected, caplog, can_pin):
+    gpu.register_error, gpu.can_pin = "error 2, out of memory", can_pin
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        for epoch in range(2):
+            assert_equal(train(loader, gpu), expected[epoch])
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "MB of batch slots (error 2, out of memory)" in warning.getMessage()
+    assert "ulimit -l" in warning.getMessage()
+    assert gpu.registrations == 1
+
+
+@pytest.mark.parametrize("view", [None, VIEW])
+def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(packed, gpu, view):
+    options = {"batch_size": 40, "view": view, "fields": ("image", "label", "__key__"), "num_workers": 2}
+    with pytest.warns(UserWarning, match="list of tensors") if view is None else pytest.MonkeyPatch.context():
+        host = wt.make_loader(packed, **options)
+    with pytest.warns(UserWarning, match="list of tensors") if view is None else pytest.MonkeyPatch.context():
+        cuda = wt.make_loader(packed, **options, device="cuda")
+    with host, cuda:
+        for (images, labels, keys), (moved, moved_labels, moved_keys) in zip(host, cuda, strict=True):
+            gpu.synchronize()
+            assert all(map(torch.equal, moved, images))
+            assert torch.equal(moved_labels, labels)
+            assert moved_keys == keys
+            if view is None:
+                assert isinstance(moved, list)
+                assert all(image.fake_device == 0 for image in moved)
+
+
+# Fault 3: close()
+
+
+def test_close_stops_the_workers_and_raises_the_first_error(packed, gpu):
+    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    next(iter(loader))
+    assert worker_processes()
+    gpu.sync_error = "CUDA error: an illegal memory access was encountered"
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        loader.close()
+    assert not multiprocessing.active_children()
+    assert gpu.registered == {}
+    loader.close()
+
+
+def test_an_error_of_close_does_not_hide_the_error_of_the_iteration(packed, gpu):
+    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    batches = iter(loader)
+    next(batches)
+    for worker in worker_processes():
+        os.kill(worker.pid, signal.SIGKILL)
+    gpu.sync_error = "CUDA error: unknown error"
+    with pytest.raises(wt.errors.WorkerError, match="SIGKILL") as caught:
+        list(batches)
+    assert any("unknown error" in note for note in caught.value.__notes__)
+    assert not multiprocessing.active_children()
+    assert gpu.registered == {}
+
+
+# Fault 4: slots after an error
+
+
+def test_errors_of_copies_do_not_use_up_the_slots(packed, gpu, expected):
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        for _ in range(8):
+            gpu.fail_copies = 1
+            with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+                next(iter(loader))
+        loader.set_epoch(0)
+        assert_equal(train(loader, gpu), expected[0])
+
+
+# Fault 5: the device
+
+
+def test_everything_is_done_on_the_device_of_the_loader(packed, gpu, expected):
+    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
+        assert_equal(train(loader, gpu), expected[0])
+    assert gpu.current == 0  # and the current device stays what it was
+
+
+def test_cuda_without_index_is_the_device_of_the_local_rank(packed, gpu, expected, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        assert loader.device == torch.device("cuda", 1)
+        assert not gpu.is_initialized
+        assert_equal(train(loader, gpu), expected[0])
+        assert loader.device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "local_rank", "set_device", "index"),
+    [(2, None, None, 0), (1, "3", None, 0), (4, "3", None, 3), (4, "3", 2, 2), (4, None, 2, 2), (4, "3", 0, 3)],
+)
+def test_the_device_depends_on_set_device_and_the_local_rank(
+    packed, gpu, monkeypatch, count, local_rank, set_device, index
+):
+    gpu.count = count
+    if local_rank:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    if set_device is not None:
+        gpu.is_initialized, gpu.current = True, set_device
+    assert loader.device == torch.device("cuda", index)
+
+
+def test_a_local_rank_without_a_device_raises_device_error(packed, gpu, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with (
+        wt.make_loader(packed, **OPTIONS, device="cuda") as loader,
+        pytest.raises(DeviceError, match="LOCAL_RANK=2, but torch sees 2 CUDA devices"),
+    ):
+        next(iter(loader))
+
+
+def is_frozen(image):
+    return image.new_tensor([bool(gc.get_freeze_count())])
+
+
+def test_cuda_is_not_initialized_before_the_workers_have_started(packed, gpu, monkeypatch):
+    started = []
+
+    def driver(device):
+        assert not gpu.is_initialized
+        started.append(len(worker_processes()))
+        return FakeDriver(gpu, device)
+
+    monkeypatch.setattr(pipeline, "CudaDriver", driver)
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        repr(loader)
+        list(loader)
+    assert started == [2]
+
+
+def test_workers_do_not_collect_objects_of_the_main_process(packed):
+    with wt.make_loader(packed, **{**OPTIONS, "multiprocessing_context": "fork"}, transform=is_frozen) as loader:
+        assert next(iter(loader)).image.all()
+
+
+# Fault 6: how far the loop runs ahead
+
+
+@pytest.mark.parametrize("device_prefetch", [1, 4])
+def test_at_most_two_steps_are_unfinished_when_a_batch_is_requested(packed, gpu, device_prefetch):
+    done = []
+    with wt.make_loader(packed, **OPTIONS, device="cuda", device_prefetch=device_prefetch) as loader:
+        for _ in range(2):
+            for launched, _ in enumerate(loader):
+                assert launched - len(done) <= 2
+                gpu.launch(lambda number=launched: done.append(number), 1.0)
+            gpu.synchronize()
+            done.clear()
+
+
+def run_epochs(loader, gpu, step_seconds, epochs):
+    for _ in range(epochs):
+        for _ in loader:
+            gpu.launch(lambda: None, step_seconds)
+
+
+def test_auto_adds_no_workers_while_the_gpu_is_busy(packed, gpu, monkeypatch):
+    # The process does nothing but wait for batches. The GPU always has one.
+    monkeypatch.setattr(autoscale, "available_cores", lambda: 4)
+    options = {**OPTIONS, "batch_size": 16, "num_workers": "auto"}
+    with wt.make_loader(packed, **options, device="cuda") as loader:
+        run_epochs(loader, gpu, 1.0, epochs=4)
+        assert loader.num_workers == 1
+
+
+def test_auto_adds_workers_while_the_gpu_waits(packed, gpu, monkeypatch):
+    monkeypatch.setattr(autoscale, "available_cores", lambda: 4)
+    options = {**OPTIONS, "batch_size": 16, "num_workers": "auto"}
+    gpu.copy_seconds = 1.0
+    with wt.make_loader(packed, **options, device="cuda") as loader:
+        run_epochs(loader, gpu, 0.2, epochs=2)
+        assert loader.num_workers > 1
+
+
+# Fault 7: a batch on the GPU is not withheld
+
+
+class Gate:
+    """A transform that waits, from sample number ``free`` on, until the gate is open."""
+
+    def __init__(self, free):
+        self.free = free
+        self.started = multiprocessing.Value("i", 0)
+        self.opened = multiprocessing.Event()
+
+    def __call__(self, image):
+        with self.started.get_lock():
+            self.started.value += 1
+            is_free = self.started.value <= self.free
+        if not is_free:
+            assert self.opened.wait(120)
+        return image
+
+
+def test_a_batch_is_handed_over_while_the_next_one_is_not_ready(packed, gpu):
+    gate = Gate(free=33)  # one sample more, whose shape is found before the first batch
+    options = {**OPTIONS, "num_workers": 1, "transform": gate, "multiprocessing_context": "fork"}
+    with wt.make_loader(packed, **options, device="cuda") as loader:
+        batches = iter(loader)
+        assert next(batches).image.fake_device == 0  # waits for ever if the second batch is awaited
+        gate.opened.set()
+        assert len(list(batches)) == 11
