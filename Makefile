@@ -21,7 +21,7 @@ demo: $(VENV)/installed ## pack the sample photographs, verify them, stream them
 	@$(BIN)/python examples/demo.py
 
 test: lint ## run the linters and the whole test suite
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(VENV)/installed-test ## run ruff and mypy
 	@$(BIN)/ruff check $(CODE) $(BUILDS_DOCS)
@@ -33,7 +33,7 @@ format: $(VENV)/installed-test ## format the code, and apply the automatic fixes
 	@$(BIN)/ruff format $(CODE) $(BUILDS_DOCS)
 
 cov: $(VENV)/installed-test ## run the test suite and report the lines and branches that no test reaches
-	@$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term $(ARGS)
 
 sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code with AddressSanitizer and UBSan
 	@$(BIN)/python -m pytest tests/images/test_csrc.py
@@ -51,7 +51,7 @@ lowest: ## run the test suite with the lowest versions of what wds_tools and its
 	  print(*p["dependencies"], *e["serve"], *e["s3"], *e["sources"], sep="\n")' | tr '>' '=' > build/lowest/constraints.txt
 	@build/lowest/bin/python -m pip install -qq -c build/lowest/constraints.txt --editable '.[test-lowest]' \
 	  'aiobotocore[boto3]<3'  # for the lowest s3fs; its extra boto3 names the version, which pip fails to find by itself
-	@build/lowest/bin/python -m pytest -n $(JOBS) -m 'not (frameworks or torture or peers or emulated)' $(ARGS)
+	@build/lowest/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not (frameworks or torture or peers or emulated)' $(ARGS)
 
 docs: $(VENV)/installed-docs ## build the documentation site, without network, in build/docs
 	@$(BIN)/python docs/build_site.py $(ARGS)

@@ -138,3 +138,9 @@ def test_the_map_beside_the_code_names_every_module():
 def test_the_tests_mirror_the_folders():
     folders = {path.name for path in Path(__file__).parent.iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
     assert folders == set(READING_ORDER) - {""}
+
+
+def test_test_files_have_different_names():
+    """pytest imports them as top-level modules, so a second file of the same name cannot be collected."""
+    names = [path.name for path in Path(__file__).parent.glob("**/test_*.py")]
+    assert len(names) == len(set(names))

@@ -16,7 +16,13 @@ from wds_tools.loading.batch_steps import SampleKeys
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = wt.CenterCrop(32, resize=40)
-OPTIONS = {"view": VIEW, "num_workers": 0, "shuffle": True, "fields": ("image", "label", "__key__")}
+OPTIONS = {
+    "view": VIEW,
+    "num_workers": 0,
+    "shuffle": True,
+    "fields": ("image", "label", "__key__"),
+    "subset": list(range(0, 400, 5)),
+}
 STEPS = [
     wt.RandomHorizontalFlip(),
     wt.ColorJitter(0.4, 0.4, 0.4, 0.1),

@@ -648,3 +648,24 @@ def test_without_a_view_images_of_one_size_are_a_tensor_and_others_a_list(make, 
     assert found == Counter((20 if number < 9 else 30, number) for number in range(12))
     single = make(tmp_path / "packed", view=None, fields="image", batch_size=1, num_workers=num_workers)
     assert {tuple(images.shape) for images in single} == {(1, 3, 20, 40), (1, 3, 30, 40)}
+
+
+def test_workers_go_on_while_a_slow_sample_delays_its_batch(packed, tmp_path):
+    """One sample waits until more others were decoded than 2 workers have in progress by default: 2 batches each."""
+    options = {"batch_size": 4, "view": wt.CenterCrop(32, resize=40), "fields": ("image", "__key__"), "shuffle": True}
+    with wt.make_loader(packed, num_workers=0, **options) as loader:
+        batches = [(batch.key, batch.image.clone()) for batch in loader]
+    slow = int(batches[3][1][0].sum())
+
+    def transform(image):
+        (tmp_path / str(int(image.sum()))).touch()
+        deadline = time.monotonic() + 30
+        while int(image.sum()) == slow and len(list(tmp_path.iterdir())) < 36:
+            assert time.monotonic() < deadline, "the other worker had nothing to do"
+            time.sleep(0.01)
+        return image
+
+    with wt.make_loader(packed, num_workers=2, transform=transform, **options) as loader:
+        for batch, (keys, images) in zip(loader, batches, strict=True):
+            assert batch.key == keys
+            assert torch.equal(batch.image, images)

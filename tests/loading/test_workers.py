@@ -36,6 +36,14 @@ class NamedTasks:
     def pid(self, _):
         return os.getpid()
 
+    def wait_for(self, path):
+        while not path.exists():
+            time.sleep(0.01)
+        return os.getpid()
+
+    def touch(self, path):
+        path.touch()
+
     def kill(self, number):
         faulthandler.disable()  # its output on SIGSEGV would look like a crash of the test suite
         os.kill(os.getpid(), number)
@@ -61,10 +69,14 @@ class NamedTasks:
         raise ZeroDivisionError("by zero")
 
 
-def make(num_workers=2, method="fork", stall_seconds=60.0, active=None):
-    context = multiprocessing.get_context(method)
+def make(num_workers=2, method="fork", stall_seconds=60.0, active=None, tasks_per_worker=100):
     return WorkerPool(
-        NamedTasks(), num_workers=num_workers, context=context, stall_seconds=stall_seconds, active=active
+        NamedTasks(),
+        num_workers=num_workers,
+        context=multiprocessing.get_context(method),
+        stall_seconds=stall_seconds,
+        active=active,
+        tasks_per_worker=tasks_per_worker,
     )
 
 
@@ -72,6 +84,26 @@ def make(num_workers=2, method="fork", stall_seconds=60.0, active=None):
 def pool(no_leftovers):
     pool = make()
     yield pool
+    pool.close()
+
+
+def test_a_task_waits_for_the_first_free_worker_and_not_behind_a_slow_one(no_leftovers, tmp_path):
+    pool = make(tasks_per_worker=1)
+    slow = pool.submit(("wait_for", tmp_path / "go"))
+    fast = [pool.submit(("pid", None)) for _ in range(5)]
+    assert len({pool.result(number) for number in fast}) == 1
+    (tmp_path / "go").touch()
+    assert pool.result(slow) != 0
+    pool.close()
+
+
+def test_pending_tasks_are_discarded_without_running_them(no_leftovers, tmp_path):
+    pool = make(num_workers=1, tasks_per_worker=1)
+    first = pool.submit(("square", 3))
+    pending = [pool.submit(("touch", tmp_path / str(number))) for number in range(3)]
+    assert pool.discard([*pending, first], seconds=20)
+    assert pool.result(pool.submit(("square", 4))) == 16
+    assert list(tmp_path.iterdir()) == []
     pool.close()
 
 

@@ -161,6 +161,13 @@ class Autoscaler:
         return batches_in_progress(self._batch_size, self.workers, self.prefetch_factor)
 
     @property
+    def tasks_per_worker(self) -> int:
+        """Most tasks that a worker has at a time."""
+        parts = parts_per_batch(self._batch_size, self.max_workers)
+        in_progress = batches_in_progress(self._batch_size, self.max_workers, self.prefetch_factor)
+        return max(1, -(-in_progress * parts // max(1, self.max_workers)))
+
+    @property
     def slots(self) -> int:
         """Number of batch slots that the maximum number of workers requires."""
         return slots_for(self._batch_size, self.max_workers, self.prefetch_factor)

@@ -127,7 +127,13 @@ class Pipeline:
         self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
         self._ring: Ring | None = None
         if recipe.has_slots:
-            self._ring = Ring(slots=autoscaler.slots, rows=options.batch_size, image_spec=recipe.image_spec)
+            self._ring = Ring(
+                slots=autoscaler.slots,
+                # A slow sample delays its batch. Meanwhile the workers may go on with as many batches again.
+                spare_slots=autoscaler.slots - LENT_SLOTS if autoscaler.workers else 0,
+                rows=options.batch_size,
+                image_spec=recipe.image_spec,
+            )
         self.pool = self._start_pool(BatchRunner(recipe, self._ring))
         self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
         self._gpu: _Gpu | None = None
@@ -148,13 +154,16 @@ class Pipeline:
         context = multiprocessing.get_context(self._options.start_method)
         if self._options.start_method == "forkserver":  # the workers then share torch, which takes 290 MB
             context.set_forkserver_preload(["__main__", BatchRunner.__module__])
-        return WorkerPool(
+        pool = WorkerPool(
             runner,
+            tasks_per_worker=self._autoscaler.tasks_per_worker,
             num_workers=self._autoscaler.max_workers,  # all now: it is best to fork before training starts
             active=self._autoscaler.workers,
             context=context,
             stall_seconds=self._options.stall_seconds,
         )
+        pool.when_idle = self._send_spare
+        return pool
 
     def prepare(self, plan: EpochPlan | None) -> bool:
         """Drop the batches in progress, except the first ones of a plan, if these were sent ahead.
@@ -164,6 +173,7 @@ class Pipeline:
         """
         with self._lock:
             self._read_ahead.stop()
+            self._unsent = iter(())  # nothing of an earlier plan is sent any more
             try:
                 if self.is_closed:
                     return False
@@ -358,6 +368,14 @@ class Pipeline:
     def _send_ahead(self) -> None:
         """Send tasks to the workers until enough batches are in progress."""
         while len(self._sent) < self._autoscaler.in_progress and (unsent := next(self._unsent, None)):
+            self._send(*unsent)
+
+    def _send_spare(self) -> None:
+        """Send one more batch, because a worker has nothing to do while a slow sample delays the next batch."""
+        if not self._sent or not self._ring or not self._ring.free:
+            return
+        most = self._autoscaler.in_progress + self._ring.spare_slots
+        if len(self._sent) < most and (unsent := next(self._unsent, None)):
             self._send(*unsent)
 
     def _parts(self, number: int) -> int:

@@ -20,6 +20,9 @@ import torch
 
 from wds_tools.loading.assemble import ImageSpec
 
+SPARE_BYTES = 256 << 20
+"""Most memory of slots that are used only while a slow sample delays its batch."""
+
 
 class Ring:
     """Batch slots in shared memory.
@@ -30,12 +33,15 @@ class Ring:
     Args:
         slots: Number of slots.
         rows: Images per slot.
+        spare_slots: Number of further slots, as far as they need at most `SPARE_BYTES`.
         image_spec: Shape and dtype of an image. It may be set later with `open`, if it depends on a transform that
             runs in the workers.
     """
 
-    def __init__(self, *, slots: int, rows: int, image_spec: ImageSpec | None = None) -> None:
+    def __init__(self, *, slots: int, rows: int, spare_slots: int = 0, image_spec: ImageSpec | None = None) -> None:
         self.slots = slots
+        self.spare_slots = 0  # of `slots`
+        self._wanted_spare_slots = spare_slots
         self.rows = rows
         self.image_spec: ImageSpec | None = None
         self._free = deque(range(slots))
@@ -44,10 +50,17 @@ class Ring:
             self.open(image_spec)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"slots": self.slots, "rows": self.rows, "image_spec": self.image_spec, "fd": DupFd(self._fd)}
+        return {
+            "slots": self.slots - self.spare_slots,
+            "spare_slots": self._wanted_spare_slots,
+            "rows": self.rows,
+            "image_spec": self.image_spec,
+            "fd": DupFd(self._fd),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.slots, self.rows, self.image_spec = state["slots"], state["rows"], None
+        self.spare_slots, self._wanted_spare_slots = 0, state["spare_slots"]
         self._free = deque()  # only the process that created the ring takes slots
         self._take_descriptor(state["fd"].detach())
         if state["image_spec"]:
@@ -63,6 +76,9 @@ class Ring:
             return
         self.image_spec = image_spec
         self._slot_bytes = -(-self.rows * image_spec.bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.spare_slots = min(self._wanted_spare_slots, SPARE_BYTES // self._slot_bytes)
+        self._free.extendleft(range(self.slots, self.slots + self.spare_slots))  # taken last
+        self.slots += self.spare_slots
         size = self.slots * self._slot_bytes
         if os.fstat(self._fd).st_size < size:
             os.ftruncate(self._fd, size)

@@ -15,7 +15,7 @@ import signal
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -49,6 +49,8 @@ class WorkerPool:
         active: Number of workers that get tasks; all by default. The attribute may be changed at any time.
         context: multiprocessing context that starts the workers.
         stall_seconds: Longest time in seconds that a worker may send nothing while the pool waits for its result.
+        tasks_per_worker: Most tasks that a worker has at a time. Further tasks wait for the first worker that is free,
+            so that none waits behind a slow one.
 
     Raises:
         OptionError: The runner cannot be pickled, and the workers are not forked.
@@ -62,10 +64,14 @@ class WorkerPool:
         num_workers: int,
         context: BaseContext,
         stall_seconds: float,
+        tasks_per_worker: int,
         active: int | None = None,
     ) -> None:
         self.active = num_workers if active is None else active
+        self.when_idle: Callable[[], None] | None = None  # called while the pool waits, if a worker has no task
         self._stall_seconds = stall_seconds
+        self._tasks_per_worker = tasks_per_worker
+        self._pending: deque[tuple[int, Any]] = deque()  # tasks that no worker has yet, by number
         self._workers: list[_Worker] = []
         self._owner: dict[int, _Worker] = {}
         self._done: dict[int, Any] = {}
@@ -82,18 +88,26 @@ class WorkerPool:
             raise
 
     def submit(self, task: Any) -> int:
-        """Send a task to the least busy active worker; return its number for `result`."""
+        """Send a task to the least busy active worker, as soon as one is free; return its number for `result`."""
         self._check()
         number = self._next
         self._next += 1
-        worker = min(self._workers[: self.active], key=lambda w: len(w.tasks))
-        worker.tasks.append(number)
-        self._owner[number] = worker
-        try:
-            worker.pipe.send((number, task))
-        except OSError:
-            self._died(worker)
+        self._pending.append((number, task))
+        self._send_pending()
         return number
+
+    def _send_pending(self) -> None:
+        while self._pending:
+            worker = min(self._workers[: self.active], key=lambda w: len(w.tasks))
+            if len(worker.tasks) >= self._tasks_per_worker:
+                return
+            number, task = self._pending.popleft()
+            worker.tasks.append(number)
+            self._owner[number] = worker
+            try:
+                worker.pipe.send((number, task))
+            except OSError:
+                self._died(worker)
 
     def result(self, number: int) -> Any:
         """Wait for the result of a task and return it.
@@ -104,7 +118,7 @@ class WorkerPool:
             Exception: The exception of the task, with the traceback of the worker as a note.
         """
         if not self._wait_for(number, self._stall_seconds):
-            self._raise_stalled(self._owner[number])
+            self._raise_stalled(self._owner_of(number))
         value = self._done.pop(number)
         if isinstance(value, Failure):
             raise _as_exception(value)
@@ -132,9 +146,14 @@ class WorkerPool:
             WorkerError: A worker has died. The pool is closed.
         """
         deadline = time.monotonic() + seconds
+        unneeded = set(numbers)
+        unsent = {number for number, _ in self._pending if number in unneeded}
+        self._pending = deque(entry for entry in self._pending if entry[0] not in unsent)
         while self._receive_some(0.0):  # also notices workers that died in the meantime
             pass
         for number in numbers:
+            if number in unsent:
+                continue
             if not self._wait_for(number, max(0.0, deadline - time.monotonic())):
                 return False
             del self._done[number]
@@ -161,13 +180,19 @@ class WorkerPool:
         """Wait for a result; return False if its worker sends nothing for ``seconds`` seconds."""
         deadline = time.monotonic() + seconds
         while number not in self._done:
-            worker = self._owner[number]
+            if self.when_idle and not all(worker.tasks for worker in self._workers[: self.active]):
+                self.when_idle()
+            worker = self._owner_of(number)
             senders = self._receive_some(max(0.0, deadline - time.monotonic()))
             if worker in senders:
                 deadline = time.monotonic() + seconds
             if not senders and time.monotonic() >= deadline:
                 return False
         return True
+
+    def _owner_of(self, number: int) -> _Worker:
+        """Return the worker that has a task, or the one that has worked longest if the task is pending."""
+        return self._owner.get(number) or min((worker for worker in self._workers if worker.tasks), key=_oldest_task)
 
     def _receive_some(self, seconds: float) -> list[_Worker]:
         """Wait for messages, and receive one from each worker that has sent one; return these workers."""
@@ -191,6 +216,7 @@ class WorkerPool:
         worker.tasks.remove(number)
         del self._owner[number]
         self._done[number] = value
+        self._send_pending()
 
     def _died(self, worker: _Worker) -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -210,6 +236,10 @@ class WorkerPool:
             f"{name} sent nothing for {self._stall_seconds:.0f} s (stall_seconds=) and was stopped. "
             f"Its stack was:\n{stack}"
         )
+
+
+def _oldest_task(worker: _Worker) -> int:
+    return worker.tasks[0]
 
 
 _MAIN_GUARD_HINT = (
