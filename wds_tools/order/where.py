@@ -77,12 +77,18 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         message = f"where={where!r} cannot be parsed ({error}); allowed are {_ALLOWED}"
-        if isinstance(error, SyntaxError) and error.offset and error.lineno == 1:
-            start = len(where) - len(where.lstrip()) + min(error.offset - 1, len(text))
+        if isinstance(error, SyntaxError) and error.offset is not None and error.lineno == 1:
+            at = min(error.offset - 1, len(text)) if error.offset else len(text)  # 0: the text ends too early
+            start = len(where) - len(where.lstrip()) + at
             raise WhereError(message, start, start + 1) from error
         raise OptionError(message) from error
     converter = _Converter(where, columns, {name: number for number, name in enumerate(classes)})
-    return converter.convert(tree)
+    try:
+        return converter.convert(tree)
+    except (RecursionError, OverflowError) as error:
+        raise OptionError(
+            f"where={where[:100]!r} is nested too deeply, or has a number of more than 64 bits: simplify it"
+        ) from error
 
 
 class _Converter:

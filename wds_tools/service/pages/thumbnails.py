@@ -35,7 +35,7 @@ def thumbnail(data: bytes, *, field: str, size: int) -> bytes:
         image = Image.open(io.BytesIO(data), formats=PILLOW_FORMATS)
         check_size(image.width, image.height)
         image.draft("RGB", (2 * size, 2 * size))  # a JPEG is decoded at a fraction of its size
-        image = ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         image = _eight_bits(image)
     if image.mode == "P" and "transparency" not in image.info:
