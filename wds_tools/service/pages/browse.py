@@ -32,6 +32,7 @@ MAX_VALUE_BYTES = 64 << 20
 _MAX_FILE_BYTES = 256 << 20
 _MAX_FILTERS = 32
 _FILTER_SECONDS = 5.0  # after which a page is shown although not all shards were searched
+_COUNTED_AT_ONCE = 16  # shards, which take some hundredths of a second each
 _COUNT_SECONDS = 0.3  # for which a page waits for the numbers of samples by class
 _ERRORS = (DamagedFileError, UnavailableError, HelperError, ManifestError, OSError)
 
@@ -238,7 +239,8 @@ class Browser:
         """Return the number of samples of each class, as far as they are known after a short time."""
         if opened.counting is None or (opened.counting.done() and not opened.is_counted and not opened.error):
             opened.counting = asyncio.ensure_future(self._count(opened))
-        await asyncio.wait([opened.counting], timeout=_COUNT_SECONDS)
+        is_soon = len(opened.manifest.shards) - opened.counted_shards <= _COUNTED_AT_ONCE
+        await asyncio.wait([opened.counting], timeout=_COUNT_SECONDS if is_soon else 0)
         return opened.labels
 
     async def shuffle_plan(self, opened: Opened) -> dict[str, Any]:

@@ -212,8 +212,8 @@ class PageRoutes:
         return self._error(404, "no such dataset") if opened is None else opened
 
     async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
-        labels = await self._browser.labels(opened)
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
+        labels = await self._browser.labels(opened)  # after the page, as both need the helper process
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
         state = replace(state, page=links["number"])
         names = opened.manifest.classes

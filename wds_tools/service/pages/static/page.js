@@ -21,6 +21,7 @@ async function refresh() {
 }
 
 async function poll() {
+  if (!document.querySelector("[data-live]:not([data-final])")) return;
   if (!document.hidden) {
     try {
       await refresh();
@@ -32,7 +33,7 @@ async function poll() {
   setTimeout(poll, POLL_MILLISECONDS);
 }
 
-if (document.querySelector("[data-live]")) setTimeout(poll, POLL_MILLISECONDS);
+setTimeout(poll, POLL_MILLISECONDS);
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.hidden = !navigator.clipboard; // which only secure contexts have; the text can be selected
