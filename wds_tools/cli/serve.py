@@ -116,9 +116,10 @@ def serve(
 def view(
     dataset: str, port: int, browser: bool, cache_dir: Path | None, storage_options: dict[str, Any] | None
 ) -> None:
-    """Look at a DATASET in the browser: samples, classes, fields, health, shuffle plan.
+    """Look at a DATASET in the browser.
 
-    Only programs on this machine can connect. Ctrl-C ends it.
+    It shows samples, classes, fields, checksums and the shuffle plan. Only programs on this machine
+    can connect. Ctrl-C ends it.
     """
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.options import RemoteOptions

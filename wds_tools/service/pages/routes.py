@@ -115,7 +115,7 @@ class PageRoutes:
         return self._render(
             "overview.html",
             verdict=verdict(runs),
-            is_waiting=any(run["status"] == "running" and run["main_cause"] != STEP for run in runs),
+            mood=_mood(runs),
             runs=[views.run_view(run) for run in runs[: views.MAX_RUNS]],
             hidden_runs=max(0, len(runs) - views.MAX_RUNS),
             packs=packs_of(reports)[: views.MAX_RUNS],
@@ -337,6 +337,14 @@ def _path_of(request: web.Request, prefix: str, *, parts: int = 0) -> str | None
         return None
     name = "/".join(names)
     return None if any("/" in part for part in names) or not name.isprintable() else name
+
+
+def _mood(runs: list[dict[str, Any]]) -> str:
+    """Return the class of the verdict, which has the colour of its mark."""
+    running = [run for run in runs if run["status"] == "running"]
+    if not running:
+        return "idle"
+    return "fed" if all(run["main_cause"] == STEP for run in running) else "waiting"
 
 
 def _origin(request: web.Request) -> str:
