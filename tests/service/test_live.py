@@ -7,6 +7,7 @@ import http.server
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,13 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from servers import PROGRAM, Running, program, request
+from PIL import Image
+from servers import PROGRAM, Running, in_thread, program, request
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
 from wds_tools.reporting import dataset_label
+from wds_tools.service import live
 from wds_tools.service.reports import (
     CAUSES,
     MAX_REPORTS_PER_OWNER,
@@ -95,14 +99,27 @@ def slow_transform(image: Any) -> Any:
     return image
 
 
-@pytest.mark.parametrize("cause", ["transform", "step"])
+@pytest.fixture(scope="module")
+def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset whose images take long to decode."""
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "images").mkdir()
+    for number in range(8):
+        Image.effect_noise((1500, 1500), 80).convert("RGB").save(folder / "images" / f"{number}.jpg")
+    wt.pack(folder / "images", folder / "large", images="keep", workers=1)
+    return folder / "large"
+
+
+@pytest.mark.parametrize("cause", ["decoding", "transform", "step"])
 def test_the_verdict_names_an_injected_cause_within_10_seconds(
-    server: Running, few: Path, cause: str, monkeypatch: pytest.MonkeyPatch
+    server: Running, few: Path, large_images: Path, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WDS_TOOLS_RUN", f"injected-{cause}")
     options: dict[str, Any] = {"transform": slow_transform} if cause == "transform" else {}
     stop = threading.Event()
-    loader = wt.make_loader(few, batch_size=4, view=VIEW, num_workers=1, report_to=server.url, **options)
+    options["dataset"] = large_images if cause == "decoding" else few
+    options["fields"] = ("image",)
+    loader = wt.make_loader(**options, batch_size=4, view=VIEW, num_workers=1, report_to=server.url)
 
     def train() -> None:
         while not stop.is_set():
@@ -125,9 +142,8 @@ def test_the_verdict_names_an_injected_cause_within_10_seconds(
             stop.set()
             thread.join()
     assert run["status"] == "running"
-    assert run["dataset"].endswith("packed")
     assert run["images_per_second"] > 0
-    assert (run["wait_share"] > 0.5) == (cause == "transform")
+    assert (run["wait_share"] > 0.5) == (cause != "step")
     finished = run_named(server.url, f"injected-{cause}")
     assert finished
     assert finished["status"] == "finished"
@@ -201,6 +217,16 @@ def test_a_report_must_be_small_and_of_this_origin(server: Running) -> None:
     assert post(server.url, REPORT, Content_Type="text/plain") == 415
     assert post(server.url, REPORT, Origin="http://evil.example") == 403
     assert post(server.url, REPORT, Sec_Fetch_Site="cross-site") == 403
+
+
+def test_a_report_that_is_sent_slowly_is_cut_off(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "BODY_SECONDS", 0.3)
+    with in_thread(few) as url, socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection:
+        head = "POST /api/reports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        connection.settimeout(10)
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(100)[:12] in (b"", b"HTTP/1.1 408")
 
 
 def test_the_number_of_runs_is_bounded() -> None:

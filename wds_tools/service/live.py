@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
 from wds_tools.reporting import REPORT_PATH
 from wds_tools.service.access import GRANT, Grant
 from wds_tools.service.answers import error_answer, json_answer
+from wds_tools.service.connections import Connection
 from wds_tools.service.reports import (
     InvalidReportError,
     Report,
@@ -17,6 +20,9 @@ from wds_tools.service.reports import (
     runs_of,
     verdict,
 )
+
+BODY_SECONDS = 5.0
+"""Time in which a report has to arrive."""
 
 
 class LiveRoutes:
@@ -41,7 +47,12 @@ class LiveRoutes:
         if request.content_type != "application/json":
             return error_answer(415, "a report has the Content-Type application/json")
         try:
-            self._table.add(_owner(request[GRANT]), check_report(await request.read()))
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await request.read()
+            self._table.add(_owner(request[GRANT]), check_report(body))
+        except TimeoutError:
+            Connection.cut(request.protocol)  # otherwise it could send slowly for ever
+            return error_answer(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")
         except InvalidReportError as error:
             return error_answer(400, f"the report is invalid: {error}")
         except TooManyReportsError:

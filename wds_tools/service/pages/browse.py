@@ -26,8 +26,11 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.service.contents import DamagedFileError, FilePiece, Library, UnavailableError
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 
-MAX_VALUE_BYTES = 64 << 20
+MAX_VALUE_BYTES = 32 << 20
 """Longest field that is read at once."""
+
+MAX_VALUES = 4
+"""Fields, and indexes, that are in memory at the same time, however many requests there are."""
 
 _MAX_FILE_BYTES = 256 << 20
 _MAX_FILTERS = 32
@@ -144,6 +147,7 @@ class Browser:
         self._library = library
         self._helpers = helpers
         self._opened: dict[str, Opened] = {}
+        self._loading = asyncio.Semaphore(MAX_VALUES)
         self._found = LRUCache[tuple[str, Filter], Found](max_items=_MAX_FILTERS)
 
     async def close(self) -> None:
@@ -350,10 +354,11 @@ class Browser:
         message = {**message, "index": entry.index_xxh3, "samples": entry.samples}
         answer, data = await self._helpers.ask(message)
         if answer.get("missing"):
-            index = await self._read_file(opened.name, entry.index)
-            if xxhash.xxh3_128_hexdigest(index) != entry.index_xxh3:
-                raise HelperError(f"{entry.index} does not match its checksum in the manifest")
-            answer, data = await self._helpers.ask(message, index)
+            async with self._loading:
+                index = await self._read_file(opened.name, entry.index)
+                if xxhash.xxh3_128_hexdigest(index) != entry.index_xxh3:
+                    raise HelperError(f"{entry.index} does not match its checksum in the manifest")
+                answer, data = await self._helpers.ask(message, index)
         return answer, data
 
     async def _read_file(self, dataset: str, name: str, start: int = 0, stop: int | None = None) -> bytes:

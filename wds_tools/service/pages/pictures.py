@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
-from wds_tools.service.pages.browse import BrowseError, Browser, Opened
+from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 
 SECONDS = 5.0
@@ -45,6 +46,7 @@ class Pictures:
     def __init__(self, browser: Browser, helpers: HelperPool) -> None:
         self._browser = browser
         self._helpers = helpers
+        self._working = asyncio.Semaphore(MAX_VALUES)
         self._kept = LRUCache[str, Picture](max_items=20_000, max_bytes=_KEPT_BYTES)
 
     async def picture(self, opened: Opened, number: int, *, size: int, field: str) -> Picture:
@@ -68,8 +70,9 @@ class Pictures:
         if known is not None:
             return known
         try:
-            data = await self._browser.value(opened, shard, stored)
-            _, made = await self._helpers.ask({"field": stored["name"], "size": size}, data)
+            async with self._working:
+                data = await self._browser.value(opened, shard, stored)
+                _, made = await self._helpers.ask({"field": stored["name"], "size": size}, data)
             kind = _TYPES.get(made[:2])
             found = Picture(made, kind, key) if kind else _placeholder(key)
         except BrowseError:

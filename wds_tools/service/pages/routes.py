@@ -24,12 +24,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from wds_tools import __version__
 from wds_tools.service.access import GRANT
 from wds_tools.service.answers import error_answer
+from wds_tools.service.connections import Connection
 from wds_tools.service.contents import Library
 from wds_tools.service.data import PREFIX
 from wds_tools.service.live import visible
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import pictures, views
-from wds_tools.service.pages.browse import BrowseError, Browser, Opened
+from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.pictures import Pictures, is_picture, picture_field
 from wds_tools.service.pages.state import State
@@ -45,6 +46,8 @@ _MAX_PROBLEMS = 50
 _DATASETS_PER_PAGE = 100
 _PREVIEW_BYTES = 1 << 20
 _MAX_FIELDS = 200
+_DOWNLOAD_SECONDS = 30.0
+_PIECE_BYTES = 256 << 10
 
 
 class PageRoutes:
@@ -78,6 +81,7 @@ class PageRoutes:
         self._pictures = Pictures(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
+        self._downloads = asyncio.Semaphore(MAX_VALUES)
         self._warming: asyncio.Task[None] | None = None
 
     def routes(self) -> list[web.RouteDef]:
@@ -180,12 +184,11 @@ class PageRoutes:
             stored = next((one for one in fields if one["name"] == name), None)
             if stored is None:
                 return error_answer(404, "the sample has no such field")
-            data = await self._browser.value(opened, shard, stored)
+            async with self._downloads:
+                data = await self._browser.value(opened, shard, stored)
+                return await _send_attachment(request, data, f"{number}.{name}")
         except BrowseError as error:
             return error_answer(500, f"the field cannot be sent: {error}")
-        file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{number}.{name}")[:100]
-        headers = {"Content-Disposition": f'attachment; filename="{file}"'}
-        return web.Response(body=data, content_type="application/octet-stream", headers=headers)
 
     async def get_static(self, request: web.Request) -> web.StreamResponse:
         """Send one of our own files."""
@@ -297,6 +300,27 @@ class PageRoutes:
         text = self._templates.get_template(template).render(values)
         body = text.encode("utf-8", "replace")  # names may contain surrogates
         return web.Response(body=body, content_type="text/html", charset="utf-8")
+
+
+async def _send_attachment(request: web.Request, data: bytes, name: str) -> web.StreamResponse:
+    """Send bytes as a file. A client that does not take them is disconnected: they are in memory until then."""
+    file = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
+    headers = {
+        "Content-Disposition": f'attachment; filename="{file}"',
+        "Content-Type": "application/octet-stream",
+        "Content-Length": str(len(data)),
+    }
+    response = web.StreamResponse(headers=headers)
+    try:
+        async with asyncio.timeout(_DOWNLOAD_SECONDS):
+            await response.prepare(request)
+            if request.method == "GET":
+                for start in range(0, len(data), _PIECE_BYTES):
+                    await response.write(data[start : start + _PIECE_BYTES])
+                await response.write_eof()
+    except TimeoutError:
+        Connection.cut(request.protocol)
+    return response
 
 
 _SAMPLE = re.compile(r"(.+)/samples/([0-9]{1,16})", re.DOTALL)
