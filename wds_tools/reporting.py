@@ -75,6 +75,10 @@ class Reporter:
         stopped.set()
         thread.join(_JOIN_SECONDS)
 
+    def send_once(self) -> bool:
+        """Send one report now, which takes some seconds if the server is slow; return whether it was accepted."""
+        return self._send(ended=True)
+
     def _send_until(self, stopped: threading.Event) -> None:
         pause = 0.2  # the first figures soon
         while not stopped.wait(pause):

@@ -7,6 +7,7 @@ import http.server
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -276,6 +277,9 @@ def test_reports_and_runs_need_a_token_and_a_token_sees_its_own_runs(few: Path, 
         assert request(running.url, "/datasets/packed").status == 401
         assert request(running.url, "/static/style.css").status == 401
         assert post(running.url, REPORT, Authorization=f"Bearer {every}") == 204
+        verified = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d", "damaged": 0}
+        verified["fingerprint"] = "0" * 32
+        assert post(running.url, verified, Authorization=f"Bearer {limited}") == 403
         assert post(running.url, {**REPORT, "run": "own"}, Authorization=f"Bearer {limited}") == 204
         seen = json.loads(request(running.url, "/api/runs", Authorization=f"Bearer {limited}").body)
         assert [run["run"] for run in seen["runs"]] == ["own"]
@@ -379,6 +383,15 @@ def test_a_dataset_is_reported_without_secrets() -> None:
     assert dataset_label("http://node1:8080/data/imagenet/train") == "imagenet/train"
     assert dataset_label("s3://bucket/photos/manifest.json?X-Signature=abc") == "photos"
     assert dataset_label("photos") == "photos"
+
+
+def test_verify_reports_its_result_and_the_page_shows_the_time(server: Running, few: Path) -> None:
+    assert "unknown" in request(server.url, "/").body.decode()
+    command = [*PROGRAM, "verify", str(few)]
+    subprocess.run(command, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url}, capture_output=True, check=True)
+    for path in ("/", "/datasets/packed?tab=health"):
+        text = request(server.url, path).body.decode()
+        assert re.search(r'badge ok">undamaged</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC', text)
 
 
 def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ class LiveRoutes:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
-            self._table.add(_owner(request[GRANT]), check_report(body))
+            values = check_report(body)
+            if values["kind"] == "verify" and not request[GRANT].allows_all:
+                return error_answer(403, "verifications need a token for all datasets")
+            self._table.add(_owner(request[GRANT]), values)
         except TimeoutError:
             Connection.cut(request.protocol)  # otherwise it could send slowly for ever
             return error_answer(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")

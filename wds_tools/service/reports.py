@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,12 +25,15 @@ CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start")
 """What a loop can wait for, as in `wds_tools.loading.statistics`, which loads torch."""
 
 STEP = "step"
+KINDS = ("loader", "pack", "verify")
 STOPPED_SECONDS = 10.0
 """A run without a report for this long has stopped."""
 
 MAX_REPORTS = 1024
 MAX_REPORTS_PER_OWNER = 512
 _FORGET_SECONDS = 600.0
+_REMEMBER_SECONDS = 90 * 86400.0  # results of verifications
+_FINGERPRINT = re.compile("[0-9a-f]{32}")
 _MAX_NUMBER = 1e15
 _READ_SECONDS = REPORT_SECONDS / 4  # for which the files of other processes are remembered
 
@@ -63,6 +67,11 @@ class Report:
         parts = [self.owner, *(str(values[name]) for name in ("kind", "run", "host", "loader", "rank", "dataset"))]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
+    def is_outdated(self, now: float) -> bool:
+        """Return whether it is not shown any more."""
+        limit = _REMEMBER_SECONDS if self.values["kind"] == "verify" else _FORGET_SECONDS
+        return now - self.received > limit
+
     def status(self, now: float) -> str:
         """Return ``running``, ``finished`` or ``stopped``."""
         if self.values["ended"]:
@@ -80,10 +89,17 @@ def check_report(body: bytes) -> dict[str, Any]:
         raw = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise InvalidReportError("the body is not JSON") from None
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT or raw.get("kind") not in ("loader", "pack"):
-        raise InvalidReportError(f'the report has no "format": {FORMAT}, or its "kind" is neither "loader" nor "pack"')
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT or raw.get("kind") not in KINDS:
+        raise InvalidReportError(
+            f'the report has no "format": {FORMAT}, or its "kind" is not one of {", ".join(KINDS)}'
+        )
     values: dict[str, Any] = {name: _text(raw, name) for name in ("kind", "run", "host", "dataset")}
     values["ended"] = raw.get("ended", False) is True
+    if values["kind"] == "verify":
+        if not _FINGERPRINT.fullmatch(_text(raw, "fingerprint")):
+            raise InvalidReportError('"fingerprint" is not a text of 32 hexadecimal digits')
+        known = {"fingerprint": raw["fingerprint"], "damaged": _integer(raw, "damaged")}
+        return {**values, **known, "ended": True, "loader": 0, "rank": 0}
     values["images_per_second"] = _number(raw, "images_per_second")
     if values["kind"] == "pack":
         values |= {name: _integer(raw, name) for name in ("done", "total")}
@@ -139,7 +155,7 @@ class ReportTable:
         """Return all reports that are not too old."""
         self._refresh()
         now = time.time()
-        for key in [key for key, report in self._reports.items() if now - report.received > _FORGET_SECONDS]:
+        for key in [key for key, report in self._reports.items() if report.is_outdated(now)]:
             self._remove(key)
         return list(self._reports.values())
 
@@ -208,6 +224,12 @@ def packs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dic
         if r.values["kind"] == "pack"
     ]
     return sorted(packs, key=lambda pack: (_STATUSES.index(pack["status"]), pack["dataset"]))
+
+
+def verifications_of(reports: Iterable[Report]) -> dict[str, Report]:
+    """Return the last verification of each dataset, by fingerprint."""
+    found = [report for report in reports if report.values["kind"] == "verify"]
+    return {r.values["fingerprint"]: r for r in sorted(found, key=lambda report: report.received)}
 
 
 _STATUSES = ("running", "stopped", "finished")

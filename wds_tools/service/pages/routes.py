@@ -34,7 +34,7 @@ from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Ope
 from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.pictures import Pictures, is_picture, picture_field
 from wds_tools.service.pages.state import State
-from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict
+from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict, verifications_of
 from wds_tools.wording import counted, human_bytes
 
 _FOLDER = Path(__file__).parent
@@ -123,6 +123,7 @@ class PageRoutes:
             runs=[views.run_view(run) for run in runs[: views.MAX_RUNS]],
             hidden_runs=max(0, len(runs) - views.MAX_RUNS),
             packs=packs_of(reports)[: views.MAX_RUNS],
+            verified=verifications_of(self._table.reports()),
             datasets=[summary.details for summary in summaries[(page - 1) * _DATASETS_PER_PAGE :][:_DATASETS_PER_PAGE]],
             total=len(summaries),
             page=page,
@@ -274,6 +275,7 @@ class PageRoutes:
             **_common(opened, replace(state, page=page)),
             shards=list(zip(part, problems, strict=True)),
             damaged=sum(map(bool, problems)),
+            verified=verifications_of(self._table.reports()).get(opened.manifest.fingerprint),
             links={"number": page, "last": last},
             problem=self._library.problems().get(opened.name, ""),
         )
@@ -337,7 +339,7 @@ def _templates() -> Environment:
     )
     environment.filters |= {"size": human_bytes, "shown": views.shown, "duration": views.duration}
     environment.filters |= {"path": quote, "cause": cause_name}
-    environment.globals |= {"version": __version__, "counted": counted, "clock": views.clock}
+    environment.globals |= {"version": __version__, "counted": counted, "day": views.day}
     return environment
 
 

@@ -159,6 +159,10 @@ def duration(seconds: float | None) -> str:
     return f"{seconds // 3600:,} h {seconds % 3600 // 60} min"
 
 
-def clock() -> str:
-    """Return the time of day of the server."""
-    return time.strftime("%H:%M:%S")
+def day(seconds: float) -> str:
+    """Return a time in seconds since 1970 as date and time in UTC.
+
+    >>> day(0)
+    '1970-01-01 00:00 UTC'
+    """
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
