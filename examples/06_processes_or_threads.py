@@ -29,7 +29,7 @@ from wds_tools.loading import pipeline as pipeline_module
 from wds_tools.loading.assemble import Recipe
 from wds_tools.loading.collate import join_parts
 from wds_tools.loading.ring import Ring
-from wds_tools.loading.tasks import BatchRunner, BatchTask
+from wds_tools.loading.tasks import BatchRunner, BatchTask, TaskResult
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
 CASES = [(cores, workers, threads) for cores in (1, 2) for workers, threads in ((1, 1), (1, 2), (2, 1), (2, 2))]
@@ -47,8 +47,8 @@ class ThreadedRunner:
         """Start reading for a task."""
         self.runners[0].read_ahead(task)
 
-    def run(self, task: BatchTask) -> list[Any]:
-        """Make samples: their images in the task's slot, the labels as the result."""
+    def run(self, task: BatchTask) -> TaskResult:
+        """Make samples: their images in the task's slot, the labels as the result. The times are those of one part."""
         if self.pool is None:  # only here, in the worker
             self.pool = ThreadPoolExecutor(len(self.runners), initializer=torch.set_num_threads, initargs=(1,))
         edges = np.linspace(0, len(task.ids), len(self.runners) + 1).astype(int).tolist()
@@ -56,7 +56,8 @@ class ThreadedRunner:
             replace(task, start=task.start + start, positions=task.positions[start:stop], ids=task.ids[start:stop])
             for start, stop in pairwise(edges)
         ]
-        return join_parts(list(self.pool.map(BatchRunner.run, self.runners, parts)))
+        results = list(self.pool.map(BatchRunner.run, self.runners, parts))
+        return results[0]._replace(value=join_parts([result.value for result in results]))
 
 
 @contextmanager

@@ -49,6 +49,7 @@ def main() -> None:
     print("  examples/02_train.py    training with checkpoints, on one GPU or on many with torchrun")
     print("  docs/how-it-works.md    why the order is the same on any number of workers and ranks")
     print("  docs/format.md          the files that are now in shards/demo/")
+    print(f"  wds-tools view {TRAIN}   look at this data in the browser (pip install 'wds-tools[serve]')")
     print("  make test               all tests;  make help  the other targets")
 
 

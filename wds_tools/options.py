@@ -219,6 +219,20 @@ def server_token(scheme: str, authority: str) -> str | None:
     return None
 
 
+def report_url() -> str | None:
+    """Return the server that loaders and packers report to, from ``WDS_TOOLS_REPORT_TO``; None if it is not set."""
+    return os.environ.get("WDS_TOOLS_REPORT_TO") or None
+
+
+def run_name() -> str | None:
+    """Return the name of this job for reports: ``WDS_TOOLS_RUN``, or the id of torchrun or Slurm, or None."""
+    for variable in ("WDS_TOOLS_RUN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
+        value = os.environ.get(variable)
+        if value and value != "none":  # torchrun's default id
+            return value
+    return None
+
+
 def _parse_seconds(variable: str, default: float) -> float:
     """Return the number in an environment variable, or ``default`` if it is not set."""
     text = os.environ.get(variable) or str(default)

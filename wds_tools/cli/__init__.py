@@ -92,6 +92,7 @@ for _command in (
         measure.tune,
         measure.bench,
         serve.serve,
+        serve.view,
         serve.token,
         cache.cache,
         inspect.doctor,

@@ -53,9 +53,30 @@ def verify(run: Run, dataset: str, as_json: bool, storage_options: dict[str, Any
     run.failure_code = 2
     report = verify_dataset(dataset, storage_options=storage_options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
+    _report_verification(report, storage_options)
     if report.damage_count:
         return 1
     return 2 if report.unchecked else 0
+
+
+def _report_verification(report: VerifyReport, storage_options: dict[str, Any] | None) -> None:
+    """Send the result to the server in WDS_TOOLS_REPORT_TO, whose page then shows it."""
+    from wds_tools.errors import WdsToolsError
+    from wds_tools.options import RemoteOptions
+    from wds_tools.reporting import dataset_label, identity, reporter_of
+
+    values = {"kind": "verify", **identity(), "dataset": dataset_label(report.dataset)}
+    reporter = reporter_of(None, lambda: values)
+    if reporter is None or report.unchecked:
+        return
+    from wds_tools.reading.shardset import open_shards
+
+    try:
+        manifest = open_shards(report.dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
+    except (OSError, WdsToolsError):
+        return  # the manifest is damaged, as the text above states
+    values |= {"fingerprint": manifest.fingerprint, "damaged": report.damage_count}
+    reporter.send_once()
 
 
 def _verify_text(report: VerifyReport) -> str:

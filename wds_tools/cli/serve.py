@@ -1,4 +1,4 @@
-"""Commands of the service: `serve`, and `token` for its tokens."""
+"""Commands of the service: `serve`, `view` for one dataset, and `token` for the tokens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, example, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, example, storage_option
 
 if TYPE_CHECKING:
     from wds_tools.service.config import Started
@@ -72,8 +73,9 @@ def serve(
     """Serve all datasets below the ROOTs over HTTP.
 
     Loaders on other machines read http://HOST:PORT/data/NAME, where NAME is the path of the dataset
-    below its ROOT. New datasets are found within a few seconds. The list of datasets is at
-    /api/datasets, metrics for Prometheus are at /metrics.
+    below its ROOT. New datasets are found within a few seconds. A browser shows the datasets and the
+    running trainings at http://HOST:PORT/. The list of datasets for programs is at /api/datasets,
+    metrics for Prometheus are at /metrics.
     """
     from wds_tools.options import RemoteOptions
     from wds_tools.service.config import ServeOptions, is_loopback
@@ -105,12 +107,77 @@ def serve(
     click.echo("stopped")
 
 
+@click.command(epilog=example("wds-tools view shards/photos", "wds-tools view s3://bucket/photos"))
+@click.argument("dataset", type=PATH_OR_URL)
+@click.option("--port", type=int, default=0, help="TCP port; by default a free one.")
+@click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
+@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache for a URL; as for loaders.")
+@storage_option
+def view(
+    dataset: str, port: int, browser: bool, cache_dir: Path | None, storage_options: dict[str, Any] | None
+) -> None:
+    """Look at a DATASET in the browser.
+
+    It shows samples, classes, fields, checksums and the shuffle plan. Only programs on this machine
+    can connect. Ctrl-C ends it.
+    """
+    from wds_tools.format.manifest import MANIFEST_NAME
+    from wds_tools.options import RemoteOptions
+    from wds_tools.service.config import ServeOptions
+
+    _check_installed()
+    from wds_tools.service.server import serve as run
+
+    folder = dataset.rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
+    is_url = "://" in folder
+    if not is_url and not (Path(folder) / MANIFEST_NAME).is_file():
+        from wds_tools.errors import NotADatasetError
+
+        raise NotADatasetError(
+            f"{folder} has no {MANIFEST_NAME}: name a folder that `wds-tools pack` or `wds-tools index` wrote"
+        )
+    options = ServeOptions(
+        roots=() if is_url else (Path(folder),),
+        port=port,
+        upstreams=(folder,) if is_url else (),
+        remote=RemoteOptions.of(cache_dir, storage_options=storage_options) if is_url else None,
+    )
+
+    def report(started: Started) -> None:
+        url = f"{started.url}datasets/{quote(_dataset_name(folder))}" if started.datasets else started.url
+        click.echo(f"{folder.partition('?')[0]} is shown at {url}; Ctrl-C ends it")
+        if browser:
+            _open_browser(url)
+
+    run(options, on_start=report)
+    click.echo("stopped")
+
+
+def _dataset_name(folder: str) -> str:
+    """Return the name that the service gives a dataset which is served alone."""
+    if "://" in folder:
+        return folder.partition("?")[0].rstrip("/").rpartition("/")[2]
+    return Path(folder).resolve().name or "dataset"
+
+
+def _open_browser(url: str) -> None:
+    """Open a browser, if this machine has a screen: one in the terminal would take it from this program."""
+    import os
+    import sys
+    import threading
+    import webbrowser
+
+    if sys.platform == "linux" and not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))):
+        return
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
 def _check_installed() -> None:
     from importlib.util import find_spec
 
     from wds_tools.errors import OptionError
 
-    for package in ("aiohttp", "prometheus_client"):
+    for package in ("aiohttp", "jinja2", "prometheus_client"):
         if find_spec(package) is None:
             raise OptionError(
                 f'`serve` needs the package {package}, which is not installed: pip install "wds-tools[serve]"'

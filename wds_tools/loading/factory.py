@@ -22,7 +22,7 @@ from wds_tools.loading.pipeline import PipelineOptions
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, open_dataset
 from wds_tools.loading.workers import STALL_SECONDS
-from wds_tools.options import RemoteOptions
+from wds_tools.options import RemoteOptions, report_url
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
@@ -63,6 +63,7 @@ def make_loader(
     multiprocessing_context: str | None = None,
     stall_seconds: float = STALL_SECONDS,
     progress: bool | None = False,
+    report_to: str | None = None,
 ) -> Loader:
     """Load a packed dataset as batches.
 
@@ -158,6 +159,9 @@ def make_loader(
             stopped and WorkerError is raised with its stack (default 300).
         progress: Show a line on stderr, on rank 0, with the position in the epoch, images/s, and what the loop waits
             for. None shows it only on a terminal, and not in CI jobs.
+        report_to: Origin of a server, such as ``"http://node1:8080"``: a background thread sends it the statistics
+            every 2 seconds, and the page of `wds-tools serve` shows them. If the server does not answer, one warning
+            is logged and the training continues. Default: ``WDS_TOOLS_REPORT_TO``, or no reports.
 
     Returns:
         The loader. ``iter(loader)`` is one epoch; ``len(loader)`` is the number of batches.
@@ -219,6 +223,7 @@ def make_loader(
         batch_transform=batch_transform,
         errors=errors,
         progress=shows_progress(progress),
+        report_to=report_to or report_url(),
     )
     advice.warn_of_many_workers(num_workers)
     advice.warn_of_image_lists(opened, request)

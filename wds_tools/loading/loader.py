@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from wds_tools.loading.handover import BatchTransform, Handover
 from wds_tools.loading.pipeline import FinishedBatch, Pipeline, PipelineOptions
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.statistics import LoaderStats, Meter
-from wds_tools.loading.stats_output import ProgressLine, StatsFile, StatsOutput
+from wds_tools.loading.stats_output import LiveReports, ProgressLine, StatsFile, StatsOutput
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
 from wds_tools.storage import FetchStatistics
@@ -72,6 +73,7 @@ class Loader:
         batch_transform: BatchTransform | None,
         errors: ErrorPolicy,
         progress: bool = False,
+        report_to: str | None = None,
     ) -> None:
         self.batch_size = options.batch_size
         self._opened = opened
@@ -93,6 +95,12 @@ class Loader:
         self._meter = Meter(autoscaler, opened.shards)
         self._stats_reader = self._meter.reader()
         self._outputs: list[StatsOutput] = [ProgressLine(self._meter.reader())] if progress else []
+        self._live: LiveReports | None = None
+        if report_to:
+            advice = partial(report, setting=self._setting())
+            self._live = LiveReports(report_to, self._meter.reader(), opened.shards.name, advice)
+            self._outputs.append(self._live)
+        self._live_in = -1  # process that reports
         self._shown: EpochPlan | None = None  # the plan that the outputs show
         self._shown_by = -1  # process that shows it; a fork of it must not end the outputs
         # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.
@@ -229,8 +237,11 @@ class Loader:
 
         Example: ``"decoding: the loop waited 31 % of the time (decoding 31 %); 4 more workers would cover it"``.
         """
+        return report(self._meter.current_epoch(), self._setting())
+
+    def _setting(self) -> Setting:
         manifest = self._opened.shards.manifest
-        setting = Setting(
+        return Setting(
             cores=cores_per_rank(),
             is_remote=self._opened.shards.is_remote,
             read_ahead_bytes=self._opened.read_ahead_bytes,
@@ -238,7 +249,6 @@ class Loader:
             is_crop_ready="crop-ready" in str((manifest.source or {}).get("images")),
             device=str(self.device),
         )
-        return report(self._meter.current_epoch(), setting)
 
     @checked()
     def log_stats(self, path: str | os.PathLike[str], *, seconds: float = 60.0) -> None:
@@ -323,6 +333,8 @@ class Loader:
         self._close_count += 1
         self._epochs.stop("the loader was closed")
         self._close_pipeline(self._pipeline)
+        if self._live:
+            self._live.stop()
 
     def _close_pipeline(self, pipeline: Pipeline | None) -> None:
         self._pipeline = None
@@ -395,6 +407,9 @@ class Loader:
 
     def _begin_outputs(self, plan: EpochPlan) -> None:
         self._end_outputs(self._shown)
+        if self._live and self._live_in != os.getpid():
+            self._live_in = os.getpid()
+            weakref.finalize(self, self._live.stop)
         self._shown, self._shown_by = plan, os.getpid()
         for output in self._outputs:
             output.begin(plan)

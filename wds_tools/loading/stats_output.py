@@ -1,11 +1,13 @@
-"""Statistics of a loader while it runs: a progress line, and JSON lines in a file."""
+"""Statistics of a loader while it runs: a progress line, JSON lines in a file, and reports to a server."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ from tqdm import tqdm
 
 from wds_tools.loading.statistics import STEP, PeriodStats, StatsReader
 from wds_tools.order.planner import EpochPlan
+from wds_tools.reporting import MAX_ADVICE, Reporter, dataset_label, identity, label
 
 _PROGRESS_SECONDS = 0.5  # between two updates of the figures in the progress line
 _log = logging.getLogger("wds_tools")
@@ -122,3 +125,75 @@ class StatsFile:
         except OSError as error:  # not a reason to end the training
             _log.warning("%s: no more statistics are written: %s", self._path, error)
             self._path = None
+
+
+_loader_numbers = itertools.count()
+
+
+class LiveReports:
+    """Reports to ``wds-tools serve`` while a loader runs. `stop` ends them.
+
+    Args:
+        url: Origin of the server.
+        reader: The statistics.
+        dataset: The dataset as it was opened.
+        advice: Returns the sentence of `Loader.report` for some figures.
+
+    Raises:
+        OptionError: The URL is not the origin of a server.
+    """
+
+    def __init__(self, url: str, reader: StatsReader, dataset: str, advice: Callable[[PeriodStats], str]) -> None:
+        self._reader = reader
+        self._advice = advice
+        self._number = next(_loader_numbers)  # the same on all ranks, which create the same loaders
+        self._dataset = dataset_label(dataset)
+        self._plan: EpochPlan | None = None
+        self._first_step = self._step = 0
+        self._last: PeriodStats | None = None
+        self._batch_at = time.monotonic()
+        self._reporter = Reporter(url, self._report)
+
+    def begin(self, plan: EpochPlan) -> None:
+        """Start to report. The workers have been started, so a fork does not copy the thread."""
+        self._plan, self._first_step = plan, plan.cursor.position // plan.global_batch
+        self._step, self._batch_at = self._first_step, time.monotonic()
+        self._reporter.start()
+
+    def update(self) -> None:
+        """Count a batch."""
+        self._step += 1
+        self._batch_at = time.monotonic()
+
+    def end(self) -> None:
+        """Do nothing: the next epoch may follow at once."""
+
+    def stop(self) -> None:
+        """Send the last report. The next epoch starts the reports again."""
+        self._reporter.stop()
+
+    def _report(self) -> dict[str, Any]:
+        """Return the next report; called by the thread of the reporter."""
+        stats = self._reader.read().since_last_call
+        if stats.batches or self._last is None:
+            self._last = stats
+        stats, plan = self._last, self._plan
+        assert plan is not None
+        return {
+            "kind": "loader",
+            **identity(),
+            "loader": self._number,
+            "rank": plan.world.rank,
+            "world_size": plan.world.world_size,
+            "dataset": self._dataset,
+            "epoch": stats.epoch,
+            "step": self._step,
+            "steps": self._first_step + len(plan),
+            "images_per_second": stats.images_per_second,
+            "wait_share": stats.wait_share,
+            "waits": {cause: stats.share(seconds) for cause, seconds in stats.waits.items()},
+            "main_cause": stats.main_cause,
+            "advice": label(self._advice(stats), MAX_ADVICE) if stats.batches else "",
+            "workers": stats.workers,
+            "idle_seconds": time.monotonic() - self._batch_at,
+        }

@@ -36,6 +36,21 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _ALLOWED = "comparisons such as \"width >= 256 and label in (3, 7)\" with and, or, not, in, + - * /, numbers and 'text'"
 
 
+class WhereError(OptionError):
+    """A condition with a mistake at a known position.
+
+    Args:
+        message: What is wrong.
+        start: First character of the part that is wrong.
+        stop: End of this part.
+    """
+
+    def __init__(self, message: str, start: int, stop: int) -> None:
+        super().__init__(message)
+        self.start = start
+        self.stop = stop
+
+
 def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc.Expression:
     """Turn a condition into a pyarrow expression.
 
@@ -47,7 +62,8 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc
         classes: Class names by class number.
 
     Raises:
-        OptionError: ``where`` is not a condition, or names an unknown column or class.
+        OptionError: ``where`` is not a condition, or names an unknown column or class. It is a `WhereError` if the
+            position of the mistake is known.
 
     >>> parse("width >= 256 and label != 3", columns=["width", "label"], classes=[])
     <pyarrow.compute.Expression ((width >= 256) and (label != 3))>
@@ -56,12 +72,23 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc
         return where
     if not isinstance(where, str):
         raise OptionError(f"where={where!r}; allowed are text, such as 'width >= 256', and a pyarrow expression")
+    text = where.strip()
     try:
-        tree = ast.parse(where.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise OptionError(f"where={where!r} cannot be parsed ({error}); allowed are {_ALLOWED}") from error
+        message = f"where={where!r} cannot be parsed ({error}); allowed are {_ALLOWED}"
+        if isinstance(error, SyntaxError) and error.offset is not None and error.lineno == 1:
+            at = min(error.offset - 1, len(text)) if error.offset else len(text)  # 0: the text ends too early
+            start = len(where) - len(where.lstrip()) + at
+            raise WhereError(message, start, start + 1) from error
+        raise OptionError(message) from error
     converter = _Converter(where, columns, {name: number for number, name in enumerate(classes)})
-    return converter.convert(tree)
+    try:
+        return converter.convert(tree)
+    except (RecursionError, OverflowError) as error:
+        raise OptionError(
+            f"where={where[:100]!r} is nested too deeply, or has a number of more than 64 bits: simplify it"
+        ) from error
 
 
 class _Converter:
@@ -93,10 +120,10 @@ class _Converter:
 
     def _convert_leaf(self, node: ast.expr) -> pc.Expression:
         if isinstance(node, ast.Name | ast.Attribute):
-            return pc.field(self._column(ast.unparse(node)))
+            return pc.field(self._column(ast.unparse(node), node))
         if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str):
             return pc.scalar(node.value)
-        raise OptionError(f"where={self._text!r}: {ast.unparse(node)!r} is not allowed; allowed are {_ALLOWED}")
+        raise self._error(f"{ast.unparse(node)!r} is not allowed; allowed are {_ALLOWED}", node)
 
     def _convert_chain(self, terms: Sequence[ast.expr], ops: Sequence[ast.cmpop]) -> Any:
         """Convert a chain of comparisons such as ``100 < width < 600``."""
@@ -112,33 +139,41 @@ class _Converter:
             found = self.convert(left).isin(self._values(right))
             return ~found if isinstance(op, ast.NotIn) else found
         if type(op) not in _COMPARE:
-            raise OptionError(f"where={self._text!r}: allowed are {_ALLOWED}")
+            raise self._error(f"allowed are {_ALLOWED}", left)
         return _COMPARE[type(op)](self.convert(left), self.convert(right))
 
     def _values(self, node: ast.expr) -> list[Any]:
         if isinstance(node, ast.Tuple | ast.List | ast.Set) and all(isinstance(e, ast.Constant) for e in node.elts):
             return [element.value for element in node.elts if isinstance(element, ast.Constant)]
-        raise OptionError(f"where={self._text!r}: 'in' requires a list of values, such as (3, 7)")
+        raise self._error("'in' requires a list of values, such as (3, 7)", node)
 
     def _classes_as_numbers(self, node: ast.expr, other: ast.expr) -> ast.expr:
         """Replace class names by class numbers if ``other`` is the column ``label``."""
         if not (isinstance(other, ast.Name) and other.id == "label"):
             return node
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return ast.Constant(self._class_number(node.value))
+            return ast.copy_location(ast.Constant(self._class_number(node.value, node)), node)
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
-            return ast.Tuple([self._classes_as_numbers(element, other) for element in node.elts], ast.Load())
+            numbers = [self._classes_as_numbers(element, other) for element in node.elts]
+            return ast.copy_location(ast.Tuple(numbers, ast.Load()), node)
         return node
 
-    def _class_number(self, name: str) -> int:
+    def _class_number(self, name: str, node: ast.expr) -> int:
         if name not in self._class_numbers:
             known = ", ".join(list(self._class_numbers)[:10]) or "no class names"
-            raise OptionError(f"where={self._text!r}: there is no class {name!r}; the dataset has {known}")
+            raise self._error(f"there is no class {name!r}; the dataset has {known}", node)
         return self._class_numbers[name]
 
-    def _column(self, name: str) -> str:
+    def _column(self, name: str, node: ast.expr) -> str:
         if name not in self._columns:
-            raise OptionError(
-                f"where={self._text!r}: there is no column {name!r}; the index has {', '.join(self._columns)}"
-            )
+            raise self._error(f"there is no column {name!r}; the index has {', '.join(self._columns)}", node)
         return name
+
+    def _error(self, message: str, node: ast.expr) -> OptionError:
+        """Return the error for a part of the condition."""
+        message, before = f"where={self._text!r}: {message}", len(self._text) - len(self._text.lstrip())
+        if node.lineno != 1 or node.end_lineno != 1 or node.end_col_offset is None:
+            return OptionError(message)
+        line = self._text.lstrip().encode()  # ast counts bytes
+        start, stop = (len(line[:offset].decode()) for offset in (node.col_offset, node.end_col_offset))
+        return WhereError(message, before + start, before + stop)

@@ -97,7 +97,7 @@ def append(
     if plan.source in parts:  # an earlier call has appended it
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _continue_numbering(plan, onto, parts)
-    with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress) as bar:
+    with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress, dataset=str(dst)) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped, onto=onto)
     packed = manifest.samples - onto.samples

@@ -195,7 +195,7 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
     if not options.fresh and (old := _complete_dataset(destination, plan, strict=options.strict)) is not None:
         skipped = destination.skipped()
         return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started)
-    with destination, ProgressBar(len(plan.inputs), options.progress) as bar:
+    with destination, ProgressBar(len(plan.inputs), options.progress, dataset=destination.name) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped)
     return PackReport(

@@ -13,6 +13,7 @@ from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -27,6 +28,7 @@ from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
+from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import Listing, Skip, Source, SourceStoreError
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
@@ -174,9 +176,19 @@ class PackJob:
 
 
 class ProgressBar:
-    """A bar on stderr with images, images/s, MB/s and remaining time."""
+    """A bar on stderr with images, images/s, MB/s and remaining time; with ``WDS_TOOLS_REPORT_TO``, reports too.
 
-    def __init__(self, total: int, show: bool | None) -> None:
+    Args:
+        total: Number of samples.
+        show: Whether to show the bar; None: only on a terminal.
+        dataset: The destination, which the reports name; without it, there are none.
+    """
+
+    def __init__(self, total: int, show: bool | None, *, dataset: str = "") -> None:
+        self._total = total
+        self._done = self._begun_at = 0  # samples
+        self._dataset = dataset_label(dataset)
+        self._reporter = reporter_of(None, self._report) if dataset else None
         self._bar = tqdm(
             total=total, unit=" images", unit_scale=False, disable=not shows_progress(show), file=sys.stderr
         )
@@ -184,16 +196,35 @@ class ProgressBar:
         self._started = time.monotonic()
 
     def __enter__(self) -> ProgressBar:
+        if self._reporter:
+            self._reporter.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._reporter:
+            self._reporter.stop()
         self._bar.close()
+
+    def _report(self) -> dict[str, Any]:
+        """Return the next report."""
+        done = self._done
+        rate = (done - self._begun_at) / max(1e-9, time.monotonic() - self._started)
+        return {
+            "kind": "pack",
+            **identity(),
+            "dataset": self._dataset,
+            "done": done,
+            "total": self._total,
+            "images_per_second": rate,
+            "seconds_left": (self._total - done) / rate if rate else None,
+        }
 
     def start_at(self, samples: int) -> None:
         """Start at the samples that an earlier run has packed; they do not count for the speed."""
         self._bar.initial = self._bar.n = samples
+        self._done = self._begun_at = samples
 
     def clear(self) -> None:
         """Hide the bar for a line of text; the next update draws it again below."""
@@ -201,6 +232,7 @@ class ProgressBar:
 
     def advance(self, samples: int, size: int) -> None:
         """Add finished samples, and their input bytes."""
+        self._done += samples
         if self._bar.disable:
             return
         self._bytes += size

@@ -159,7 +159,7 @@ def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.i
     """Return the ids of the samples that meet a condition: int64 [n]."""
     found, start, expression = [], 0, None
     for index in _indexes(shards, first_shards):
-        table = _table(index, start)
+        table = columns_of(index, start)
         if expression is None:
             expression = parse(where, columns=table.column_names, classes=shards.manifest.classes)
         try:
@@ -173,7 +173,7 @@ def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.i
     return np.concatenate(found)
 
 
-def _table(index: Index, start: int) -> pa.Table:
+def columns_of(index: Index, start: int) -> pa.Table:
     """Return the columns that a condition may use; the first sample of the index has id ``start``."""
     columns: dict[str, Any] = {
         "id": np.arange(start, start + len(index)),

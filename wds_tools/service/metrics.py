@@ -21,7 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter: its time of creation
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-_STATUSES = {200, 206, 304, 308, 400, 401, 403, 404, 405, 412, 413, 416, 421, 429, 431, 500, 503}
+_STATUSES = {200, 204, 206, 304, 308, 400, 401, 403, 404, 405, 412, 413, 415, 416, 421, 429, 431, 500, 503}
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
@@ -48,6 +48,9 @@ class Metrics:
         )
         self.upstream_bytes = Counter(
             "wds_tools_upstream_bytes", "Bytes of blocks that were fetched from upstreams.", registry=registry
+        )
+        self.upstream_sent_bytes = Counter(
+            "wds_tools_upstream_sent_bytes", "Bytes of datasets of upstreams that were sent.", registry=registry
         )
         self.cache_hits = Counter(
             "wds_tools_cache_hits", "Blocks of upstreams that were in the cache.", registry=registry
@@ -87,8 +90,20 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus, of all processes."""
+        return generate_latest(self._all())
+
+    def saved_bytes(self) -> int:
+        """Return how many bytes of upstreams were sent without being fetched, by all processes."""
+        registry = self._all()
+        sent, fetched = (
+            registry.get_sample_value(f"wds_tools_upstream_{name}_total") or 0.0 for name in ("sent_bytes", "bytes")
+        )
+        return max(0, round(sent - fetched))
+
+    def _all(self) -> CollectorRegistry:
+        """Return the metrics of all processes."""
         if FOLDER_VARIABLE not in os.environ:
-            return generate_latest(self._registry)
+            return self._registry
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return registry

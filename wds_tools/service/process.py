@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection as PipeConnection
+from pathlib import Path
 
 from aiohttp import web
 
@@ -23,8 +25,11 @@ from wds_tools.service.connections import Connection, ConnectionTable
 from wds_tools.service.data import DataRoutes
 from wds_tools.service.libraries import Libraries, ScannedLibrary
 from wds_tools.service.listing import ListingRoutes
+from wds_tools.service.live import LiveRoutes
 from wds_tools.service.local_files import LocalLibrary
-from wds_tools.service.metrics import Metrics
+from wds_tools.service.metrics import FOLDER_VARIABLE, Metrics
+from wds_tools.service.pages.routes import PageRoutes
+from wds_tools.service.reports import ReportTable
 from wds_tools.service.tokens import TokenChecker
 
 _BACKLOG = 1024
@@ -88,18 +93,29 @@ async def run(
     library = _libraries(options, metrics)
     tokens = TokenChecker(options.token_file) if options.token_file else None
     gate = Gate(limits, host_names=(*options.host_names, options.host), tokens=tokens)
-    routes = [*DataRoutes(library, limits, metrics).routes(), *ListingRoutes(library, metrics).routes()]
+    table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
+    disks = [(root.resolve().name, root) for root in options.roots]
+    if options.upstreams:
+        disks.append(("cache", (options.remote or RemoteOptions.of()).cache_folder))
+    pages = PageRoutes(library, table, metrics, disks=disks, has_upstreams=bool(options.upstreams))
+    routes = [
+        *DataRoutes(library, limits, metrics).routes(),
+        *ListingRoutes(library, metrics).routes(),
+        *LiveRoutes(table).routes(),
+        *pages.routes(),
+    ]
     app = make_app(gate, routes, limits, metrics)
+    app.cleanup_ctx.append(pages.run)
     background(app, lambda: rescan(library))
     await library.scan()
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
-    table = ConnectionTable(limits, metrics)
+    connections = ConnectionTable(limits, metrics)
     assert runner.server is not None
     manager = runner.server
     context = options.tls_context()
     server = await loop.create_server(
-        lambda: Connection(manager, table, loop),
+        lambda: Connection(manager, connections, loop),
         sock=listener,
         backlog=_BACKLOG,
         ssl=context,
@@ -115,7 +131,7 @@ async def run(
             async with asyncio.timeout(_STOP_SECONDS):
                 await manager.shutdown(_STOP_SECONDS)
         await runner.cleanup()
-        table.abort_all()
+        connections.abort_all()
         await asyncio.sleep(0)  # in which the transports close their sockets
         library.close()
 

@@ -271,6 +271,7 @@ class _UpstreamContent:
                         yield piece
                 else:
                     yield data[first:last]
+                self._upstream.metrics.upstream_sent_bytes.inc(last - first)
         finally:
             for task in tasks:
                 task.cancel()

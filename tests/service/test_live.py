@@ -1,0 +1,402 @@
+"""Live reports: loaders and packers post them, the page and the API show them, and nothing disturbs the training."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image
+from servers import PROGRAM, Running, in_thread, program, request
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+from wds_tools.reporting import dataset_label
+from wds_tools.service import live
+from wds_tools.service.reports import (
+    CAUSES,
+    MAX_REPORTS_PER_OWNER,
+    InvalidReportError,
+    ReportTable,
+    TooManyReportsError,
+    check_report,
+    packs_of,
+    runs_of,
+    verdict,
+)
+from wds_tools.service.tokens import create_token
+
+VIEW = wt.CenterCrop(32, resize=40)
+REPORT: dict[str, Any] = {
+    "format": 1,
+    "kind": "loader",
+    "run": "job-1",
+    "host": "node1",
+    "loader": 0,
+    "rank": 0,
+    "world_size": 2,
+    "dataset": "photos",
+    "epoch": 3,
+    "step": 7,
+    "steps": 100,
+    "images_per_second": 1234.5,
+    "wait_share": 0.31,
+    "waits": {"decoding": 0.31},
+    "main_cause": "decoding",
+    "advice": "decoding: the loop waited 31 % of the time (decoding 31 %); 4 more workers would cover it",
+    "workers": 4,
+    "idle_seconds": 0.1,
+    "ended": False,
+}
+
+
+@pytest.fixture(scope="module")
+def server(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with program(few.parent) as running:
+        yield running
+
+
+def post(url: str, report: Any, **headers: str) -> int:
+    body = report if isinstance(report, bytes) else json.dumps(report).encode()
+    headers = {"Content_Type": "application/json", **headers}
+    return request(url, "/api/reports", "POST", body, **headers).status
+
+
+def runs(url: str) -> dict[str, Any]:
+    found = json.loads(request(url, "/api/runs").body)
+    assert isinstance(found, dict)
+    return found
+
+
+def wait_for(check: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Return the first true value of a function."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s")
+        time.sleep(0.2)
+    return found
+
+
+def run_named(url: str, name: str) -> dict[str, Any] | None:
+    return next((run for run in runs(url)["runs"] if run["run"] == name), None)
+
+
+def slow_transform(image: Any) -> Any:
+    time.sleep(0.02)
+    return image
+
+
+@pytest.fixture(scope="module")
+def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset whose images take long to decode."""
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "images").mkdir()
+    for number in range(8):
+        Image.effect_noise((1500, 1500), 80).convert("RGB").save(folder / "images" / f"{number}.jpg")
+    wt.pack(folder / "images", folder / "large", images="keep", workers=1)
+    return folder / "large"
+
+
+@pytest.mark.parametrize("cause", ["decoding", "transform", "step"])
+def test_the_verdict_names_an_injected_cause_within_10_seconds(
+    server: Running, few: Path, large_images: Path, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_RUN", f"injected-{cause}")
+    options: dict[str, Any] = {"transform": slow_transform} if cause == "transform" else {}
+    stop = threading.Event()
+    options["dataset"] = large_images if cause == "decoding" else few
+    options["fields"] = ("image",)
+    loader = wt.make_loader(**options, batch_size=4, view=VIEW, num_workers=1, report_to=server.url)
+
+    def train() -> None:
+        while not stop.is_set():
+            for _ in loader:
+                time.sleep(0.1 if cause == "step" else 0)
+                if stop.is_set():
+                    break
+
+    with loader:
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+
+            def is_named() -> dict[str, Any] | None:
+                run = run_named(server.url, f"injected-{cause}")
+                return run if run and run["main_cause"] == cause else None
+
+            run = wait_for(is_named)
+        finally:
+            stop.set()
+            thread.join()
+    assert run["status"] == "running"
+    assert run["images_per_second"] > 0
+    assert (run["wait_share"] > 0.5) == (cause != "step")
+    finished = run_named(server.url, f"injected-{cause}")
+    assert finished
+    assert finished["status"] == "finished"
+
+
+def test_the_page_shows_the_runs_of_all_ranks_the_slowest_first(server: Running) -> None:
+    assert post(server.url, {**REPORT, "run": "two", "rank": 0, "wait_share": 0.1}) == 204
+    assert post(server.url, {**REPORT, "run": "two", "rank": 1}) == 204
+    run = run_named(server.url, "two")
+    assert run
+    assert [rank["rank"] for rank in run["ranks"]] == [1, 0]
+    assert run["images_per_second"] == 2469.0
+    text = request(server.url, "/").body.decode()
+    assert "photos waits 31 %: decoding; 4 more workers would cover it" in text
+    assert text.index("rank 1") < text.index("rank 0")
+    assert "2,469" in text
+
+
+def test_a_report_cannot_put_html_into_the_page(server: Running) -> None:
+    hostile = "<script>alert(1)</script>"
+    assert post(server.url, {**REPORT, "run": hostile, "dataset": hostile, "host": hostile, "advice": hostile}) == 204
+    text = request(server.url, "/").body.decode()
+    assert hostile not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"kind": "other"},
+        {"run": ""},
+        {"run": "x" * 201},
+        {"run": "a\nb"},
+        {"run": 3},
+        {"host": "\u202e"},
+        {"rank": -1},
+        {"rank": 2},
+        {"rank": True},
+        {"rank": 1.5},
+        {"images_per_second": "fast"},
+        {"images_per_second": -1},
+        {"images_per_second": 1e300},
+        {"waits": {"other": 0.1}},
+        {"waits": [0.1]},
+        {"waits": {"decoding": None}},
+        {"main_cause": "magic"},
+        {"advice": "x" * 601},
+        {"step": 10**30},
+    ],
+    ids=str,
+)
+def test_a_report_with_another_schema_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidReportError):
+        check_report(json.dumps({**REPORT, **change}).encode())
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 60_000, b'{"format": NaN}', b"\xff\xfe", b"1" * 5000])
+def test_a_report_that_is_not_json_is_refused(server: Running, body: bytes) -> None:
+    assert post(server.url, body) == 400
+
+
+def test_unknown_keys_of_a_report_are_not_kept() -> None:
+    values = check_report(json.dumps({**REPORT, "more": "x" * 1000}).encode())
+    assert "more" not in values
+    assert set(values["waits"]) == set(CAUSES)
+
+
+def test_a_report_must_be_small_and_of_this_origin(server: Running) -> None:
+    assert post(server.url, json.dumps(REPORT).encode() + b" " * 65536) == 413
+    assert post(server.url, REPORT, Content_Type="text/plain") == 415
+    assert post(server.url, REPORT, Origin="http://evil.example") == 403
+    assert post(server.url, REPORT, Sec_Fetch_Site="cross-site") == 403
+
+
+def test_a_report_that_is_sent_slowly_is_cut_off(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "BODY_SECONDS", 0.3)
+    with in_thread(few) as url, socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection:
+        head = "POST /api/reports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        connection.settimeout(10)
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(100)[:12] in (b"", b"HTTP/1.1 408")
+
+
+def test_the_number_of_runs_is_bounded() -> None:
+    table = ReportTable()
+    values = check_report(json.dumps(REPORT).encode())
+    for number in range(MAX_REPORTS_PER_OWNER):
+        table.add("", {**values, "run": str(number)})
+    with pytest.raises(TooManyReportsError):
+        table.add("", {**values, "run": "one more"})
+    table.add("", {**values, "run": "3", "step": 8})
+    table.add("another token", values)
+    table.add("", {**values, "run": "3", "ended": True})
+    table.add("", {**values, "run": "one more"})
+    assert len(table.reports()) == MAX_REPORTS_PER_OWNER + 1
+
+
+def test_a_run_without_reports_for_ten_seconds_has_stopped() -> None:
+    table = ReportTable()
+    table.add("", check_report(json.dumps(REPORT).encode()))
+    pack = {"format": 1, "kind": "pack", "run": "p", "host": "h", "dataset": "d", "done": 1, "total": 4}
+    table.add("", check_report(json.dumps({**pack, "images_per_second": 2.0, "seconds_left": 1.5}).encode()))
+    reports = table.reports()
+    assert [run["status"] for run in runs_of(reports)] == ["running"]
+    later = time.time() + 10.5
+    assert [run["status"] for run in runs_of(reports, now=later)] == ["stopped"]
+    assert [one["status"] for one in packs_of(reports, now=later)] == ["stopped"]
+    assert verdict(runs_of(reports, now=later)) == "No training runs; 1 stopped without an end."
+
+
+def test_the_verdict_counts_the_runs_that_are_fed() -> None:
+    table = ReportTable()
+    for run, cause, share in (("a", "step", 0.01), ("b", "step", 0.02), ("c", "decoding", 0.31)):
+        report = {**REPORT, "run": run, "dataset": f"imagenet-{run}", "main_cause": cause, "wait_share": share}
+        table.add("", check_report(json.dumps(report).encode()))
+    expected = "3 runs: 2 fed, imagenet-c waits 31 %: decoding; 4 more workers would cover it."
+    assert verdict(runs_of(table.reports())) == expected
+
+
+def test_reports_and_runs_need_a_token_and_a_token_sees_its_own_runs(few: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    _, every = create_token(file, name="all")
+    _, limited = create_token(file, name="limited", datasets=["other"])
+    with program(few.parent, "--token-file", file) as running:
+        assert post(running.url, REPORT) == 401
+        assert request(running.url, "/api/runs").status == 401
+        assert request(running.url, "/").status == 401
+        assert request(running.url, "/datasets/packed").status == 401
+        assert request(running.url, "/static/style.css").status == 401
+        assert post(running.url, REPORT, Authorization=f"Bearer {every}") == 204
+        verified = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d", "damaged": 0}
+        verified["fingerprint"] = "0" * 32
+        assert post(running.url, verified, Authorization=f"Bearer {limited}") == 403
+        assert post(running.url, {**REPORT, "run": "own"}, Authorization=f"Bearer {limited}") == 204
+        seen = json.loads(request(running.url, "/api/runs", Authorization=f"Bearer {limited}").body)
+        assert [run["run"] for run in seen["runs"]] == ["own"]
+        seen = json.loads(request(running.url, "/api/runs", Authorization=f"Bearer {every}").body)
+        assert {run["run"] for run in seen["runs"]} == {"own", "job-1"}
+        for path in ("/datasets/packed", "/thumbnails/packed/0", "/fields/packed/0/jpg"):
+            assert request(running.url, path, Authorization=f"Bearer {limited}").status == 403
+        loader_env = {"WDS_TOOLS_TOKEN": f"{running.url}={every}", "WDS_TOOLS_RUN": "with-token"}
+        check_subprocess(few, running.url, loader_env)
+        assert wait_for(lambda: run_of(running.url, every, "with-token"))["status"] == "finished"
+
+
+def run_of(url: str, token: str, name: str) -> dict[str, Any] | None:
+    found = json.loads(request(url, "/api/runs", Authorization=f"Bearer {token}").body)
+    return next((run for run in found["runs"] if run["run"] == name), None)
+
+
+def check_subprocess(dataset: Path, url: str, env: dict[str, str]) -> None:
+    """Iterate over a loader in another process, which reports by its environment and ends without close()."""
+    code = (
+        "import sys, time, wds_tools as wt\n"
+        "loader = wt.make_loader(sys.argv[1], batch_size=8, view=wt.CenterCrop(32, resize=40), num_workers=0)\n"
+        "list(loader); time.sleep(0.6)"
+    )
+    env = {**os.environ, "WDS_TOOLS_REPORT_TO": url, **env}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(dataset)], env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_processes_that_share_a_port_share_the_reports(few: Path) -> None:
+    with program(few.parent, "--processes", "2") as running:
+        for number in range(6):
+            assert post(running.url, {**REPORT, "run": f"run-{number}"}) == 204
+        time.sleep(0.6)
+        for _ in range(6):
+            assert len(runs(running.url)["runs"]) == 6
+
+
+class _Silent(http.server.BaseHTTPRequestHandler):
+    received: list[str] = []  # noqa: RUF012 - a subclass per test has its own
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.received.append(str(self.headers["Authorization"]))
+        self.send_response(302)
+        self.send_header("Location", "http://127.0.0.1:9/other")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def redirecting() -> Iterator[tuple[str, list[str]]]:
+    handler = type("Handler", (_Silent,), {"received": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", handler.received
+        server.shutdown()
+        thread.join()
+
+
+def test_the_token_of_another_server_is_not_sent_and_redirects_are_not_followed(
+    few: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WDS_TOOLS_TOKEN", "http://127.0.0.1:1=wdst_secret")
+    with redirecting() as (url, received):
+        with wt.make_loader(few, batch_size=8, view=VIEW, num_workers=0, report_to=url) as loader:
+            list(loader)
+            wait_for(lambda: caplog.records)
+        assert set(received) == {"None"}
+    assert "status 302" in caplog.text
+
+
+def test_a_dead_server_costs_one_warning_and_the_batches_are_the_same(
+    few: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = [batch.label.tolist() for batch in wt.make_loader(few, batch_size=8, view=VIEW, num_workers=0)]
+    with wt.make_loader(few, batch_size=8, view=VIEW, num_workers=0, report_to="http://127.0.0.1:9") as loader:
+        for _ in range(2):
+            assert [batch.label.tolist() for batch in loader] == expected
+        wait_for(lambda: caplog.records)
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "does not accept reports" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["node1:8080", "http://", "ftp://node1", "http://user:secret@node1", "http://node1/x"])
+def test_an_invalid_server_is_an_error_of_make_loader(few: Path, url: str) -> None:
+    with pytest.raises(OptionError, match="WDS_TOOLS_REPORT_TO") as error:
+        wt.make_loader(few, batch_size=8, report_to=url)
+    assert "secret" not in str(error.value)
+
+
+def test_a_dataset_is_reported_without_secrets() -> None:
+    assert dataset_label("http://node1:8080/data/imagenet/train") == "imagenet/train"
+    assert dataset_label("s3://bucket/photos/manifest.json?X-Signature=abc") == "photos"
+    assert dataset_label("photos") == "photos"
+
+
+def test_verify_reports_its_result_and_the_page_shows_the_time(server: Running, few: Path) -> None:
+    assert "unknown" in request(server.url, "/").body.decode()
+    command = [*PROGRAM, "verify", str(few)]
+    subprocess.run(command, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url}, capture_output=True, check=True)
+    for path in ("/", "/datasets/packed?tab=health"):
+        text = request(server.url, path).body.decode()
+        assert re.search(r'badge ok">undamaged</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC', text)
+
+
+def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:
+    command = [*PROGRAM, "pack", str(photos), str(tmp_path / "reported"), "--workers", "1"]
+    env = {**os.environ, "WDS_TOOLS_REPORT_TO": server.url}
+    subprocess.run(command, env=env, capture_output=True, check=True)
+    (pack,) = (one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported"))
+    assert (pack["status"], pack["done"], pack["total"]) == ("finished", 400, 400)

@@ -1,0 +1,78 @@
+"""Routes for live figures: loaders and packers post to ``/api/reports``, and ``/api/runs`` returns what they do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from wds_tools.reporting import REPORT_PATH
+from wds_tools.service.access import GRANT, Grant
+from wds_tools.service.answers import error_answer, json_answer
+from wds_tools.service.connections import Connection
+from wds_tools.service.reports import (
+    InvalidReportError,
+    Report,
+    ReportTable,
+    TooManyReportsError,
+    check_report,
+    packs_of,
+    runs_of,
+    verdict,
+)
+
+BODY_SECONDS = 5.0
+"""Time in which a report has to arrive."""
+
+
+class LiveRoutes:
+    """Routes for reports.
+
+    Args:
+        table: Where they are kept.
+    """
+
+    def __init__(self, table: ReportTable) -> None:
+        self._table = table
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post(REPORT_PATH, self.post_report, name="report"),
+            web.get("/api/runs", self.get_runs, name="runs"),
+        ]
+
+    async def post_report(self, request: web.Request) -> web.Response:
+        """Accept a report."""
+        if request.content_type != "application/json":
+            return error_answer(415, "a report has the Content-Type application/json")
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await request.read()
+            values = check_report(body)
+            if values["kind"] == "verify" and not request[GRANT].allows_all:
+                return error_answer(403, "verifications need a token for all datasets")
+            self._table.add(_owner(request[GRANT]), values)
+        except TimeoutError:
+            Connection.cut(request.protocol)  # otherwise it could send slowly for ever
+            return error_answer(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")
+        except InvalidReportError as error:
+            return error_answer(400, f"the report is invalid: {error}")
+        except TooManyReportsError:
+            return error_answer(429, "too many loaders and packers report to this server", {"Retry-After": "10"})
+        return web.Response(status=204)
+
+    async def get_runs(self, request: web.Request) -> web.Response:
+        """Return the runs that a token may see."""
+        reports = visible(self._table, request[GRANT])
+        runs = runs_of(reports)
+        return json_answer({"verdict": verdict(runs), "runs": runs, "packs": packs_of(reports)})
+
+
+def visible(table: ReportTable, grant: Grant) -> list[Report]:
+    """Return the reports that a request may see: all with a token for all datasets, otherwise those of its token."""
+    return [report for report in table.reports() if grant.allows_all or report.owner == _owner(grant)]
+
+
+def _owner(grant: Grant) -> str:
+    return grant.token.id if grant.token else ""

@@ -1,0 +1,394 @@
+"""What the page shows of a dataset: rows of its indexes, numbers of samples by class, fields of a sample.
+
+Files are read through the library, as clients get them, and indexes are parsed in a helper process. Only the indexes of
+the shards on a page are read. A filter is applied shard by shard until the page is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import xxhash
+
+from wds_tools.errors import ManifestError
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
+from wds_tools.lru_cache import LRUCache
+from wds_tools.service.contents import DamagedFileError, FilePiece, Library, UnavailableError
+from wds_tools.service.pages.helpers import HelperError, HelperPool
+
+MAX_VALUE_BYTES = 32 << 20
+"""Longest field that is read at once."""
+
+MAX_VALUES = 4
+"""Fields, and indexes, that are in memory at the same time, however many requests there are."""
+
+_MAX_FILE_BYTES = 256 << 20
+_MAX_FILTERS = 32
+_FILTER_SECONDS = 5.0  # after which a page is shown although not all shards were searched
+_COUNTED_AT_ONCE = 16  # shards, which take some hundredths of a second each
+_COUNT_SECONDS = 0.3  # for which a page waits for the numbers of samples by class
+_ERRORS = (DamagedFileError, UnavailableError, HelperError, ManifestError, OSError)
+
+
+class BrowseError(Exception):
+    """A dataset cannot be shown. The message has no paths of the server."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A version of a dataset.
+
+    Attributes:
+        name: Its name.
+        version: XXH3-128 of its manifest.
+        manifest: Its manifest.
+        starts: Number of the first sample of each shard.
+        labels: Samples by class number, as far as they have been counted; None is for samples without a class.
+        counted_shards: Number of shards in ``labels``.
+    """
+
+    name: str
+    version: str
+    manifest: Manifest
+    starts: list[int]
+    labels: Counter[int | None] = field(default_factory=Counter)
+    counted_shards: int = 0
+    counting: asyncio.Task[None] | None = None
+    error: str = ""
+    plan: dict[str, Any] | None = None
+
+    def locate(self, sample: int) -> tuple[int, int]:
+        """Return the shard of a sample, and its row there."""
+        shard = bisect_right(self.starts, sample) - 1
+        return shard, sample - self.starts[shard]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that a condition may use."""
+        sizes = [f"{name}.size" for name in self.manifest.fields]
+        return ["id", "key", "label", "width", "height", "mode", "orientation", *sizes]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether all shards have been counted."""
+        return self.counted_shards == len(self.manifest.shards)
+
+
+@dataclass(slots=True)
+class Found:
+    """The samples that fulfil a filter, as far as the shards have been searched.
+
+    Attributes:
+        rows: Rows of each searched shard.
+        ends: Number of samples found up to the end of each searched shard.
+    """
+
+    rows: list[array[int]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def count(self) -> int:
+        """Samples found so far."""
+        return self.ends[-1] if self.ends else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which samples a page shows: of one class, and those that meet a condition."""
+
+    label: int | None = None
+    where: str = ""
+
+    def __bool__(self) -> bool:
+        return self.label is not None or bool(self.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of samples.
+
+    Attributes:
+        samples: Numbers of the samples, and what their rows show.
+        first: Position of the first one among all that fulfil the filter.
+        total: How many do; if not all shards were searched, so far.
+        searched: Number of shards that were searched.
+        is_complete: Whether ``total`` is final.
+        mistake: What is wrong with the condition: message, start and stop.
+    """
+
+    samples: list[dict[str, Any]]
+    first: int = 0
+    total: int = 0
+    searched: int = 0
+    is_complete: bool = True
+    mistake: dict[str, Any] | None = None
+
+
+class Browser:
+    """Reads datasets for the page.
+
+    Args:
+        library: The datasets.
+        helpers: Processes that parse indexes.
+    """
+
+    def __init__(self, library: Library, helpers: HelperPool) -> None:
+        self._library = library
+        self._helpers = helpers
+        self._opened: dict[str, Opened] = {}
+        self._loading = asyncio.Semaphore(MAX_VALUES)
+        self._found = LRUCache[tuple[str, Filter], Found](max_items=_MAX_FILTERS)
+
+    async def close(self) -> None:
+        """End what runs in the background."""
+        tasks = [opened.counting for opened in self._opened.values() if opened.counting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def open(self, name: str) -> Opened | None:
+        """Return a dataset by its name; None if there is none.
+
+        Raises:
+            BrowseError: Its manifest cannot be read.
+        """
+        summary = self._library.find(name)
+        if summary is None:
+            return None
+        known = self._opened.get(name)
+        if known is not None and known.version == summary.version:
+            return known
+        try:
+            data = await self._read_file(name, MANIFEST_NAME)
+            manifest = await asyncio.get_running_loop().run_in_executor(None, from_json, data)
+        except _ERRORS as error:
+            raise BrowseError(_message(error)) from error
+        starts = [0, *accumulate(shard.samples for shard in manifest.shards)][:-1]
+        opened = Opened(name, xxhash.xxh3_128_hexdigest(data), manifest, starts)
+        if known is not None and known.counting is not None:
+            known.counting.cancel()
+        if len(self._opened) >= 64:
+            oldest = self._opened.pop(next(iter(self._opened)))
+            if oldest.counting is not None:
+                oldest.counting.cancel()
+        self._opened[name] = opened
+        return opened
+
+    async def page(self, opened: Opened, wanted: Filter, number: int, size: int) -> Page:
+        """Return a page of samples.
+
+        Args:
+            opened: The dataset.
+            wanted: Which samples.
+            number: Page from 1; one behind the end becomes the last one.
+            size: Samples per page.
+
+        Raises:
+            BrowseError: An index cannot be read.
+        """
+        try:
+            if not wanted:
+                total = opened.manifest.samples
+                first = min((number - 1) * size, max(0, total - 1) // size * size)
+                ids = list(range(first, min(first + size, total)))
+                return Page(await self._rows(opened, ids), first, total, len(opened.manifest.shards))
+            if wanted.where and (mistake := await self._mistake(opened, wanted)):
+                return Page([], mistake=mistake)
+            return await self._filtered(opened, wanted, number, size)
+        except _ERRORS as error:
+            raise BrowseError(_message(error)) from error
+
+    async def sample(self, opened: Opened, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], ShardEntry]:
+        """Return the row of a sample, its fields with their offsets, and its shard.
+
+        Raises:
+            BrowseError: The index cannot be read.
+        """
+        shard, row = opened.locate(number)
+        try:
+            answer, _ = await self._ask(opened, shard, {"question": "sample", "row": row})
+        except _ERRORS as error:
+            raise BrowseError(_message(error)) from error
+        return answer["sample"], answer["fields"], opened.manifest.shards[shard]
+
+    async def value(self, opened: Opened, shard: ShardEntry, stored: dict[str, Any]) -> bytes:
+        """Return the bytes of a field.
+
+        Raises:
+            BrowseError: They cannot be read, are too long, or have another checksum.
+        """
+        start, size = stored["offset"], stored["size"]
+        if size > MAX_VALUE_BYTES:
+            raise BrowseError(f"the field has {size:,} bytes; the page shows at most {MAX_VALUE_BYTES:,}")
+        try:
+            data = await self._read_file(opened.name, shard.name, start, start + size)
+        except _ERRORS as error:
+            raise BrowseError(_message(error)) from error
+        if f"{xxhash.xxh3_64_intdigest(data):016x}" != stored["xxh3"]:
+            raise BrowseError("the bytes have changed since they were packed: their checksum is another one")
+        return data
+
+    async def labels(self, opened: Opened) -> Counter[int | None]:
+        """Return the number of samples of each class, as far as they are known after a short time."""
+        if opened.counting is None or (opened.counting.done() and not opened.is_counted and not opened.error):
+            opened.counting = asyncio.ensure_future(self._count(opened))
+        is_soon = len(opened.manifest.shards) - opened.counted_shards <= _COUNTED_AT_ONCE
+        await asyncio.wait([opened.counting], timeout=_COUNT_SECONDS if is_soon else 0)
+        return opened.labels
+
+    async def shuffle_plan(self, opened: Opened) -> dict[str, Any]:
+        """Return what ``shuffle=True`` does with the dataset.
+
+        Raises:
+            BrowseError: It is not known.
+        """
+        if opened.plan is None:
+            manifest = opened.manifest
+            arguments = {
+                "fingerprint": manifest.fingerprint,
+                "shard_samples": [shard.samples for shard in manifest.shards],
+                "total_bytes": manifest.bytes,
+                "is_shuffled": manifest.shuffled,
+            }
+            try:
+                answer, _ = await self._helpers.ask({"question": "plan", "arguments": arguments})
+            except HelperError as error:
+                raise BrowseError(_message(error)) from error
+            opened.plan = answer["plan"]
+        return opened.plan
+
+    async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
+        """Return what is wrong with each of some shards and its index: missing, or of another length; "" if nothing."""
+        found = []
+        for shard in shards:
+            problem = ""
+            for name in (shard.name, shard.index):
+                try:
+                    if await self._library.open(opened.name, name) is None:
+                        problem = "the dataset has changed"
+                except (DamagedFileError, UnavailableError) as error:
+                    problem = f"{name}: {error}"
+            found.append(problem)
+        return found
+
+    async def _mistake(self, opened: Opened, wanted: Filter) -> dict[str, Any] | None:
+        arguments = {"where": wanted.where, "columns": opened.columns, "classes": list(opened.manifest.classes)}
+        answer, _ = await self._helpers.ask({"question": "check", "arguments": arguments})
+        return answer.get("mistake")
+
+    async def _filtered(self, opened: Opened, wanted: Filter, number: int, size: int) -> Page:
+        key = (opened.version, wanted)
+        found = self._found.get(key)
+        if found is None:
+            found = Found()
+            self._found.put(key, found)
+        shards, deadline = len(opened.manifest.shards), time.monotonic() + _FILTER_SECONDS
+        async with found.lock:
+            while len(found.ends) < shards and found.count <= number * size and time.monotonic() < deadline:
+                mistake = await self._search(opened, wanted, found)
+                if mistake:
+                    return Page([], mistake=mistake)
+        last = max(0, found.count - 1) // size
+        first = min(number - 1, last) * size
+        ids = [_nth(opened, found, position) for position in range(first, min(first + size, found.count))]
+        searched = len(found.ends)
+        return Page(await self._rows(opened, ids), first, found.count, searched, searched == shards)
+
+    async def _search(self, opened: Opened, wanted: Filter, found: Found) -> dict[str, Any] | None:
+        """Search the next shard; return the mistake in the condition, if there is one."""
+        shard = len(found.ends)
+        arguments = {
+            "where": wanted.where,
+            "label": wanted.label,
+            "classes": list(opened.manifest.classes) if wanted.where else [],
+            "first": opened.starts[shard],
+        }
+        answer, data = await self._ask(opened, shard, {"question": "match", "arguments": arguments})
+        if "mistake" in answer:
+            return dict(answer["mistake"])
+        rows = array("I")
+        rows.frombytes(data)
+        samples = opened.manifest.shards[shard].samples
+        if rows and max(rows) >= samples:
+            raise HelperError("an index has rows behind its end")
+        found.rows.append(rows)
+        found.ends.append(found.count + len(rows))
+        return None
+
+    async def _rows(self, opened: Opened, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what a page shows of some samples, in ascending order."""
+        by_shard: dict[int, list[int]] = {}
+        for number in ids:
+            shard, row = opened.locate(number)
+            by_shard.setdefault(shard, []).append(row)
+        found: list[dict[str, Any]] = []
+        for shard, rows in by_shard.items():
+            answer, _ = await self._ask(opened, shard, {"question": "rows", "rows": rows})
+            found += [{"id": opened.starts[shard] + n, **row} for n, row in zip(rows, answer["rows"], strict=True)]
+        return found
+
+    async def _count(self, opened: Opened) -> None:
+        try:
+            for shard in range(opened.counted_shards, len(opened.manifest.shards)):
+                answer, _ = await self._ask(opened, shard, {"question": "labels"})
+                for label, count in answer["labels"]:
+                    opened.labels[None if label == answer["none"] else label] += count
+                opened.counted_shards = shard + 1
+        except _ERRORS as error:
+            opened.error = _message(error)
+
+    async def _ask(self, opened: Opened, shard: int, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Ask about the index of a shard; send the index if the helper does not have it."""
+        entry = opened.manifest.shards[shard]
+        message = {**message, "index": entry.index_xxh3, "samples": entry.samples}
+        answer, data = await self._helpers.ask(message)
+        if answer.get("missing"):
+            async with self._loading:
+                index = await self._read_file(opened.name, entry.index)
+                if xxhash.xxh3_128_hexdigest(index) != entry.index_xxh3:
+                    raise HelperError(f"{entry.index} does not match its checksum in the manifest")
+                answer, data = await self._helpers.ask(message, index)
+        return answer, data
+
+    async def _read_file(self, dataset: str, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        content = await self._library.open(dataset, name)
+        if content is None:
+            raise DamagedFileError("the dataset has changed: reload the page")
+        stop = content.size if stop is None else stop
+        if not 0 <= start <= stop <= content.size or stop - start > _MAX_FILE_BYTES:
+            raise DamagedFileError(f"bytes {start:,} to {stop:,} of {name} cannot be shown")
+        parts = []
+        async with aclosing(content.pieces(start, stop)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, FilePiece):  # it is in memory already
+                    parts.append(os.pread(piece.file.fileno(), piece.count, piece.offset))
+                else:
+                    parts.append(bytes(piece))
+        data = b"".join(parts)
+        if len(data) != stop - start:
+            raise DamagedFileError(f"{name} was truncated")
+        return data
+
+
+def _nth(opened: Opened, found: Found, position: int) -> int:
+    """Return the number of the sample at a position among those found."""
+    shard = bisect_right(found.ends, position)
+    before = found.ends[shard - 1] if shard else 0
+    return opened.starts[shard] + found.rows[shard][position - before]
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error)

@@ -1,0 +1,66 @@
+"""The program of a helper process: it answers messages from its standard input, with limits on memory and time."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from wds_tools.service.pages import frames
+
+_NICE = 10
+_Answer = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
+
+
+def _thumbnail() -> _Answer:
+    from wds_tools.service.pages.thumbnails import thumbnail  # noqa: PLC0415 - each helper loads what it needs
+
+    def answer(message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        return {}, thumbnail(payload, field=message["field"], size=message["size"])
+
+    return answer
+
+
+def _indexes() -> _Answer:
+    from wds_tools.service.pages.indexes import Indexes  # noqa: PLC0415
+
+    return Indexes().answer
+
+
+_KINDS = {"thumbnail": _thumbnail, "indexes": _indexes}
+
+
+def main(kind: str, memory_bytes: int, seconds: float) -> None:
+    """Answer messages until the standard input ends.
+
+    Args:
+        kind: What is answered: ``thumbnail`` or ``indexes``.
+        memory_bytes: Limit of the address space.
+        seconds: Limit for one answer; the process is killed then, also if its parent has died.
+    """
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    answers: BinaryIO = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not be read as an answer
+    questions = sys.stdin.buffer
+    answer = _KINDS[kind]()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    frames.write(answers, {"ready": True})
+    while (received := frames.read(questions)) is not None:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            message, payload = answer(*received)
+        except MemoryError:
+            message, payload = {"error": "it takes too much memory"}, b""
+        except Exception as error:  # whatever hostile data causes
+            message, payload = {"error": f"{type(error).__name__}: {error}"[:500]}, b""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        frames.write(answers, message, payload)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

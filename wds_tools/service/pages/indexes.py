@@ -1,0 +1,158 @@
+"""Questions about the index of a shard, answered in a helper process: rows, numbers of samples by class, conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError, printable, shortened
+from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
+from wds_tools.lru_cache import LRUCache
+from wds_tools.order.quality import TYPICAL_BATCH, predicted, window_of
+from wds_tools.order.sequence import Order, default_block
+from wds_tools.order.where import WhereError, parse
+from wds_tools.reading.select import columns_of
+
+_MAX_INDEX_MEMORY = 400 << 20
+_MAX_KEY = 300  # characters of a key that a page shows
+_ORDER_POINTS = 600
+
+
+class Indexes:
+    """The indexes that were used most recently, by the checksums of their files."""
+
+    def __init__(self) -> None:
+        self._kept = LRUCache[str, Index](max_items=2000, max_bytes=_MAX_INDEX_MEMORY)
+
+    def answer(self, message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Answer one question. ``{"missing": true}`` means: ask again, with the index as payload."""
+        question = message["question"]
+        if question == "plan":
+            return {"plan": shuffle_plan(**message["arguments"])}, b""
+        if question == "check":
+            return check_where(**message["arguments"]), b""
+        index = self._kept.get(message["index"])
+        if index is None:
+            if not payload:
+                return {"missing": True}, b""
+            index = from_bytes(payload, name="the index", samples=message["samples"])
+            self._kept.put(message["index"], index, index.memory_bytes)
+        return _about(index, question, message)
+
+
+def _about(index: Index, question: str, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    if question == "rows":
+        return {"rows": [row_of(index, row) for row in message["rows"]]}, b""
+    if question == "sample":
+        return {"sample": row_of(index, message["row"]), "fields": fields_of(index, message["row"])}, b""
+    if question == "labels":
+        labels, counts = np.unique(index.label, return_counts=True)
+        return {"labels": list(zip(labels.tolist(), counts.tolist(), strict=True)), "none": NO_LABEL}, b""
+    try:  # "match"
+        return {}, matching(index, **message["arguments"]).astype("<u4").tobytes()
+    except OptionError as error:
+        return mistake(error), b""
+
+
+def row_of(index: Index, row: int) -> dict[str, Any]:
+    """Return what the grid shows of a sample, and the location of its fields with images."""
+    label = int(index.label[row])
+    fields = {name: columns for name, columns in index.fields.items() if columns.offset[row] != ABSENT}
+    return {
+        "key": shortened(printable(index.keys[row]), _MAX_KEY),
+        "label": None if label == NO_LABEL else label,
+        "width": int(index.width[row]),
+        "height": int(index.height[row]),
+        "mode": index.mode[row],
+        "bytes": int(sum(int(columns.size[row]) for columns in fields.values())),
+    }
+
+
+def fields_of(index: Index, row: int) -> list[dict[str, Any]]:
+    """Return the fields of a sample."""
+    return [
+        {
+            "name": name,
+            "offset": int(columns.offset[row]),
+            "size": int(columns.size[row]),
+            "xxh3": f"{int(columns.xxh3[row]):016x}",
+        }
+        for name, columns in index.fields.items()
+        if columns.offset[row] != ABSENT
+    ]
+
+
+def matching(index: Index, *, where: str, label: int | None, classes: list[str], first: int) -> NDArray[np.intp]:
+    """Return the rows of the samples that have a class and meet a condition, ascending.
+
+    Args:
+        index: The index.
+        where: The condition; "" for none.
+        label: The class number; None for any.
+        classes: Class names.
+        first: Number of the first sample.
+
+    Raises:
+        OptionError: The condition is invalid.
+    """
+    if not where:
+        return np.flatnonzero(index.label == label)
+    table = columns_of(index, first)
+    expression = parse(where, columns=table.column_names, classes=classes)
+    try:
+        rows: NDArray[np.intp] = table.filter(expression)["id"].to_numpy() - first
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        NotImplementedError,
+    ) as error:  # those of pyarrow are some of these
+        reason = shortened(" ".join(str(error).split()), 300)
+        raise OptionError(f"the condition cannot be applied: {reason}") from error
+    return rows if label is None else rows[index.label[rows] == label]
+
+
+def check_where(where: str, columns: list[str], classes: list[str]) -> dict[str, Any]:
+    """Return where the mistake in a condition is; {} if there is none."""
+    try:
+        parse(where, columns=columns, classes=classes)
+    except OptionError as error:
+        return mistake(error)
+    return {}
+
+
+def mistake(error: OptionError) -> dict[str, Any]:
+    """Return an invalid condition as an answer: the message, and the characters that it is about."""
+    start, stop = (error.start, error.stop) if isinstance(error, WhereError) else (None, None)
+    return {"mistake": {"message": shortened(str(error), 1000), "start": start, "stop": stop}}
+
+
+def shuffle_plan(fingerprint: str, shard_samples: list[int], total_bytes: int, is_shuffled: bool) -> dict[str, Any]:
+    """Return what ``shuffle=True`` does with a dataset, and the first samples of epoch 0.
+
+    Args:
+        fingerprint: Fingerprint of the dataset.
+        shard_samples: Samples of each shard.
+        total_bytes: Size of all shards.
+        is_shuffled: Whether packing has shuffled it.
+    """
+    samples = sum(shard_samples)
+    block = default_block(samples, total_bytes)
+    window = window_of(True, block=block, samples=samples, shuffled=is_shuffled)
+    order = Order(fingerprint=fingerprint, shard_samples=shard_samples, seed=0, window=window, block=block)
+    count = min(samples, max(_ORDER_POINTS, 2 * TYPICAL_BATCH))
+    ids = order.ids(0, 0, count)
+    batch = min(TYPICAL_BATCH, samples)
+    starts = np.cumsum(shard_samples)
+    return {
+        "block": block,
+        "window": min(window, samples),
+        "window_bytes": min(window, samples) * total_bytes // samples,
+        "quality": predicted(batch=TYPICAL_BATCH, block=block, window=window, shuffled=is_shuffled),
+        "ids": ids[:: max(1, count // _ORDER_POINTS)].tolist(),
+        "batch": batch,
+        "shards_per_batch": len(np.unique(np.searchsorted(starts, ids[:batch], side="right"))),
+    }

@@ -1,0 +1,105 @@
+"""Pictures of samples for the page: made by helper processes, kept in memory, and a placeholder for what fails."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.lru_cache import LRUCache
+from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
+from wds_tools.service.pages.helpers import HelperError, HelperPool
+
+SECONDS = 5.0
+PROCESSES = 2
+MEMORY_BYTES = 1 << 30
+_KEPT_BYTES = 64 << 20
+_PLACEHOLDER = (Path(__file__).parent / "static" / "placeholder.svg").read_bytes()
+_TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture as it is sent.
+
+    Attributes:
+        data: The encoded picture.
+        content_type: Its type.
+        etag: Changes with its content.
+    """
+
+    data: bytes
+    content_type: str
+    etag: str
+
+
+class Pictures:
+    """Makes the pictures of samples.
+
+    Args:
+        browser: Reads samples.
+        helpers: Processes that decode images.
+    """
+
+    def __init__(self, browser: Browser, helpers: HelperPool) -> None:
+        self._browser = browser
+        self._helpers = helpers
+        self._working = asyncio.Semaphore(MAX_VALUES)
+        self._kept = LRUCache[str, Picture](max_items=20_000, max_bytes=_KEPT_BYTES)
+
+    async def picture(self, opened: Opened, number: int, *, size: int, field: str) -> Picture:
+        """Return a picture of a sample; a placeholder if it has none or it cannot be decoded.
+
+        Args:
+            opened: The dataset.
+            number: The sample.
+            size: Longest side in pixels.
+            field: The field; "" for its image.
+        """
+        try:
+            _, fields, shard = await self._browser.sample(opened, number)
+        except BrowseError:
+            return _placeholder("unknown")
+        stored = picture_field(fields) if not field else next((one for one in fields if one["name"] == field), None)
+        if stored is None or not is_picture(stored["name"]):
+            return _placeholder("none")
+        key = f"{stored['xxh3']}-{stored['size']}-{size}"
+        known = self._kept.get(key)
+        if known is not None:
+            return known
+        try:
+            async with self._working:
+                data = await self._browser.value(opened, shard, stored)
+                _, made = await self._helpers.ask({"field": stored["name"], "size": size}, data)
+            kind = _TYPES.get(made[:2])
+            found = Picture(made, kind, key) if kind else _placeholder(key)
+        except BrowseError:
+            return _placeholder("unknown")  # it may be readable again later
+        except HelperError as error:
+            found = _placeholder(key)
+            if "too many" in str(error) or "started" in str(error):
+                return found
+        self._kept.put(key, found, len(found.data) + 200)
+        return found
+
+
+def is_picture(field: str) -> bool:
+    """Return whether a field may hold an image.
+
+    >>> is_picture("jpg"), is_picture("mask.png"), is_picture("json")
+    (True, True, False)
+    """
+    return field.rpartition(".")[2] in IMAGE_FIELDS
+
+
+def picture_field(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the field with the image of a sample, or another one with an image, or None."""
+    by_name = {one["name"]: one for one in fields}
+    names = [*(name for name in IMAGE_FIELDS if name in by_name), *filter(is_picture, by_name)]
+    return by_name[names[0]] if names else None
+
+
+def _placeholder(key: str) -> Picture:
+    return Picture(_PLACEHOLDER, "image/svg+xml", f"placeholder-{key}")

@@ -1,0 +1,387 @@
+"""Routes of the web page: ``/``, ``/datasets/``, ``/thumbnails/``, ``/fields/`` and ``/static/``.
+
+Everything is rendered here, by templates that escape all values. Names from URLs are looked up in the catalogue, in
+manifests and indexes, and in the list of our own static files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import xxhash
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from wds_tools import __version__
+from wds_tools.service.access import GRANT
+from wds_tools.service.answers import error_answer
+from wds_tools.service.connections import Connection
+from wds_tools.service.contents import Library
+from wds_tools.service.data import PREFIX
+from wds_tools.service.live import visible
+from wds_tools.service.metrics import Metrics
+from wds_tools.service.pages import pictures, views
+from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
+from wds_tools.service.pages.helpers import HelperPool
+from wds_tools.service.pages.pictures import Pictures, is_picture, picture_field
+from wds_tools.service.pages.state import State
+from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict, verifications_of
+from wds_tools.wording import counted, human_bytes
+
+_FOLDER = Path(__file__).parent
+_STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_INDEX_MEMORY = 4 << 30
+_INDEX_SECONDS = 20.0
+_SIZES = {"160": 160, "1024": 1024}
+_MAX_PROBLEMS = 50
+_DATASETS_PER_PAGE = 100
+_PREVIEW_BYTES = 1 << 20
+_MAX_FIELDS = 200
+_DOWNLOAD_SECONDS = 30.0
+_PIECE_BYTES = 256 << 10
+
+
+class PageRoutes:
+    """Routes of the web page.
+
+    Args:
+        library: The datasets.
+        table: Reports of loaders and packers.
+        metrics: For the saved egress.
+        disks: Names and paths of folders whose free space is shown.
+        has_upstreams: Whether some datasets are read through a cache.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        table: ReportTable,
+        metrics: Metrics,
+        *,
+        disks: Sequence[tuple[str, Path]] = (),
+        has_upstreams: bool = False,
+    ) -> None:
+        self._library = library
+        self._table = table
+        self._metrics = metrics
+        self._disks = disks
+        self._has_upstreams = has_upstreams
+        self._indexes = HelperPool("indexes", 1, _INDEX_MEMORY, _INDEX_SECONDS)
+        self._decoders = HelperPool("thumbnail", pictures.PROCESSES, pictures.MEMORY_BYTES, pictures.SECONDS)
+        self._browser = Browser(library, self._indexes)
+        self._pictures = Pictures(self._browser, self._decoders)
+        self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
+        self._templates = _templates()
+        self._downloads = asyncio.Semaphore(MAX_VALUES)
+        self._warming: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/", self.get_overview, name="page"),
+            web.get("/datasets/{path:.+}", self.get_dataset, name="dataset_page"),
+            web.get("/thumbnails/{path:.+}/{number:[0-9]{1,16}}", self.get_thumbnail, name="thumbnail"),
+            web.get("/fields/{path:.+}/{number:[0-9]{1,16}}/{field:[^/]+}", self.get_field, name="field"),
+            web.get("/static/{name}", self.get_static, name="static"),
+        ]
+
+    async def run(self, _app: web.Application) -> AsyncIterator[None]:
+        """End the helper processes with the application."""
+        yield
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
+        await self._browser.close()
+        await self._indexes.close()
+        await self._decoders.close()
+
+    async def get_overview(self, request: web.Request) -> web.StreamResponse:
+        """Show the runs, the datasets, and the machine."""
+        if self._warming is None:  # the next page is probably that of a dataset
+            self._warming = asyncio.ensure_future(self._indexes.warm_up())
+        grant = request[GRANT]
+        summaries = [summary for summary in self._library.summaries() if grant.allows(summary.name)]
+        reports = visible(self._table, grant)
+        runs = runs_of(reports)
+        problems = sorted(self._library.problems().items()) if grant.allows_all else []
+        state = State.of(request.query)
+        last = max(1, math.ceil(len(summaries) / _DATASETS_PER_PAGE))
+        page = min(state.page, last)
+        return self._render(
+            "overview.html",
+            verdict=verdict(runs),
+            mood=_mood(runs),
+            runs=[views.run_view(run) for run in runs[: views.MAX_RUNS]],
+            hidden_runs=max(0, len(runs) - views.MAX_RUNS),
+            packs=packs_of(reports)[: views.MAX_RUNS],
+            verified=verifications_of(self._table.reports()),
+            datasets=[summary.details for summary in summaries[(page - 1) * _DATASETS_PER_PAGE :][:_DATASETS_PER_PAGE]],
+            total=len(summaries),
+            page=page,
+            last=last,
+            problems=problems[:_MAX_PROBLEMS],
+            hidden_problems=max(0, len(problems) - _MAX_PROBLEMS),
+            disks=await self._disk_usage() if grant.allows_all else [],
+            saved=self._metrics.saved_bytes() if self._has_upstreams and grant.allows_all else None,
+            origin=_origin(request),
+        )
+
+    async def get_dataset(self, request: web.Request) -> web.StreamResponse:
+        """Show a dataset, or one of its samples."""
+        path = _path_of(request, "/datasets/")
+        name, number = path, None
+        if path is not None and self._library.find(path) is None and (match := _SAMPLE.fullmatch(path)):
+            name, number = match[1], int(match[2])
+        opened = await self._open(request, name)
+        if isinstance(opened, web.StreamResponse):
+            return opened
+        state = State.of(request.query)
+        try:
+            if number is not None:
+                return await self._sample_page(request, opened, number, state)
+            if state.tab == "health":
+                return await self._health_page(opened, state)
+            if state.tab == "shuffle":
+                plan = await self._browser.shuffle_plan(opened)
+                points = _points(plan["ids"], opened.manifest.samples)
+                return self._render("shuffle.html", **_common(opened, state), plan=plan, points=points)
+            return await self._samples_page(request, opened, state)
+        except BrowseError as error:
+            return self._error(500, f"{opened.name} cannot be shown: {error}")
+
+    async def get_thumbnail(self, request: web.Request) -> web.StreamResponse:
+        """Send a picture that was encoded again by a helper process."""
+        opened = await self._open(request, _path_of(request, "/thumbnails/", parts=1))
+        if isinstance(opened, web.StreamResponse):
+            return opened
+        number, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
+        if number >= opened.manifest.samples:
+            return error_answer(404, "the dataset has no such sample")
+        picture = await self._pictures.picture(opened, number, size=size, field=request.query.get("field", ""))
+        etag = f'"{picture.etag}"'
+        if request.headers.get("If-None-Match") == etag:
+            return web.Response(status=304, headers={"ETag": etag})
+        return web.Response(body=picture.data, content_type=picture.content_type, headers={"ETag": etag})
+
+    async def get_field(self, request: web.Request) -> web.StreamResponse:
+        """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
+        opened = await self._open(request, _path_of(request, "/fields/", parts=2))
+        if isinstance(opened, web.StreamResponse):
+            return opened
+        number, name = int(request.match_info["number"]), request.match_info["field"]
+        if number >= opened.manifest.samples:
+            return error_answer(404, "the dataset has no such sample")
+        try:
+            _, fields, shard = await self._browser.sample(opened, number)
+            stored = next((one for one in fields if one["name"] == name), None)
+            if stored is None:
+                return error_answer(404, "the sample has no such field")
+            async with self._downloads:
+                data = await self._browser.value(opened, shard, stored)
+                return await _send_attachment(request, data, f"{number}.{name}")
+        except BrowseError as error:
+            return error_answer(500, f"the field cannot be sent: {error}")
+
+    async def get_static(self, request: web.Request) -> web.StreamResponse:
+        """Send one of our own files."""
+        name = request.match_info["name"]
+        data = self._static.get(name)
+        if data is None:
+            return error_answer(404, "no such file")
+        etag = f'"{xxhash.xxh3_64_hexdigest(data)}"'
+        if request.headers.get("If-None-Match") == etag:
+            return web.Response(status=304, headers={"ETag": etag})
+        kind = _STATIC_TYPES[Path(name).suffix]
+        return web.Response(body=data, content_type=kind, charset="utf-8", headers={"ETag": etag})
+
+    async def _open(self, request: web.Request, name: str | None) -> Opened | web.StreamResponse:
+        """Return a dataset, or the answer if there is none or the token is not for it."""
+        if name is None:
+            return self._error(404, "no such dataset")
+        if not request[GRANT].allows(name):
+            return self._error(403, "the token is not for this dataset")
+        try:
+            opened = await self._browser.open(name)
+        except BrowseError as error:
+            return self._error(500, f"the manifest cannot be read: {error}")
+        return self._error(404, "no such dataset") if opened is None else opened
+
+    async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
+        page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
+        labels = await self._browser.labels(opened)  # after the page, as both need the helper process
+        links = views.page_links(page, views.SAMPLES_PER_PAGE)
+        state = replace(state, page=links["number"])
+        names = opened.manifest.classes
+        return self._render(
+            "dataset.html",
+            **_common(opened, state),
+            samples=[{**one, "class": views.class_name(names, one["label"])} for one in page.samples],
+            result=page,
+            links=links,
+            mistake=views.mistake_view(state.where, page.mistake),
+            classes=views.class_bars(opened, labels, state),
+            chosen=views.class_name(names, state.label),
+            code=views.python_of(_data_url(request, opened), opened, state=state),
+        )
+
+    async def _sample_page(self, request: web.Request, opened: Opened, number: int, state: State) -> web.Response:
+        if number >= opened.manifest.samples:
+            return self._error(404, f"the dataset has {counted(opened.manifest.samples, 'sample')}")
+        row, stored, shard = await self._browser.sample(opened, number)
+        fields = []
+        for one in stored[:_MAX_FIELDS]:
+            status, text = "not checked: too long", None
+            if one["size"] <= _PREVIEW_BYTES or one is picture_field(stored):
+                try:
+                    data = await self._browser.value(opened, shard, one)
+                    status = "correct"
+                    text = None if is_picture(one["name"]) or len(data) > _PREVIEW_BYTES else views.text_of(data)
+                except BrowseError as error:
+                    status = str(error)
+            link = f"/fields/{quote(opened.name)}/{number}/{quote(one['name'], safe='')}"
+            is_shown = is_picture(one["name"]) and not one["name"].endswith("npy")
+            fields.append({**one, "status": status, "text": text, "link": link, "is_picture": is_shown})
+        main = picture_field(stored)
+        return self._render(
+            "sample.html",
+            **_common(opened, state),
+            number=number,
+            row=row,
+            class_name=views.class_name(opened.manifest.classes, row["label"]),
+            shard=shard,
+            fields=fields,
+            hidden_fields=max(0, len(stored) - _MAX_FIELDS),
+            main=main["name"] if main else "",
+            code=views.python_of(_data_url(request, opened), opened, sample=number),
+        )
+
+    async def _health_page(self, opened: Opened, state: State) -> web.Response:
+        shards = opened.manifest.shards
+        last = max(1, math.ceil(len(shards) / views.ROWS_PER_PAGE))
+        page = min(state.page, last)
+        part = shards[(page - 1) * views.ROWS_PER_PAGE :][: views.ROWS_PER_PAGE]
+        problems = await self._browser.check_lengths(opened, part)
+        return self._render(
+            "health.html",
+            **_common(opened, replace(state, page=page)),
+            shards=list(zip(part, problems, strict=True)),
+            damaged=sum(map(bool, problems)),
+            verified=verifications_of(self._table.reports()).get(opened.manifest.fingerprint),
+            links={"number": page, "last": last},
+            problem=self._library.problems().get(opened.name, ""),
+        )
+
+    async def _disk_usage(self) -> list[dict[str, Any]]:
+        def usage() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            for name, path in self._disks:
+                try:
+                    total, _, free = shutil.disk_usage(path)
+                except OSError:
+                    continue
+                found.append({"name": views.shown(name), "total": total, "free": free, "used": 1 - free / total})
+            return found
+
+        return await asyncio.get_running_loop().run_in_executor(None, usage)
+
+    def _error(self, status: int, message: str) -> web.Response:
+        response = self._render("error.html", message=message, status=status)
+        response.set_status(status)
+        return response
+
+    def _render(self, template: str, **values: Any) -> web.Response:
+        text = self._templates.get_template(template).render(values)
+        body = text.encode("utf-8", "replace")  # names may contain surrogates
+        return web.Response(body=body, content_type="text/html", charset="utf-8")
+
+
+async def _send_attachment(request: web.Request, data: bytes, name: str) -> web.StreamResponse:
+    """Send bytes as a file. A client that does not take them is disconnected: they are in memory until then."""
+    file = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
+    headers = {
+        "Content-Disposition": f'attachment; filename="{file}"',
+        "Content-Type": "application/octet-stream",
+        "Content-Length": str(len(data)),
+    }
+    response = web.StreamResponse(headers=headers)
+    try:
+        async with asyncio.timeout(_DOWNLOAD_SECONDS):
+            await response.prepare(request)
+            if request.method == "GET":
+                for start in range(0, len(data), _PIECE_BYTES):
+                    await response.write(data[start : start + _PIECE_BYTES])
+                await response.write_eof()
+    except TimeoutError:
+        Connection.cut(request.protocol)
+    return response
+
+
+_SAMPLE = re.compile(r"(.+)/samples/([0-9]{1,16})", re.DOTALL)
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {"size": human_bytes, "shown": views.shown, "duration": views.duration}
+    environment.filters |= {"path": quote, "cause": cause_name}
+    environment.globals |= {"version": __version__, "counted": counted, "day": views.day}
+    return environment
+
+
+def _common(opened: Opened, state: State) -> dict[str, Any]:
+    """Return what all pages of a dataset show."""
+    return {
+        "name": opened.name,
+        "manifest": opened.manifest,
+        "opened": opened,
+        "state": state,
+        "url": partial(state.url, opened.name),
+    }
+
+
+def _path_of(request: web.Request, prefix: str, *, parts: int = 0) -> str | None:
+    """Return the name of a dataset in a path, without its last parts; None if no name can be like this."""
+    raw = request.rel_url.raw_path.removeprefix(prefix).split("/")
+    try:
+        names = [unquote(part, errors="strict") for part in raw[: len(raw) - parts]]
+    except UnicodeDecodeError:
+        return None
+    name = "/".join(names)
+    return None if any("/" in part for part in names) or not name.isprintable() else name
+
+
+def _mood(runs: list[dict[str, Any]]) -> str:
+    """Return the class of the verdict, which has the colour of its mark."""
+    running = [run for run in runs if run["status"] == "running"]
+    if not running:
+        return "idle"
+    return "fed" if all(run["main_cause"] == STEP for run in running) else "waiting"
+
+
+def _origin(request: web.Request) -> str:
+    return f"{request.scheme}://{request.headers.get('Host', '')}"
+
+
+def _data_url(request: web.Request, opened: Opened) -> str:
+    return f"{_origin(request)}{PREFIX}{quote(opened.name)}"
+
+
+def _points(ids: list[int], samples: int) -> list[tuple[float, float]]:
+    """Return the points of the drawing of a shuffle: position in the epoch, and position in the shards, 0 to 100."""
+    count = max(1, len(ids) - 1)
+    return [(round(100 * i / count, 2), round(100 * number / samples, 2)) for i, number in enumerate(ids)]

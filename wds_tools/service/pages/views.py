@@ -1,0 +1,168 @@
+"""What the templates show, as plain values: bands of causes, class bars, lists of pages, code to copy."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from typing import Any
+
+from wds_tools.errors import printable, shortened
+from wds_tools.service.pages.browse import Opened, Page
+from wds_tools.service.pages.state import State
+from wds_tools.service.reports import CAUSES, STEP, cause_name
+
+SAMPLES_PER_PAGE = 60
+CLASSES_PER_PAGE = 24
+ROWS_PER_PAGE = 100
+MAX_RUNS = 50
+MAX_RANKS = 16
+_MIN_SHARE = 0.01
+_MAX_VALUE_CHARACTERS = 4000
+_BARS = 100.0  # width of bars in user units
+
+
+def band(waits: dict[str, float]) -> list[dict[str, Any]]:
+    """Return the parts of a band: what a loop waits for, then the training step, from left to right."""
+    shares = [(cause, waits[cause]) for cause in CAUSES if waits[cause] >= _MIN_SHARE]
+    waited = sum(share for _, share in shares)
+    parts, at = [], 0.0
+    scale = 1 / max(1.0, waited)
+    for cause, share in [*shares, (STEP, max(0.0, 1 - sum(waits.values())))]:
+        width = share * scale * _BARS
+        if width > 0:
+            parts.append({"cause": cause, "name": cause_name(cause), "at": at, "width": width, "share": share})
+        at += width
+    return parts
+
+
+def run_view(run: dict[str, Any]) -> dict[str, Any]:
+    """Return a run with the bands of its ranks."""
+    ranks = [{**rank, "band": band(rank["waits"])} for rank in run["ranks"][:MAX_RANKS]]
+    return {
+        **run,
+        "ranks": ranks,
+        "hidden": len(run["ranks"]) - len(ranks),
+        "is_fed": run["main_cause"] == STEP,
+        "cause": cause_name(run["main_cause"]),
+    }
+
+
+def class_bars(opened: Opened, labels: Counter[int | None], state: State) -> dict[str, Any]:
+    """Return the classes of a page, the largest first, or in their order until all samples are counted."""
+    names = opened.manifest.classes
+    numbers = {*range(len(names)), *(label for label in labels if label is not None and 0 <= label < 10**12)}
+    order = sorted(numbers, key=lambda number: (-labels[number] if opened.is_counted else 0, number))
+    pages = max(1, math.ceil(len(order) / CLASSES_PER_PAGE))
+    page = min(state.classes, pages)
+    most = max((labels[number] for number in order), default=0) or 1
+    shown = [
+        {
+            "number": number,
+            "name": class_name(names, number),
+            "count": labels[number],
+            "width": _BARS * labels[number] / most,
+            "is_chosen": number == state.label,
+            "url": state.url(opened.name, label=None if number == state.label else number, page=1, tab="samples"),
+        }
+        for number in order[(page - 1) * CLASSES_PER_PAGE : page * CLASSES_PER_PAGE]
+    ]
+    return {"shown": shown, "total": len(order), "page": page, "pages": pages, "unlabelled": labels[None]}
+
+
+def class_name(names: tuple[str, ...], label: int | None) -> str:
+    """Return the name of a class, or its number if it has no name."""
+    if label is None:
+        return ""
+    return shown(names[label]) if 0 <= label < len(names) else str(label)
+
+
+def page_links(page: Page, size: int) -> dict[str, int]:
+    """Return the number of the page, and of the last one."""
+    return {"number": page.first // size + 1, "last": max(1, math.ceil(page.total / size))}
+
+
+def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a mistake in a condition: the text before it, itself and after it, and the message."""
+    if mistake is None:
+        return None
+    message = str(mistake["message"])
+    prefix = f"where={where!r}"
+    if message.startswith(prefix):  # the page shows the condition itself
+        message = message[len(prefix) :].lstrip(": ")
+    start, stop = mistake["start"], mistake["stop"]
+    if start is None:
+        return {"before": where, "wrong": "", "after": "", "message": message}
+    wrong = where[start:stop] or " "
+    return {"before": where[:start], "wrong": wrong, "after": where[stop:], "message": message, "column": start + 1}
+
+
+def python_of(url: str, opened: Opened, *, sample: int | None = None, state: State | None = None) -> str:
+    """Return code that loads a sample, or the samples of a filter."""
+    fields = opened.manifest.fields
+    image = next((name for name in ("jpg", "png", "webp", "jpeg", "npy") if name in fields), None)
+    names = (["image"] if image else []) + (["label"] if "cls" in fields else [])
+    chosen = tuple(names) or tuple(fields)
+    options = "" if chosen == ("image", "label") else f", fields={chosen!r}"
+    if sample is not None:
+        return (
+            f"import wds_tools as wt\n\nwith wt.make_loader({url!r}, batch_size=1, num_workers=0,\n"
+            f"                    subset=[{sample}]{options}) as loader:\n    batch = next(iter(loader))\n"
+        )
+    condition = condition_of(state or State())
+    where = f", where={condition!r}" if condition else ""
+    return (
+        f"import wds_tools as wt\n\nloader = wt.make_loader({url!r}, batch_size=256,\n"
+        f"                        view=wt.CenterCrop(224, resize=256){where}{options})\n"
+    )
+
+
+def condition_of(state: State) -> str:
+    """Return the class and the condition of a page as one condition."""
+    parts = [] if state.label is None else [f"label == {state.label}"]
+    if state.where:
+        parts.append(f"({state.where})" if parts else state.where)
+    return " and ".join(parts)
+
+
+def text_of(data: bytes) -> str | None:
+    """Return the text of a field, cut off; None if it is not text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if "\0" in text:
+        return None
+    more = len(text) - _MAX_VALUE_CHARACTERS
+    text = printable(text[:_MAX_VALUE_CHARACTERS])
+    return f"{text} … and {more:,} more characters" if more > 0 else text
+
+
+def shown(text: str) -> str:
+    """Return a name from a dataset as it is shown: without control characters, and not too long."""
+    return shortened(printable(text), 300)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in words.
+
+    >>> duration(42), duration(150), duration(9000), duration(None)
+    ('42 s', '2 min 30 s', '2 h 30 min', 'unknown')
+    """
+    if seconds is None:
+        return "unknown"
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600:,} h {seconds % 3600 // 60} min"
+
+
+def day(seconds: float) -> str:
+    """Return a time in seconds since 1970 as date and time in UTC.
+
+    >>> day(0)
+    '1970-01-01 00:00 UTC'
+    """
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -1,0 +1,320 @@
+"""Reports of loaders and packers: checked, kept for some minutes, and summed up by run.
+
+A report is hostile input. It is reduced to known keys with values of known types and ranges; everything else is
+refused. The number of reports that are kept is bounded. With several processes, they are files in a common folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wds_tools.reporting import MAX_ADVICE, MAX_TEXT, REPORT_SECONDS
+
+FORMAT = 1
+CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start")
+"""What a loop can wait for, as in `wds_tools.loading.statistics`, which loads torch."""
+
+STEP = "step"
+KINDS = ("loader", "pack", "verify")
+STOPPED_SECONDS = 10.0
+"""A run without a report for this long has stopped."""
+
+MAX_REPORTS = 1024
+MAX_REPORTS_PER_OWNER = 512
+_FORGET_SECONDS = 600.0
+_REMEMBER_SECONDS = 90 * 86400.0  # results of verifications
+_FINGERPRINT = re.compile("[0-9a-f]{32}")
+_MAX_NUMBER = 1e15
+_READ_SECONDS = REPORT_SECONDS / 4  # for which the files of other processes are remembered
+
+
+class InvalidReportError(ValueError):
+    """A report does not have the schema. The message has none of its values."""
+
+
+class TooManyReportsError(Exception):
+    """No further runs can be kept at present."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The last report of one process.
+
+    Attributes:
+        owner: Id of the token that it was sent with; "" without tokens.
+        received: Time in seconds since 1970.
+        values: The checked values.
+    """
+
+    owner: str
+    received: float
+    values: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Identifies the process among all."""
+        values = self.values
+        parts = [self.owner, *(str(values[name]) for name in ("kind", "run", "host", "loader", "rank", "dataset"))]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def is_outdated(self, now: float) -> bool:
+        """Return whether it is not shown any more."""
+        limit = _REMEMBER_SECONDS if self.values["kind"] == "verify" else _FORGET_SECONDS
+        return now - self.received > limit
+
+    def status(self, now: float) -> str:
+        """Return ``running``, ``finished`` or ``stopped``."""
+        if self.values["ended"]:
+            return "finished"
+        return "stopped" if now - self.received > STOPPED_SECONDS else "running"
+
+
+def check_report(body: bytes) -> dict[str, Any]:
+    """Return the values of a report.
+
+    Raises:
+        InvalidReportError: It does not have the schema.
+    """
+    try:
+        raw = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise InvalidReportError("the body is not JSON") from None
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT or raw.get("kind") not in KINDS:
+        raise InvalidReportError(
+            f'the report has no "format": {FORMAT}, or its "kind" is not one of {", ".join(KINDS)}'
+        )
+    values: dict[str, Any] = {name: _text(raw, name) for name in ("kind", "run", "host", "dataset")}
+    values["ended"] = raw.get("ended", False) is True
+    if values["kind"] == "verify":
+        if not _FINGERPRINT.fullmatch(_text(raw, "fingerprint")):
+            raise InvalidReportError('"fingerprint" is not a text of 32 hexadecimal digits')
+        known = {"fingerprint": raw["fingerprint"], "damaged": _integer(raw, "damaged")}
+        return {**values, **known, "ended": True, "loader": 0, "rank": 0}
+    values["images_per_second"] = _number(raw, "images_per_second")
+    if values["kind"] == "pack":
+        values |= {name: _integer(raw, name) for name in ("done", "total")}
+        left = raw.get("seconds_left")
+        values["seconds_left"] = None if left is None else _number(raw, "seconds_left")
+        return {**values, "loader": 0, "rank": 0, "world_size": 1}
+    values |= {name: _integer(raw, name) for name in ("loader", "rank", "world_size", "epoch", "step", "steps")}
+    values |= {"workers": _integer(raw, "workers"), "idle_seconds": _number(raw, "idle_seconds")}
+    if not values["rank"] < values["world_size"] <= 1_000_000:
+        raise InvalidReportError('"rank" is not below "world_size", or there are more than 1,000,000')
+    values["wait_share"] = min(1.0, _number(raw, "wait_share"))
+    waits = raw.get("waits")
+    if not isinstance(waits, dict) or not set(waits) <= set(CAUSES):
+        raise InvalidReportError(f'"waits" is not an object with some of {", ".join(CAUSES)}')
+    values["waits"] = {cause: min(1.0, _number(waits, cause)) if cause in waits else 0.0 for cause in CAUSES}
+    if raw.get("main_cause") not in (*CAUSES, STEP):
+        raise InvalidReportError(f'"main_cause" is not one of {", ".join((*CAUSES, STEP))}')
+    values["main_cause"] = raw["main_cause"]
+    values["advice"] = _text(raw, "advice", most=MAX_ADVICE, least=0)
+    return values
+
+
+class ReportTable:
+    """The last report of each process.
+
+    Args:
+        folder: Where the processes of the service exchange them; None: there is only one process.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._reports: dict[str, Report] = {}
+        self._read_at = 0.0
+        if folder is not None:
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def add(self, owner: str, values: dict[str, Any]) -> None:
+        """Keep a report, and forget the one before it.
+
+        Raises:
+            TooManyReportsError: There are too many others.
+        """
+        now = time.time()
+        report = Report(owner, now, values)
+        self._refresh()
+        if report.key not in self._reports:
+            self._make_way(owner, now)
+        self._reports[report.key] = report
+        if self._folder is not None:
+            self._write(report)
+
+    def reports(self) -> list[Report]:
+        """Return all reports that are not too old."""
+        self._refresh()
+        now = time.time()
+        for key in [key for key, report in self._reports.items() if report.is_outdated(now)]:
+            self._remove(key)
+        return list(self._reports.values())
+
+    def _make_way(self, owner: str, now: float) -> None:
+        """Forget the oldest report that is not of a running process, if there are too many."""
+        own = [report for report in self._reports.values() if report.owner == owner]
+        for group, most in ((own, MAX_REPORTS_PER_OWNER), (list(self._reports.values()), MAX_REPORTS)):
+            if len(group) >= most:
+                idle = [report for report in group if report.status(now) != "running"]
+                if not idle:
+                    raise TooManyReportsError
+                self._remove(min(idle, key=lambda report: report.received).key)
+                return
+
+    def _remove(self, key: str) -> None:
+        self._reports.pop(key, None)
+        if self._folder is not None:
+            (self._folder / key).unlink(missing_ok=True)
+
+    def _write(self, report: Report) -> None:
+        assert self._folder is not None
+        partial = self._folder / f".{report.key}-{os.getpid()}"
+        with suppress(OSError):  # then only this process has it
+            partial.write_text(json.dumps([report.owner, report.received, report.values]))
+            partial.rename(self._folder / report.key)
+
+    def _refresh(self) -> None:
+        """Read the reports that other processes have received."""
+        if self._folder is None or time.monotonic() < self._read_at + _READ_SECONDS:
+            return
+        self._read_at = time.monotonic()
+        found = {}
+        for path in self._folder.glob("[0-9a-f]*"):
+            with suppress(OSError, ValueError):
+                found[path.name] = Report(*json.loads(path.read_text()))
+        self._reports = found
+
+
+def runs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dict[str, Any]]:
+    """Sum up reports by run: running ones first, then those that wait for the largest share of their time.
+
+    Returns:
+        Plain values for JSON. ``ranks`` has the processes of a run, the slowest first.
+    """
+    now = time.time() if now is None else now
+    groups: dict[tuple[Any, ...], list[Report]] = {}
+    for report in reports:
+        if report.values["kind"] == "loader":
+            key = (report.owner, report.values["run"], report.values["loader"], report.values["dataset"])
+            groups.setdefault(key, []).append(report)
+    runs = [_run(group, now) for group in groups.values()]
+    return sorted(runs, key=lambda run: (_STATUSES.index(run["status"]), -run["wait_share"], run["dataset"]))
+
+
+def packs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dict[str, Any]]:
+    """Return the packers, running ones first."""
+    now = time.time() if now is None else now
+    packs = [
+        {
+            **{name: r.values[name] for name in ("run", "host", "dataset", "done", "total", "images_per_second")},
+            "seconds_left": r.values["seconds_left"],
+            "status": r.status(now),
+            "age_seconds": round(now - r.received, 1),
+        }
+        for r in reports
+        if r.values["kind"] == "pack"
+    ]
+    return sorted(packs, key=lambda pack: (_STATUSES.index(pack["status"]), pack["dataset"]))
+
+
+def verifications_of(reports: Iterable[Report]) -> dict[str, Report]:
+    """Return the last verification of each dataset, by fingerprint."""
+    found = [report for report in reports if report.values["kind"] == "verify"]
+    return {r.values["fingerprint"]: r for r in sorted(found, key=lambda report: report.received)}
+
+
+_STATUSES = ("running", "stopped", "finished")
+_RANK_VALUES = (
+    *("rank", "host", "images_per_second", "wait_share", "waits", "main_cause"),
+    *("advice", "workers", "epoch", "step", "steps", "idle_seconds"),
+)
+
+
+def _run(group: list[Report], now: float) -> dict[str, Any]:
+    ranks = [
+        {
+            **{name: report.values[name] for name in _RANK_VALUES},
+            "status": report.status(now),
+            "age_seconds": round(now - report.received, 1),
+        }
+        for report in group
+    ]
+    ranks.sort(key=lambda rank: (-rank["wait_share"], rank["rank"]))
+    statuses = {rank["status"] for rank in ranks}
+    alive = [rank for rank in ranks if rank["status"] == "running"]
+    worst = (alive or ranks)[0]
+    values = group[0].values
+    return {
+        **{name: values[name] for name in ("run", "dataset", "world_size")},
+        "status": next(status for status in _STATUSES if status in statuses),
+        "images_per_second": sum(rank["images_per_second"] for rank in alive or ranks),
+        **{name: worst[name] for name in ("wait_share", "main_cause", "advice", "epoch", "step", "steps")},
+        "ranks": ranks,
+    }
+
+
+def verdict(runs: list[dict[str, Any]]) -> str:
+    """Return one sentence: how many runs there are, and which ones wait, and for what.
+
+    >>> verdict([])
+    'No training reports to this server.'
+    """
+    running = [run for run in runs if run["status"] == "running"]
+    stopped = sum(run["status"] == "stopped" for run in runs)
+    ending = f"; {stopped} stopped without an end" if stopped else ""
+    if not running:
+        return f"No training runs{ending}." if runs else "No training reports to this server."
+    fed = [run for run in running if run["main_cause"] == STEP]
+    count = f"{len(running)} run{'s' if len(running) > 1 else ''}: "
+    if len(fed) == len(running):
+        return f"{count}{'all fed' if len(running) > 1 else 'fed, the loader is fast enough'}{ending}."
+    waiting = [run for run in running if run["main_cause"] != STEP]
+    worst = waiting[0]
+    remedy = worst["advice"].partition("; ")[2]
+    sentence = f"{worst['dataset']} waits {100 * worst['wait_share']:.0f} %: {cause_name(worst['main_cause'])}"
+    more = f"; {len(waiting) - 1} more wait{'s' if len(waiting) == 2 else ''}" if len(waiting) > 1 else ""
+    start = f"{len(fed)} fed, " if fed else ""
+    return f"{count}{start}{sentence}{f'; {remedy}' if remedy else ''}{more}{ending}."
+
+
+def cause_name(cause: str) -> str:
+    """Return a cause in words.
+
+    >>> cause_name("hand_over"), cause_name("step")
+    ('hand-over', 'training step')
+    """
+    return {"hand_over": "hand-over", "start": "start of the workers", STEP: "training step"}.get(cause, cause)
+
+
+def _text(raw: dict[str, Any], name: str, *, most: int = MAX_TEXT, least: int = 1) -> str:
+    value = raw.get(name)
+    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
+        raise InvalidReportError(f'"{name}" is not a printable text of {least} to {most} characters')
+    return value
+
+
+def _number(raw: dict[str, Any], name: str) -> float:
+    value = raw.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_NUMBER:
+        raise InvalidReportError(f'"{name}" is not a number from 0 to {_MAX_NUMBER:.0e}')
+    return float(value) if math.isfinite(value) else 0.0
+
+
+def _integer(raw: dict[str, Any], name: str) -> int:
+    value = raw.get(name)
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+        raise InvalidReportError(f'"{name}" is not a whole number from 0 to {_MAX_NUMBER:.0e}')
+    return value
+
+
+def _refuse(_constant: str) -> float:
+    raise ValueError
