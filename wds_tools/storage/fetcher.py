@@ -91,12 +91,14 @@ class Fetcher:
         if file and (cached := self._cache.get(key, file.bytes)) is not None:
             return bytes(cached)
         with self._condition:
-            future, started = self._files.get(name, (None, 0.0))
-            is_recent = future is not None and (not future.done() or monotonic() < started + RECENT_SECONDS)
-            if future is None or not is_recent:
-                future = Future()
-                self._files[name] = future, monotonic()
-        if is_recent:
+            now = monotonic()
+            for old in [
+                path for path, (one, begun) in self._files.items() if one.done() and begun < now - RECENT_SECONDS
+            ]:
+                del self._files[old]
+            is_new = name not in self._files
+            future = self._files.setdefault(name, (Future(), now))[0]
+        if not is_new:
             return future.result()
         try:
             data = self._client.read(name, most_bytes=MAX_FILE_BYTES)
@@ -110,7 +112,7 @@ class Fetcher:
         finally:
             if file or future.exception():  # a manifest is kept for those who ask soon
                 with self._condition:
-                    del self._files[name]
+                    self._files.pop(name, None)
         return data
 
     def read_many(self, files: Sequence[StoredFile], *, wait: bool = True) -> None:
