@@ -92,10 +92,9 @@ class Fetcher:
             return bytes(cached)
         with self._condition:
             now = monotonic()
-            for old in [
-                path for path, (one, begun) in self._files.items() if one.done() and begun < now - RECENT_SECONDS
-            ]:
-                del self._files[old]
+            oldest = now - RECENT_SECONDS
+            for path in [path for path, (one, begun) in self._files.items() if one.done() and begun < oldest]:
+                del self._files[path]
             is_new = name not in self._files
             future = self._files.setdefault(name, (Future(), now))[0]
         if not is_new:
