@@ -1,6 +1,7 @@
 """Loaders that read from a server: the same batches as from a folder, or the named error, whatever the server does."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -183,9 +184,16 @@ def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, 
     assert len(manifests) <= 2
 
 
-def test_the_fetcher_process_ends_with_the_last_loader(server):
-    epochs_of(server.url)
-    wait_until(lambda: not fetchers())
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_fetcher_process_ends_with_the_last_loader_without_the_garbage_collector(server, workers):
+    gc.collect()
+    gc.disable()
+    try:
+        epochs_of(server.url, workers=workers)
+        assert fetchers()
+        wait_until(lambda: not fetchers())
+    finally:
+        gc.enable()
 
 
 def test_the_fetcher_process_ends_when_the_training_is_killed(server):

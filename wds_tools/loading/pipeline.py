@@ -223,6 +223,10 @@ class Pipeline:
                 self._read_ahead.log_use()
             self.is_closed = True
             self._sent.clear()
+            # Without references to itself the pipeline is deleted at once, and with it the connection to the fetcher.
+            self._unsent = iter(())
+            if isinstance(self.pool, WorkerPool):
+                self.pool.when_idle = None
             # The workers stop first, whatever fails after that.
             run_all(self.pool.close, self._read_ahead.stop, *([self._gpu.copier.close] if self._gpu else []))
 
