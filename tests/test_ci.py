@@ -40,7 +40,9 @@ def run(tmp_path: Path):
     return run
 
 
-@pytest.mark.parametrize("reason", ["no CUDA device", "missing kernel feature: seccomp_unotify"])
+@pytest.mark.parametrize(
+    "reason", ["no CUDA device", "no second CUDA device", "missing kernel feature: seccomp_unotify"]
+)
 def test_a_skip_for_an_allowed_reason_passes_and_the_summary_is_the_last_line(run, reason: str) -> None:
     done = run(f"SKIPPED [1] tests/test_x.py:13: {reason}", CLOSING, "make: nothing else to do")
     assert done.returncode == 0

@@ -228,7 +228,7 @@ def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error
         assert_equal(train(loader, gpu), expected[1])
 
 
-# Faults 2 and 8: memory that cannot be pinned
+# Faults 2 and 8: CUDA refuses to pin memory
 
 
 @pytest.mark.parametrize("can_pin", [True, False])

@@ -188,7 +188,7 @@ def test_the_loop_does_not_run_far_ahead_of_the_gpu(packed):
                 ends[-1].record()
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no CUDA device")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second CUDA device")
 def test_a_rank_uses_only_its_own_device(packed, tmp_path):
     program = f"""
         import torch

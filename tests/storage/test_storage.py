@@ -176,7 +176,7 @@ def test_neighbouring_blocks_that_are_read_ahead_share_requests(tmp_path, serve,
     store.read_ahead(blocks)
     found = store.fetch_extents([Extent(block, block.start, block.stop) for block in blocks])
     assert [bytes(data) for data in found] == [CONTENT[block.start : block.stop] for block in blocks]
-    assert len(server.requests) < 50
+    assert len(server.requests) < 80  # 100 without; how many depends on how soon the first requests are sent
 
 
 def test_a_replaced_shard_is_not_read_from_cached_blocks_of_the_old_one(tmp_path, serve, remote):

@@ -105,7 +105,7 @@ class Catalogue:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Names of datasets that cannot be served, and the reasons."""
+        """Names of datasets with errors, and the error of each."""
         return {name: reason for name, (_, reason) in self._problems.items()}
 
     def scan(self) -> None:

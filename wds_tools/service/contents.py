@@ -85,7 +85,7 @@ class Library(Protocol):
         """Return all datasets, sorted by name."""
 
     def problems(self) -> dict[str, str]:
-        """Return the datasets that cannot be served, and the reason."""
+        """Return the names of datasets with errors, and the error of each."""
 
     def find(self, dataset: str) -> Summary | None:
         """Return a dataset by its name."""

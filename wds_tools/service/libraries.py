@@ -33,7 +33,7 @@ class Libraries:
         return [found[name] for name in sorted(found)]
 
     def problems(self) -> dict[str, str]:
-        """Return the datasets that cannot be served, and the reason."""
+        """Return the names of datasets with errors, and the error of each."""
         return {name: text for library in reversed(self._libraries) for name, text in library.problems().items()}
 
     def find(self, dataset: str) -> Summary | None:

@@ -71,7 +71,7 @@ class LocalLibrary:
         return [located.summary for located in self._catalogue.datasets.values()]
 
     def problems(self) -> dict[str, str]:
-        """Return the datasets that cannot be served, and the reason."""
+        """Return the names of datasets with errors, and the error of each."""
         return self._catalogue.problems
 
     def find(self, dataset: str) -> Summary | None:

@@ -66,7 +66,7 @@ class Metrics:
         )
         self.problems = Gauge(
             "wds_tools_dataset_problems",
-            "Datasets that cannot be served.",
+            "Datasets that are not served because of an error.",
             registry=registry,
             multiprocess_mode="livemax",
         )

@@ -27,7 +27,7 @@ class HelperPool:
 
     Args:
         kind: See `wds_tools.service.pages.helper.main`.
-        count: Number of processes; so many answers are worked on at the same time.
+        count: Number of processes. Each works on one request at a time.
         memory_bytes: Memory limit of each.
         seconds: Time limit of an answer.
         max_waiting: Most questions that wait for a process.
