@@ -7,8 +7,8 @@ BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
 BUILDS_DOCS := docs/build_site.py
 COMPILED := $(wildcard wds_tools/images/csrc/*.* wds_tools/images/csrc/abi3/*)
-# Number of parallel test processes. More help only with more cores, because many tests start workers themselves.
-JOBS   ?= 2
+# Number of parallel test processes, for two cores: many tests wait, and many start workers themselves.
+JOBS   ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format cov sanitize emulated torture lowest docs bench profile gpu wheels clean

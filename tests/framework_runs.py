@@ -1,4 +1,4 @@
-"""Test program that runs one training framework in the processes of torchrun. Results are written to files.
+"""Test program that runs one training framework in processes as torchrun starts them. Results are written to files.
 
     torchrun --nproc-per-node 2 framework_runs.py NAME FOLDER
 

@@ -1,97 +1,32 @@
-"""Test program that starts one process per rank of torch.distributed (gloo), as torchrun does.
-
-It reads test cases from standard input, one JSON object per line, and answers each with the path of a file that has
-the results of all ranks as a JSON list, or the error. torch is imported once, before all processes are forked: this
-takes longer than most test cases.
-"""
+"""Test program that runs a test case in the processes of torch.distributed (gloo), one for each rank."""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import random
-import socket
-import subprocess
 import sys
 import tempfile
-import traceback
-from contextlib import suppress
 from pathlib import Path
 
+import preloaded
 
-def run_ranks(**case):
+
+def run_ranks(*, world, **case):
     """Run a test case; return the results of each rank: keys per step, proof, state, error."""
     case = {key: str(value) if isinstance(value, Path) else value for key, value in case.items()}
-    with tempfile.NamedTemporaryFile("r") as output:
-        request = {"case": case, "environment": dict(os.environ), "output": output.name}
-        program = _program()
-        program.stdin.write(json.dumps(request) + "\n")
-        program.stdin.flush()
-        status = program.stdout.readline()
-        text = output.read()
-    assert status == "0\n", text
-    return json.loads(text)
-
-
-@functools.cache
-def _program():
-    """Start this file as a program. It ends with this process, when its standard input is closed."""
-    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def serve():
-    """Run the test cases of standard input, each in a process of its own."""
-    import wds_tools as wt  # noqa: F401 - imported before the fork
-    import wds_tools.loading.loader  # noqa: F401
-
-    for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if not child:
-            os.environ.clear()
-            os.environ.update(request["environment"])
-            status = 1
-            try:
-                with Path(request["output"]).open("w") as output:
-                    os.dup2(output.fileno(), 2)
-                    results = main(request["case"])
-                    output.truncate(0)
-                    output.seek(0)
-                    json.dump(results, output)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
-        sys.stdout.flush()
-
-
-def free_port():
-    """Return a free port. It is not an ephemeral port, so connections of other tests do not take it meanwhile."""
-    while True:
-        with socket.socket() as free, suppress(OSError):
-            free.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
-            return free.getsockname()[1]
-
-
-def main(case):
-    """Run a test case and return the results of its ranks."""
-    world = case["world"]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world))
     with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(world):
-            child = os.fork()
-            if not child:
-                os.environ["RANK"] = str(rank)
-                Path(folder, str(rank)).write_text(json.dumps(_rank(case)))
-                os._exit(0)
-            children.append(child)
-        codes = [os.waitpid(child, 0)[1] for child in children]
-        assert codes == [0] * world, codes
+        done = preloaded.run([__file__, json.dumps(case), folder], ranks=world)
+        assert done.returncode == 0, done.stderr
         return [json.loads(Path(folder, str(rank)).read_text()) for rank in range(world)]
+
+
+def main():
+    """Run the test case of the command line, and write the results of this rank."""
+    case, folder = sys.argv[1:]
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # as if each rank were a machine
+        del os.environ[name]
+    rank = os.environ["RANK"]
+    Path(folder, rank).write_text(json.dumps(_rank(json.loads(case))))
 
 
 def _rank(case):
@@ -217,4 +152,4 @@ def _streaming(case):
 
 
 if __name__ == "__main__":
-    serve()
+    main()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import preloaded
 import pytest
 from buckets import Bucketful
 
@@ -53,8 +53,9 @@ def run_epochs(dataset: Any, epochs: int = 1, **options: Any) -> None:
 
 
 def run_program(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wds_tools.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=True)
+    done = preloaded.run(["-m", "wds_tools.cli", *words])
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_the_program_prints_debug_messages_on_stderr_with_the_option_only(few: Path, tmp_path: Path) -> None:

@@ -6,31 +6,32 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import preloaded
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+IMPORTS = ("torch", "torchvision", "wds_tools.loading.loader")
 # Small enough to train a ResNet-18 in seconds: 40 samples are 5 steps of 8 per epoch.
 TINY = ("--size", "32", "--batch-size", "8", "--save-every", "3")
 
 
 def command(*words: str | Path) -> list[str]:
-    """Return the command that runs an example, given its file name and arguments."""
-    return [sys.executable, str(EXAMPLES / words[0]), *map(str, words[1:])]
+    """Return the words that run an example with Python, given its file name and arguments."""
+    return [str(EXAMPLES / words[0]), *map(str, words[1:])]
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def run(words: list[str]) -> str:
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+def run(words: list[str], *, ranks: int | None = None) -> str:
+    done = preloaded.run(words, env=environment(), imports=IMPORTS, ranks=ranks)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -59,7 +60,7 @@ def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(tmp_path:
 
     checkpoint = tmp_path / "killed.pt"
     train += ["--checkpoint", str(checkpoint), "--metrics", str(killed)]
-    process = subprocess.Popen(train, env=environment(), stdout=subprocess.DEVNULL)
+    process = preloaded.Process(train, env=environment(), imports=IMPORTS)
     while process.poll() is None and not (killed.exists() and len(read_complete_lines(killed)) >= 4):
         time.sleep(0.01)
     process.kill()
@@ -80,7 +81,7 @@ def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     train = command("02_train.py", "--data", few, "--epochs", "1", *TINY, "--checkpoint", tmp_path / "checkpoint.pt")
     run([*train, "--metrics", str(one)])
-    out = run([*TORCHRUN, *train[1:], "--batch-size", "4", "--metrics", str(two), "--val", str(few)])
+    out = run([*TORCHRUN, *train, "--batch-size", "4", "--metrics", str(two), "--val", str(few)])
     assert "accuracy" in out
     assert out.count("epoch 0: step 5") == 1
 
@@ -112,7 +113,7 @@ def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path) -> None:
     demo = Path(shutil.copy(EXAMPLES / "demo.py", tmp_path / "examples"))
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "sample").symlink_to(ROOT / "shards" / "sample")
-    out = run([sys.executable, str(demo)])
+    out = run([str(demo)])
     assert "$ wds-tools pack build/demo/train shards/demo/train" in out
     assert "its next batch is the same, pixel by pixel" in out
     assert re.search(r"[0-9,]+ images per second", out)
@@ -125,9 +126,9 @@ def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path) -> None:
 def test_ddp_training_resumes_on_one_process_and_evaluates_each_sample_once(tmp_path: Path, few: Path) -> None:
     words = ["--train", few, "--val", few, "--model", "resnet18", "--size", "32", "--batch-size", "8"]
     train = command("05_ddp_imagenet.py", *words, "--epochs", "2", "--workers", "1", "--checkpoint", tmp_path / "c.pt")
-    stopped = run([*TORCHRUN, *train[1:], "--stop-after", "3"])
+    stopped = run([*TORCHRUN, *train, "--stop-after", "3"])
     assert "samples" not in stopped
-    resumed = run([*TORCHRUN[:-1], "1", *train[1:], "--resume"])
+    resumed = run([*train, "--resume"], ranks=1)
     assert "epoch 0 from position 24 on: 16 samples, each once; step 5, " in resumed
     assert "epoch 1: 40 samples, each once; step 10, " in resumed
     assert resumed.count(" of 40\n") == 2

@@ -1,17 +1,16 @@
 """`make gpu`: the benchmark runs, and without a GPU it reports so in one line."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+import preloaded
 
 ROOT = Path(__file__).parents[1]
 
 
 def benchmark(*words):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    program = [sys.executable, ROOT / "tests" / "gpu_benchmark.py", *words]
-    return subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    return preloaded.run([ROOT / "tests" / "gpu_benchmark.py", *words], env=environment)
 
 
 def test_without_a_gpu_one_line_reports_it_and_the_exit_status_is_1():

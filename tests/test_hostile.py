@@ -327,7 +327,7 @@ def hostile_dataset(folder: Path, shards: int, rows: int) -> None:
 
 
 def test_the_indexes_of_many_shards_are_not_in_memory_at_the_same_time(tmp_path: Path) -> None:
-    hostile_dataset(tmp_path, shards=12, rows=400_000)
+    hostile_dataset(tmp_path, shards=6, rows=400_000)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 300_000
     code = """
 import sys, wds_tools as wt
@@ -341,7 +341,7 @@ print(found[1] - found[0])
 """
     (tmp_path / "one").mkdir()
     hostile_dataset(tmp_path / "one", shards=1, rows=400_000)
-    for name in ("info", "verify"):  # the peak for twelve shards is only slightly higher than that for one
+    for name in ("info", "verify"):  # the peak for six shards is only slightly higher than that for one
         command = [sys.executable, "-c", code, name, str(tmp_path / "one"), str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         assert int(done.stdout) < 100, done.stdout

@@ -1,9 +1,7 @@
 """Warnings about valid arguments that are probably a mistake point to the line of the user's program."""
 
-import subprocess
-import sys
-
 import numpy as np
+import preloaded
 import pytest
 import torch
 from PIL import Image
@@ -78,7 +76,7 @@ loader = wt.make_loader({0!r}, batch_size=4, num_workers=0)  # here
 
 def test_a_warning_is_issued_once_at_the_line_of_the_users_program(packed, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.format(str(packed)))
-    run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
+    run = preloaded.run([tmp_path / "program.py"])
     assert run.stderr.count(IMAGE_LIST) == 1
     assert "program.py:4: UserWarning: images" in run.stderr
 
@@ -126,7 +124,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_the_workers_of_a_dataloader_issue_one_warning_together(packed, tmp_path, context):
     (tmp_path / "program.py").write_text(WORKERS.format(str(packed), context))
-    run = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
+    run = preloaded.run([tmp_path / "program.py"])
     assert run.stdout.split() == ["390"] * 3
     assert run.stderr.count("is read by a DataLoader with batch_size=20") == 1
 

@@ -1,10 +1,9 @@
 """Collation: values of samples are stacked, sent in parts, joined, and converted to tensors."""
 
-import subprocess
-import sys
 from typing import NamedTuple
 
 import numpy as np
+import preloaded
 import pytest
 import torch
 from hypothesis import given
@@ -142,5 +141,5 @@ if __name__ == "__main__":
 
 
 def test_several_tensors_per_sample_use_no_file_descriptors(packed):
-    run = subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS, packed], capture_output=True, text=True, check=True)
+    run = preloaded.run(["-c", FEW_DESCRIPTORS, packed])
     assert run.stdout == "[200, 200]\n"

@@ -39,7 +39,7 @@ def gpu(monkeypatch):
     assert gpu.registered == {}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(packed):
     """Return the images and labels of two epochs in CPU memory."""
     with wt.make_loader(packed, **OPTIONS) as loader:

@@ -8,14 +8,13 @@ import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from itertools import islice
 
 import numpy as np
+import preloaded
 import pytest
 import torch
 import webdataset
@@ -64,9 +63,7 @@ def make(packed, no_leftovers):
 
 def run(script, *args, expect=0):
     """Run a program; return its standard output and standard error."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, args)], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = preloaded.run(["-c", script, *args])
     assert done.returncode == expect, done.stderr
     return done.stdout, done.stderr
 
@@ -318,7 +315,7 @@ def test_the_error_of_a_script_without_main_guard_shows_the_guard(packed, tmp_pa
         f"loader = wt.make_loader({str(packed)!r}, batch_size=8, num_workers=1, multiprocessing_context={context!r})\n"
         "for batch in loader: pass\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=False)
+    done = preloaded.run([script])
     assert done.returncode == 1
     assert 'if __name__ == "__main__":' in done.stderr.splitlines()[-1]
     assert "WorkerError" in done.stderr.splitlines()[-1]

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
-# Slow: each test starts two processes that import torch and a framework.
+# Slow: each test runs two processes of a framework.
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 PROGRAM = ROOT / "tests" / "framework_runs.py"
 KEYS = 40  # samples of the small dataset
 
 Facts = dict[str, Any]
 
 
-def run(folder: Path, *words: str | Path) -> str:
-    """Run Python; return its standard output."""
+def run(folder: Path, *words: str | Path, imports: Sequence[str] = (), ranks: int | None = None) -> str:
+    """Run a program after some imports; return its standard output."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "ACCELERATE_USE_CPU": "true",  # without it and without a GPU, Accelerate ignores the second process
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",  # the default of 60 is too short on a busy machine
     }
-    done = subprocess.run(
-        [sys.executable, *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = preloaded.run(words, cwd=folder, env=environment, ranks=ranks, imports=("torch", *imports))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -56,8 +51,8 @@ def folder(tmp_path: Path, packed: Path, few: Path) -> Path:
 def facts(folder: Path) -> Callable[..., list[Facts]]:
     """Return a function that runs a framework, and returns the results of each process."""
 
-    def facts(name: str, *launcher: str) -> list[Facts]:
-        (folder / "printed").write_text(run(folder, *launcher, PROGRAM, name, folder))
+    def facts(name: str, **options: Any) -> list[Facts]:
+        (folder / "printed").write_text(run(folder, PROGRAM, name, folder, **options))
         return [json.loads(path.read_text()) for path in sorted(folder.glob("[01].json"))]
 
     return facts
@@ -69,7 +64,7 @@ def each_once(steps: Iterable[list[str]]) -> bool:
 
 
 def test_the_hugging_face_trainer_resumes_at_the_next_batch(facts: Callable[..., list[Facts]]) -> None:
-    ranks = facts("trainer", *TORCHRUN)
+    ranks = facts("trainer", ranks=2, imports=["transformers.trainer"])
     for rank in ranks:
         assert rank["proofs"] == ["epoch 1: 384 samples, each once", "epoch 0: 400 samples, each once"]
         straight = rank["straight"]
@@ -84,7 +79,7 @@ def test_the_hugging_face_trainer_resumes_at_the_next_batch(facts: Callable[...,
 def test_accelerate_skips_batches_and_resumes_at_the_next_batch(
     folder: Path, facts: Callable[..., list[Facts]]
 ) -> None:
-    ranks = facts("accelerate", *TORCHRUN)
+    ranks = facts("accelerate", ranks=2, imports=["accelerate"])
     assert "epoch 1: 384 samples, each once" in (folder / "printed").read_text()
     for rank in ranks:
         assert (rank["processes"], rank["same"]) == (2, True)
@@ -98,7 +93,7 @@ def test_accelerate_skips_batches_and_resumes_at_the_next_batch(
 
 
 def test_timm_trains_on_a_loader_and_on_its_prefetch_loader(facts: Callable[..., list[Facts]]) -> None:
-    for rank in facts("timm", *TORCHRUN):
+    for rank in facts("timm", ranks=2, imports=["timm.data.loader"]):
         assert rank == {
             "proof": "epoch 1: 384 samples, each once",
             "equal": [True] * 10,
@@ -129,6 +124,7 @@ def test_spawned_processes_may_create_the_loader_before_the_process_group(facts:
 # Lightning
 
 
+LIGHTNING = ("torchvision", "lightning.pytorch")
 Steps = dict[tuple[int, int], Facts]
 
 
@@ -144,14 +140,14 @@ def test_lightning_resumes_at_the_next_batch(folder: Path, facts: Callable[..., 
     """The example starts its own processes, and creates its loaders before the process group."""
     words = ("--data", "shards/few", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32")
     words += ("--save-every", "3", "--out", "straight", "--metrics", "metrics.jsonl")
-    printed = run(folder, ROOT / "examples" / "07_lightning.py", *words)
+    printed = run(folder, ROOT / "examples" / "07_lightning.py", *words, imports=LIGHTNING)
     assert "epoch 1: 40 samples, each once; accuracy" in printed
     steps = read_steps(folder / "metrics.jsonl")
     assert len(steps) == 20
     for epoch in (0, 1):
         assert each_once(line["keys"] for line in steps.values() if line["epoch"] == epoch)
 
-    ranks = facts("lightning", *TORCHRUN)
+    ranks = facts("lightning", ranks=2, imports=LIGHTNING)
     for checkpoint, first in {"step=3": 3, "epoch=0": 5, "last": 9}.items():  # inside an epoch, at its end, in the next
         resumed = read_steps(*folder.glob(f"{checkpoint}-[01].jsonl"))
         assert resumed == {step_rank: line for step_rank, line in steps.items() if step_rank[0] >= first}

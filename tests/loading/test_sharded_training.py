@@ -1,11 +1,10 @@
-"""FSDP2 on a DeviceMesh with torch.distributed.checkpoint, under torchrun with gloo."""
+"""FSDP2 on a DeviceMesh with torch.distributed.checkpoint and gloo, in the environment of torchrun."""
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -14,15 +13,8 @@ ROOT = Path(__file__).parents[2]
 def run(world, *words):
     """Run the program on some processes; return the samples and the loss of each step."""
     *_, out, _ = words
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, ROOT / "tests" / "fsdp_program.py", *map(str, words)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = preloaded.run([ROOT / "tests" / "fsdp_program.py", *words], ranks=world, env=environment)
     assert done.returncode == 0, done.stderr
     ranks = [json.loads(Path(f"{out}-{rank}.json").read_text()) for rank in range(world)]
     return [

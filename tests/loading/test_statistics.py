@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import re
-import subprocess
-import sys
 import tarfile
 import textwrap
 import threading
@@ -14,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import preloaded
 import pytest
 import torch
 from bad_server import BadServer, good
@@ -440,9 +439,8 @@ def test_a_program_that_ends_within_an_epoch_writes_the_line_of_the_epoch(few, t
         batches = iter(loader)
         next(batches)
     """)
-    done = subprocess.run(
-        [sys.executable, "-c", program, few, tmp_path / "stats.jsonl"], capture_output=True, text=True, check=True
-    )
+    done = preloaded.run(["-c", program, few, tmp_path / "stats.jsonl"])
+    assert done.returncode == 0
     assert "Exception" not in done.stderr
     assert "1/10" in done.stderr
     assert [line["batches"] for line in lines_of(tmp_path / "stats.jsonl")] == [1]

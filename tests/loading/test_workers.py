@@ -5,11 +5,10 @@ import gc
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import preloaded
 import pytest
 
 from wds_tools.errors import DecodeError, WorkerError
@@ -210,7 +209,7 @@ def test_a_deleted_pool_stops_its_workers(no_leftovers):
 
 SCRIPT = """
 import multiprocessing, os, sys, time
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths!r}
 from test_workers import make
 pool = make()
 pids = {{pool.result(pool.submit(("pid", 0))) for _ in range(1)}} | {{w.process.pid for w in pool._workers}}
@@ -225,8 +224,8 @@ print(*pids, flush=True)
     ["os.kill(os.getpid(), 9)", "sys.exit(0)", "raise RuntimeError", "os.kill(os.getpid(), 2); time.sleep(60)"],
 )
 def test_workers_exit_after_any_end_of_the_main_process(ending):
-    script = SCRIPT.format(tests=str(Path(__file__).parent), ending=ending)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    script = SCRIPT.format(paths=[str(folder) for folder in Path(__file__).parents[:2]], ending=ending)
+    done = preloaded.run(["-c", script])
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2, done.stderr
     deadline = time.monotonic() + 10

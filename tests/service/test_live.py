@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import preloaded
 import pytest
 from PIL import Image
 from servers import PROGRAM, Running, in_thread, program, request
@@ -305,9 +305,7 @@ def check_subprocess(dataset: Path, url: str, env: dict[str, str]) -> None:
         "list(loader); time.sleep(0.6)"
     )
     env = {**os.environ, "WDS_TOOLS_REPORT_TO": url, **env}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(dataset)], env=env, capture_output=True, text=True, check=False
-    )
+    done = preloaded.run(["-c", code, dataset], env=env)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,0 +1,233 @@
+"""Runs Python programs in processes that are forked from one that has imported large packages already.
+
+Importing torch takes longer than most programs of the tests. Such a program runs as if Python had started it: in a
+process of its own, as ``__main__``, with its own arguments, environment, working directory, output and exit status.
+
+This file is also the program from which the others are forked. It reads requests from standard input, one JSON object
+per line, and answers each in a line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[1]
+IMPORTS = ("torch", "wds_tools.loading.loader")
+
+
+class Process:
+    """A running program. When it has ended, its output is in ``stdout`` and ``stderr``.
+
+    Args:
+        words: Words of the command line without the interpreter: a path, ``-m`` and a module, or ``-c`` and code,
+            each followed by arguments.
+        env: Environment; that of this process by default.
+        cwd: Working directory.
+        ranks: Number of processes that run the program, each with the environment variables of torchrun; None means
+            one process without them.
+        imports: Modules that are imported before. They are imported in the environment of the first program with the
+            same modules.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        ranks: int | None = None,
+        imports: Sequence[str] = IMPORTS,
+    ) -> None:
+        environment = {**(os.environ if env is None else env)}
+        self._server = _Server.of(tuple(imports), environment)
+        self.args = [*map(str, words)]
+        self._outputs = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115 - closed by _wait
+        self.pid = self._server.ask(
+            words=self.args,
+            environment=environment,
+            folder=str(cwd or Path.cwd()),
+            outputs=[f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in self._outputs],
+            ranks=ranks,
+        )
+        self.returncode: int | None = None
+        self.stdout = self.stderr = ""
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None if the program is still running."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait for the end of the program and return its exit status."""
+        status = self._wait(0)
+        assert status is not None
+        return status
+
+    def kill(self) -> None:
+        """Kill the program."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, flags: int) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._server.ask(wait=self.pid, flags=int(flags))
+            if self.returncode is not None:
+                self.stdout, self.stderr = map(_read, self._outputs)
+        return self.returncode
+
+
+def run(words: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, like `subprocess.run`. The arguments are those of `Process`."""
+    process = Process(words, **options)
+    status = process.wait()
+    return subprocess.CompletedProcess(process.args, status, process.stdout, process.stderr)
+
+
+def _read(file: IO[str]) -> str:
+    with file:
+        file.seek(0)
+        return file.read()
+
+
+class _Server:
+    """The process from which programs are forked. It ends with this process, when its standard input is closed."""
+
+    def __init__(self, imports: tuple[str, ...], environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *imports],
+            env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self.close)
+
+    @classmethod
+    def of(cls, imports: tuple[str, ...], environment: dict[str, str]) -> _Server:
+        if imports not in _servers():
+            _servers()[imports] = cls(imports, environment)
+        return _servers()[imports]
+
+    def close(self) -> None:
+        """End the process."""
+        with self._process:  # closes the standard input
+            pass
+
+    def ask(self, **request: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+@functools.cache
+def _servers() -> dict[tuple[str, ...], _Server]:
+    return {}
+
+
+def free_port() -> int:
+    """Return a free port. It is not an ephemeral port, so connections of other tests do not take it meanwhile."""
+    while True:
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
+            port: int = free.getsockname()[1]
+            return port
+
+
+def main() -> None:
+    """Serve requests; in a forked process, run the program of one."""
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    request = _serve()
+    if request:
+        _run(request)
+
+
+def _serve() -> dict[str, Any] | None:
+    """Answer requests; return None at the end, and a request in the process that is forked for it."""
+    with open(0, closefd=False) as requests, os.fdopen(os.dup(1), "w") as answers:
+        while line := requests.readline():
+            request: dict[str, Any] = json.loads(line)
+            if "wait" in request:
+                pid, status = os.waitpid(request["wait"], request["flags"])
+                answer = os.waitstatus_to_exitcode(status) if pid else None
+            else:
+                answer = os.fork()
+                if not answer:
+                    return request
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+    return None
+
+
+def _run(request: dict[str, Any]) -> None:
+    for number, path in enumerate(request["outputs"], 1):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    if request["ranks"] and not _is_rank(request["ranks"]):
+        return
+    sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    first, *sys.argv[:] = request["words"]
+    if first == "-m":
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.path[0] = ""
+        code, sys.argv[0] = sys.argv[0], "-c"
+        sys.modules["__main__"] = module = types.ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), module.__dict__)
+    else:
+        sys.path[0] = str(Path(first).resolve().parent)
+        sys.argv.insert(0, first)
+        runpy.run_path(first, run_name="__main__")
+
+
+def _is_rank(world: int) -> bool:
+    """Fork a process for each rank and return True there; here, wait for them, and fail if one fails."""
+    import torch.distributed
+
+    port = free_port()
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    # As under torchrun, the store is in this process, so that no rank has to end last.
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
+    os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(world)
+    children = []
+    for rank in range(world):
+        os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+        child = os.fork()
+        if not child:
+            return True
+        children.append(child)
+    store = torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    del store
+    if any(codes):
+        sys.exit(f"exit statuses of the ranks: {codes}")
+    return False
+
+
+if __name__ == "__main__":
+    main()
