@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from bad_server import BadServer
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError
@@ -57,9 +58,11 @@ def wait_for(is_true):
         time.sleep(0.01)
 
 
-def test_the_first_batches_of_the_next_epoch_are_made_while_the_last_one_is_used(packed):
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_the_first_batches_of_the_next_epoch_are_made_while_the_last_one_is_used(packed, is_remote):
     count = Count()
-    with wt.make_loader(packed, **OPTIONS, transform=count) as loader:
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in packed.iterdir()})
+    with server.running(), wt.make_loader(server.url if is_remote else packed, **OPTIONS, transform=count) as loader:
         for number, _ in enumerate(loader, 1):
             if number == STEPS:
                 wait_for(lambda: count.calls.value >= (STEPS + 1) * 32)

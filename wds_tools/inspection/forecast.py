@@ -25,6 +25,7 @@ from wds_tools.order.quality import (
     window_of,
 )
 from wds_tools.order.sequence import Order, default_block
+from wds_tools.reading.read_ahead import hit_rate
 from wds_tools.reading.select import Choice, labels_of
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.fetcher import DIRECT_SHARE, MAX_DIRECT_BYTES
@@ -185,7 +186,12 @@ def forecast(
     all_blocks = _count_blocks(order)
     blocks = round(all_blocks * reading.share)
     read_bytes = round(manifest.bytes * reading.share * all_blocks / _count_blocks(order, chosen=False))
-    hit_rate = _hit_rate(read_bytes, reading.new, cache_bytes, window_bytes // nodes)
+    if reading.new is None:
+        hits = None
+    else:
+        hits = 1 - reading.new
+        if cache_bytes is not None:
+            hits *= hit_rate(read_bytes, window_bytes // nodes, cache_bytes)
     first_samples = _count_first_samples(batch_size * per_node, mean_bytes, manifest.bytes // order.lanes)
     slots = slots_for(batch_size, num_workers, prefetch_factor)
     return Forecast(
@@ -208,10 +214,10 @@ def forecast(
         window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
         read_bytes_per_node=read_bytes,
         read_twice=reading.read_twice,
-        fetched_later_per_node=None if hit_rate is None else round(read_bytes * (1 - hit_rate)),
+        fetched_later_per_node=None if hits is None else round(read_bytes * (1 - hits)),
         requests_per_node=1 + min(blocks, len(manifest.shards)) + blocks + first_samples,
-        requests_later_per_node=None if hit_rate is None else round((blocks + first_samples) * (1 - hit_rate)),
-        hit_rate_later=hit_rate,
+        requests_later_per_node=None if hits is None else round((blocks + first_samples) * (1 - hits)),
+        hit_rate_later=hits,
         cache_bytes=cache_bytes,
         slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
         needed_bytes_per_second=(batch_size * per_node * mean_bytes / step_seconds) if step_seconds else None,
@@ -275,25 +281,6 @@ def _count_blocks(order: Order, *, chosen: bool = True) -> int:
 def _count_first_samples(node_batch: int, mean_bytes: float, dataset_bytes: int) -> int:
     """Return how many samples of the first batch a machine requests on their own, beside their blocks."""
     return min(node_batch, int(min(MAX_DIRECT_BYTES, DIRECT_SHARE * dataset_bytes) / mean_bytes))
-
-
-def _hit_rate(read_bytes: int, new: float | None, cache_bytes: int | None, window_bytes: int) -> float | None:
-    """Return the fraction of the blocks of an epoch but the first one that are in the cache of a machine.
-
-    A loader keeps what it has cached until it was read in the epoch, except for the space that the window needs.
-
-    Args:
-        read_bytes: Bytes that it reads in an epoch.
-        new: Fraction of them that it did not read in the epoch before, or None.
-        cache_bytes: Size of its cache; None means large enough.
-        window_bytes: Bytes of its window.
-    """
-    if new is None:
-        return None
-    missed = 0.0
-    if cache_bytes is not None and cache_bytes < read_bytes:
-        missed = 1 - max(0, cache_bytes - window_bytes) / read_bytes
-    return (1 - new) * (1 - missed)
 
 
 def parse_shuffle(text: str) -> bool | int | float:

@@ -136,7 +136,7 @@ def make_loader(
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
             per class. Samples of frequent classes are left out in turn, those of rare classes repeated.
         prefetch_factor: Batches in progress per worker (default 2). At the end of an epoch the workers continue with
-            the next one, if the dataset is local. Its batches are dropped if another epoch or position is read next.
+            the next one. Its batches are dropped if another epoch or position is read next.
         rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
             torch.distributed, or of the environment that torchrun sets. It is looked up at the start of each iteration,
             so the process group may be created after the loader.

@@ -363,9 +363,7 @@ class Pipeline:
         """Yield the steps of a plan from step ``first`` on, then those of the next plan."""
         for number in range(first, len(plan)):
             yield plan, plan.step(number)
-        # Blocks of remote shards are read ahead in the order of one epoch, so there the next one is not begun.
-        is_ahead = isinstance(self.pool, WorkerPool) and not self._recipe.shards.is_remote
-        if is_ahead and (later := following()):
+        if isinstance(self.pool, WorkerPool) and (later := following()):
             for number in range(len(later)):
                 yield later, later.step(number)
 
