@@ -169,6 +169,9 @@ class FakeDriver:
         assert device.index is not None
         self.gpu, self.index = gpu, device.index
 
+    def pci_address(self):
+        return f"0000:{self.index:02x}:00.0"
+
     @contextmanager
     def current(self):
         before, self.gpu.current = self.gpu.current, self.index

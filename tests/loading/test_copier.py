@@ -13,8 +13,8 @@ from fake_cuda import FakeDriver, Gpu
 from worker_processes import worker_processes
 
 import wds_tools as wt
-from wds_tools.errors import DeviceError, LoaderError
-from wds_tools.loading import autoscale, pipeline
+from wds_tools.errors import DeviceError, LoaderError, OptionError
+from wds_tools.loading import autoscale, numa, pipeline
 from wds_tools.loading.assemble import ImageSpec
 from wds_tools.loading.copier import CudaCopier
 from wds_tools.loading.ring import Ring
@@ -437,3 +437,41 @@ def test_a_batch_is_handed_over_while_the_next_one_is_not_ready(packed, gpu):
         assert next(batches).image.fake_device == 0  # waits for ever if the second batch is awaited
         gate.opened.set()
         assert len(list(batches)) == 11
+
+
+# Workers near the GPU
+
+
+def sys_folder(root, nodes):
+    """Write the files that describe NUMA nodes: for each address of a device, the node and its list of cores."""
+    for address, (node, cores) in nodes.items():
+        device, folder = root / "sys/bus/pci/devices" / address, root / f"sys/devices/system/node/node{node}"
+        device.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        (device / "numa_node").write_text(f"{node}\n")
+        (folder / "cpulist").write_text(f"{cores}\n")
+    return root
+
+
+@pytest.mark.parametrize(("device", "bound"), [("cuda:0", True), ("cuda:1", False)])
+def test_workers_are_bound_to_the_cores_near_their_gpu(packed, gpu, tmp_path, monkeypatch, device, bound):
+    usable = os.sched_getaffinity(0)
+    core = min(usable)
+    root = sys_folder(tmp_path, {"0000:00:00.0": (3, f"{core},5000-5002"), "0000:01:00.0": (-1, "")})
+    monkeypatch.setattr(pipeline, "cores_near", lambda address: numa.cores_near(address, root))
+    with wt.make_loader(packed, **OPTIONS, device=device, bind_workers=True) as loader:
+        train(loader, gpu)
+        workers = worker_processes()
+        assert len(workers) == 2
+        assert all(os.sched_getaffinity(worker.pid) == ({core} if bound else usable) for worker in workers)
+    assert os.sched_getaffinity(0) == usable
+
+
+def test_binding_workers_needs_a_cuda_device(packed):
+    with pytest.raises(OptionError, match=r"bind_workers=True requires a CUDA device, such as device='cuda'"):
+        wt.make_loader(packed, **OPTIONS, bind_workers=True)
+
+
+def test_without_workers_there_is_nothing_to_bind(packed, gpu, expected):
+    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 0}, device="cuda", bind_workers=True) as loader:
+        assert_equal(train(loader, gpu), expected[0])

@@ -234,3 +234,8 @@ def test_auto_adds_workers_while_slots_are_pinned_and_batches_stay_the_same(pack
             assert time.monotonic() < deadline
             assert_equal_batches(host, cuda, epochs=1)
         assert_equal_batches(host, cuda, epochs=1)
+
+
+def test_the_pci_address_is_that_of_a_device_of_this_machine():
+    address = CudaDriver(torch.device("cuda", 0)).pci_address()
+    assert not Path("/sys/bus/pci/devices").exists() or Path("/sys/bus/pci/devices", address).exists()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from wds_tools.errors import OptionError
 from wds_tools.images.views import View
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
@@ -41,6 +42,7 @@ def make_loader(
     num_workers: NumWorkers = None,
     device: str | int | torch.device | None = None,
     device_prefetch: int = 2,
+    bind_workers: bool = False,
     fields: str | Sequence[str] = ("image", "label"),
     transform: Transform | None = None,
     batch_transform: BatchTransform | None = None,
@@ -103,6 +105,8 @@ def make_loader(
             asynchronous, from pinned memory. CUDA is not initialized before the workers have started.
         device_prefetch: For CUDA, most batches that are copied before the training loop requests them (default 2).
             Each takes the memory of a batch on the device. Other devices do not need it.
+        bind_workers: For CUDA, let the workers run only on the cores of the NUMA node that the GPU is connected to, for
+            machines with several processors (default False). It changes nothing if the machine reports no node.
         fields: Fields of a batch: ``image``, ``label``, ``__key__``, or any stored field such as ``json`` or
             ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
             channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
@@ -205,11 +209,14 @@ def make_loader(
         ),
         errors=errors,
     )
+    if bind_workers and check_device(device).type != "cuda":
+        raise OptionError("bind_workers=True requires a CUDA device, such as device='cuda'")
     opened = open_dataset(dataset, request)
     options = PipelineOptions(
         batch_size=batch_size,
         device=check_device(device),
         device_prefetch=device_prefetch,
+        bind_workers=bind_workers,
         start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
         # A request is repeated for `retry_seconds`, and then fails with a message that names the cause.
         stall_seconds=stall_seconds + (request.remote.retry_seconds if opened.shards.is_remote else 0),

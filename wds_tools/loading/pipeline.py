@@ -26,6 +26,7 @@ from wds_tools.loading.cleanup import run_all
 from wds_tools.loading.collate import as_tensors, join_parts
 from wds_tools.loading.copier import CudaCopier, StartedCopy
 from wds_tools.loading.cuda import CudaDriver, copy_to_device, device_of_process
+from wds_tools.loading.numa import cores_near
 from wds_tools.loading.pacing import StepPacer
 from wds_tools.loading.ring import Ring
 from wds_tools.loading.statistics import Meter
@@ -89,6 +90,7 @@ class PipelineOptions:
     batch_size: int
     device: torch.device
     device_prefetch: int
+    bind_workers: bool
     start_method: str
     stall_seconds: float
     read_ahead_bytes: int
@@ -280,6 +282,8 @@ class Pipeline:
         if self._gpu is None:
             self.device = device_of_process(self.device)
             driver = CudaDriver(self.device)
+            if self._options.bind_workers and isinstance(self.pool, WorkerPool):
+                self.pool.bind(cores_near(driver.pci_address()))
             self._gpu = _Gpu(driver, CudaCopier(driver, self._ring), StepPacer(driver))
         return self._gpu
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError, OptionError, WorkerError
+from wds_tools.loading import numa
 from wds_tools.loading.worker_process import READY, Failure, TaskRunner, run_worker, unpack_message
 
 STALL_SECONDS = 300.0
@@ -86,6 +87,11 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
+
+    def bind(self, cores: frozenset[int]) -> None:
+        """Let the workers run on these cores only; on all cores if there are none."""
+        if cores:
+            numa.bind((worker.process.pid for worker in self._workers if worker.process.pid), cores)
 
     def submit(self, task: Any) -> int:
         """Send a task to the least busy active worker, as soon as one is free; return its number for `result`."""
