@@ -185,14 +185,15 @@ class _Copy:
         with ThreadPoolExecutor(THREADS, thread_name_prefix="copy") as executor:
             futures = [executor.submit(self._copy, file, bar) for file in self.files]
             try:
-                wait(futures, return_when=FIRST_EXCEPTION)
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                # Found before the client is closed, which makes other files fail.
+                errors = [error for future in done if (error := future.exception())]
             finally:
                 if not all(future.done() and not future.exception() for future in futures):
                     self._client.close()  # which sets the event, and ends requests
                     executor.shutdown(cancel_futures=True)
-        errors = [error for future in futures if not future.cancelled() and (error := future.exception())]
         if errors:
-            raise min(errors, key=lambda error: isinstance(error, _StoppedError))
+            raise errors[0]
         sync_folder(self.folder)
         if not self._is_complete:
             commit_card(self.folder, card(from_json(self._manifest)))
