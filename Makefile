@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 CODE   := wds_tools tests examples
 BUILDS_DOCS := docs/build_site.py
 COMPILED := $(wildcard wds_tools/images/csrc/*.* wds_tools/images/csrc/abi3/*)
+# Compiled modules and tests are kept in __pycache__: the suite starts Python several hundred times.
+export PYTHONDONTWRITEBYTECODE :=
 # Number of parallel test processes, for two cores: many tests wait, and many start workers themselves.
 JOBS   ?= 3
 

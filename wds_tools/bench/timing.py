@@ -13,7 +13,7 @@ from contextlib import closing
 
 from wds_tools.bench import procfs
 
-_WORKER_EXIT_SECONDS = 10.0
+_WORKER_EXIT_SECONDS = 60.0
 
 
 def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: float) -> dict[str, float]:
