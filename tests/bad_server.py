@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from itertools import cycle
 from pathlib import Path
+from typing import Self
 from urllib.parse import unquote
 
 PHRASES = {200: "OK", 206: "Partial Content", 302: "Found", 403: "Forbidden", 404: "Not Found", 503: "Unavailable"}
@@ -298,16 +299,17 @@ class BadServer:
         return Request(self, connection, words[0], words[1], headers, number)
 
 
-class Tunnel:
-    """A proxy for one server that knows ``CONNECT``; ``heads`` are the requests that it got."""
+UNLIMITED = 1 << 60  # bytes
 
-    def __init__(self, url: str) -> None:
-        host, _, port = url.partition("://")[2].partition(":")
-        self._target = (host, int(port))
-        self.heads: list[str] = []
 
-    def __enter__(self) -> Tunnel:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+class Forwarder:
+    """A server at ``address`` that forwards connections to another one; a subclass says how, in `connect`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+
+    def __enter__(self) -> Self:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
         return self
@@ -321,20 +323,43 @@ class Tunnel:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                head = b""
-                while b"\r\n\r\n" not in head:
-                    head += client.recv(4096)
-                self.heads.append(head.decode("latin-1"))
-                client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
-                server = socket.create_connection(self._target)
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
+                self.connect(client)
 
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
+    def connect(self, client: socket.socket) -> None:
+        """Forward a new connection."""
+        raise NotImplementedError
+
+    def forward(self, client: socket.socket, limit: int = UNLIMITED) -> None:
+        """Forward all bytes in both directions; reset the connection after ``limit`` bytes of the other server."""
+        server = socket.create_connection(self._target)
+        for source, target, most in ((client, server, UNLIMITED), (server, client, limit)):
+            threading.Thread(target=self._copy, args=(source, target, most), daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket, limit: int) -> None:
         with suppress(OSError), source, target:
             while data := source.recv(1 << 16):
-                target.sendall(data)
+                target.sendall(data[:limit])
+                limit -= len(data)
+                if limit <= 0:
+                    target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    return
+
+
+class Tunnel(Forwarder):
+    """A proxy for one server that knows ``CONNECT``; ``heads`` are the requests that it got."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.partition("://")[2].partition(":")
+        super().__init__(host, int(port))
+        self.heads: list[str] = []
+
+    def connect(self, client: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += client.recv(4096)
+        self.heads.append(head.decode("latin-1"))
+        client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        self.forward(client)
 
 
 def certificates(folder: Path, *, host: str = "") -> tuple[Path, ssl.SSLContext]:

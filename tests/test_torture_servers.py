@@ -12,10 +12,8 @@ import os
 import random
 import shutil
 import socket
-import struct
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bad_server import UNLIMITED, Forwarder
 
 import wds_tools as wt
 
@@ -44,45 +43,18 @@ class Server:
     source: Callable[[str], tuple[str, dict[str, Any]]]
 
 
-class ResettingProxy:
+class ResettingProxy(Forwarder):
     """Forwards connections to a port of this machine, and resets two of three after a random number of bytes."""
 
     def __init__(self, port: int, seed: int) -> None:
-        self._target = ("127.0.0.1", port)
+        super().__init__("127.0.0.1", port)
         self._random = random.Random(seed)
-        self.resets = 0
+        self.cut = 0  # connections that are reset, unless they end before
 
-    def __enter__(self) -> ResettingProxy:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                limit = self._random.choice(
-                    [self._random.randrange(1_000_000), self._random.randrange(10_000), 1 << 60]
-                )
-                threading.Thread(target=self._forward, args=(client, server, 1 << 60), daemon=True).start()
-                threading.Thread(target=self._forward, args=(server, client, limit), daemon=True).start()
-
-    def _forward(self, source: socket.socket, target: socket.socket, limit: int) -> None:
-        with suppress(OSError), source, target:
-            while data := source.recv(1 << 16):
-                target.sendall(data[:limit])
-                limit -= len(data)
-                if limit <= 0:
-                    self.resets += 1
-                    target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    return
+    def connect(self, client: socket.socket) -> None:
+        limit = self._random.choice([self._random.randrange(1_000_000), self._random.randrange(10_000), UNLIMITED])
+        self.cut += limit < UNLIMITED
+        self.forward(client, limit)
 
 
 def free_port() -> int:
@@ -261,4 +233,4 @@ def test_batches_are_those_of_the_local_folder(
         remote = {"storage_options": options, "retry_seconds": 300}
         assert epochs_of(url, workers, **remote) == epochs_of(packed, workers)
         assert wt.verify(url, storage_options=options).ok
-        assert proxy is None or proxy.resets
+        assert proxy is None or proxy.cut
