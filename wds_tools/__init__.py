@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.factory import make_loader
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
+    from wds_tools.loading.web_dataset import WebDataset
     from wds_tools.order.mixture import Mixture
     from wds_tools.packing.append import append, reshard
     from wds_tools.packing.packer import pack
@@ -94,6 +95,7 @@ _HOMES = {
     "StreamingDataset": "loading.dataset",
     "TransformError": "errors",
     "TruncatedShardError": "errors",
+    "WebDataset": "loading.web_dataset",
     "WdsToolsError": "errors",
     "WorkerError": "errors",
     "append": "packing.append",
@@ -145,6 +147,7 @@ __all__ = [
     "TransformError",
     "TruncatedShardError",
     "WdsToolsError",
+    "WebDataset",
     "WorkerError",
     "__version__",
     "append",
