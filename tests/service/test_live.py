@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import bad_server
 import pytest
+import torch
+from fake_cuda import FakeDriver, Gpu
 from PIL import Image
 from servers import PROGRAM, Running, in_thread, program, request
 
@@ -69,6 +72,13 @@ def server(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runn
         yield running
 
 
+@pytest.fixture(scope="module")
+def own_server(few: Path) -> Iterator[Running]:
+    """Return a server that gets no reports of other tests, so that its verdict is about one run."""
+    with program(few.parent) as running:
+        yield running
+
+
 def post(url: str, report: Any, **headers: str) -> int:
     body = report if isinstance(report, bytes) else json.dumps(report).encode()
     headers = {"Content_Type": "application/json", **headers}
@@ -111,16 +121,61 @@ def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "large"
 
 
-@pytest.mark.parametrize("cause", ["decoding", "transform", "step"])
+def slow_storage(answered: bad_server.Request) -> None:
+    if answered.path.endswith(".tar"):
+        time.sleep(0.7)
+    bad_server.good(answered)
+
+
+@pytest.fixture
+def slow_store(few: Path) -> Iterator[str]:
+    """Return the URL of a dataset on a server that waits before it sends a range of a shard."""
+    store = bad_server.BadServer({f"/few/{path.name}": path.read_bytes() for path in few.iterdir()})
+    store.default = slow_storage
+    with store.running():
+        yield f"{store.url}/few"
+
+
+class SlowDriver(FakeDriver):
+    """A GPU whose copies block the process."""
+
+    def copy(self, tensor: Any) -> Any:
+        time.sleep(0.05)
+        return super().copy(tensor)
+
+
+@pytest.fixture
+def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the loader use a model of a GPU with slow copies; return the name of the device."""
+    gpu = Gpu()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
+    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowDriver(gpu, device))
+    return "cuda:0"
+
+
+@pytest.fixture
+def injected(cause: str, few: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return options of a loader that waits for this cause."""
+    if cause == "storage":
+        return {"dataset": request.getfixturevalue("slow_store"), "cache_bytes": 1}  # every epoch reads it again
+    if cause == "decoding":
+        return {"dataset": request.getfixturevalue("large_images")}
+    if cause == "transform":
+        return {"dataset": few, "transform": slow_transform}
+    if cause == "copy":
+        return {"dataset": few, "device": request.getfixturevalue("slow_gpu")}
+    return {"dataset": few}
+
+
+@pytest.mark.parametrize("cause", ["storage", "decoding", "transform", "copy", "step"])
 def test_the_verdict_names_an_injected_cause_within_10_seconds(
-    server: Running, few: Path, large_images: Path, cause: str, monkeypatch: pytest.MonkeyPatch
+    own_server: Running, cause: str, injected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WDS_TOOLS_RUN", f"injected-{cause}")
-    options: dict[str, Any] = {"transform": slow_transform} if cause == "transform" else {}
+    run_name = f"injected-{cause}"
+    monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
+    options = {**injected, "fields": ("image",), "batch_size": 4, "view": VIEW, "num_workers": 1}
+    loader = wt.make_loader(**options, report_to=own_server.url)
     stop = threading.Event()
-    options["dataset"] = large_images if cause == "decoding" else few
-    options["fields"] = ("image",)
-    loader = wt.make_loader(**options, batch_size=4, view=VIEW, num_workers=1, report_to=server.url)
 
     def train() -> None:
         while not stop.is_set():
@@ -129,23 +184,25 @@ def test_the_verdict_names_an_injected_cause_within_10_seconds(
                 if stop.is_set():
                     break
 
+    def is_named() -> dict[str, Any] | None:
+        run = run_named(own_server.url, run_name)
+        return run if run and run["main_cause"] == cause else None
+
     with loader:
         thread = threading.Thread(target=train)
         thread.start()
         try:
-
-            def is_named() -> dict[str, Any] | None:
-                run = run_named(server.url, f"injected-{cause}")
-                return run if run and run["main_cause"] == cause else None
-
             run = wait_for(is_named)
+            text = request(own_server.url, "/").body.decode()
         finally:
             stop.set()
             thread.join()
     assert run["status"] == "running"
     assert run["images_per_second"] > 0
     assert (run["wait_share"] > 0.5) == (cause != "step")
-    finished = run_named(server.url, f"injected-{cause}")
+    sentence = re.findall(r'<h1 class="verdict[^>]*>(.*)</h1>', text)[0]
+    assert ("fed, the loader is fast enough" if cause == "step" else f" %: {cause}") in sentence
+    finished = run_named(own_server.url, run_name)
     assert finished
     assert finished["status"] == "finished"
 
