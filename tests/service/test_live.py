@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import bad_server
 import pytest
 import torch
-from fake_cuda import FakeDriver, Gpu
+from fake_cuda import Gpu, SlowCopyDriver
 from PIL import Image
 from servers import PROGRAM, Running, in_thread, program, request
 
@@ -136,20 +136,12 @@ def slow_store(few: Path) -> Iterator[str]:
         yield f"{store.url}/few"
 
 
-class SlowDriver(FakeDriver):
-    """A GPU whose copies block the process."""
-
-    def copy(self, tensor: Any) -> Any:
-        time.sleep(0.05)
-        return super().copy(tensor)
-
-
 @pytest.fixture
 def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the loader use a model of a GPU with slow copies; return the name of the device."""
-    gpu = Gpu()
+    gpu = Gpu(copy_seconds=0.1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
-    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowDriver(gpu, device))
+    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowCopyDriver(gpu, device))
     return "cuda:0"
 
 

@@ -263,6 +263,7 @@ class Pipeline:
                     timings = self._gpu.pacer.batch_requested()
                 for timing in timings:
                     self._add_timing(timing.requested, timing.received)
+                    self._meter.gpu_waited_for_copy(timing.copied)
             while left and len(ahead) <= self._options.device_prefetch and (not ahead or self._is_next_ready()):
                 batch, slot = next(loaded)
                 left -= 1
@@ -287,7 +288,7 @@ class Pipeline:
         assert self._gpu is not None
         with stages.COPY:
             values = self._gpu.copier.finish(copy)
-        self._gpu.pacer.batch_handed_over()
+        self._gpu.pacer.batch_handed_over(copy)
         return FinishedBatch(batch.step, values, batch.replaced)
 
     def _copy_to_user(self, plan: EpochPlan) -> Iterator[FinishedBatch]:

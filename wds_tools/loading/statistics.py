@@ -50,11 +50,11 @@ class PeriodStats:
         waited_seconds: Time in seconds that the loop waited in ``next()``.
         step_seconds: Time in seconds that the loop used for itself: the training steps. A step is counted when it has
             ended, which is when the next batch is requested. On CUDA it includes the time in which the loader waited
-            for the device to finish earlier steps.
+            for the device to finish earlier steps, unless these waited for a copy.
         waits: ``waited_seconds`` by cause. ``storage``: bytes are read and verified. ``decoding``: images and other
             fields are decoded, cropped and resized. ``transform``: ``transform=``. ``hand_over``: the parts of a batch
-            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device. ``start``:
-            workers are started.
+            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device, also
+            those for which earlier steps waited on a GPU. ``start``: workers are started.
         stage_seconds: Time in seconds by stage. ``read``, ``verify``, ``slice``, ``decode``, ``resize``, ``write``,
             ``transform`` and ``other`` are the work on the batches, summed over all workers. The rest is time of the
             training process: ``wait`` for workers, ``start`` of workers, ``copy``, ``device`` (waiting for earlier
@@ -197,6 +197,7 @@ class Meter:
         self._step_since = 0  # time at which the current training step began, 0 if there is none
         self._requests: list[int] = []  # times of the latest requests for a batch
         self._ended_ns = 0  # time at which the last part of the current batch was finished
+        self._copying_ns = 0  # for which the GPU waited for copies, reported in the current request
 
     def begin(self, epoch: int) -> None:
         """Start an epoch, or the rest of a resumed one."""
@@ -225,6 +226,13 @@ class Meter:
     def waited_for_worker(self) -> int:
         """Return for how long the loop has waited for workers in the current request, in nanoseconds."""
         return self._recorder.elapsed(stages.WAIT)
+
+    def gpu_waited_for_copy(self, seconds: float) -> None:
+        """Add a time for which the GPU waited for the copy of an earlier batch, in the current request.
+
+        The loop waits for earlier steps; as far as these waited for their copies, the cause is the copy.
+        """
+        self._copying_ns += round(seconds * 1e9)
 
     def request(self, parts: int) -> None:
         """Count a request for a batch, while this number of parts has been sent to the workers."""
@@ -291,9 +299,10 @@ class Meter:
         totals.stages = list(map(add, totals.stages, times))
         totals.stages[stages.OTHER.index] -= other
         totals.stages[stages.HAND_OVER.index] += other
-        totals.steps += device
+        copying, self._copying_ns = min(device, self._copying_ns), 0
+        totals.steps += device - copying
         waits[_STORAGE] += storage
-        waits[_COPY] += copy
+        waits[_COPY] += copy + copying
         waits[_START] += start
         waits[_HAND_OVER] += sum(times) - times[stages.WAIT.index] - device - storage - copy - start
 
