@@ -443,6 +443,42 @@ def test_verify_reports_its_result_and_the_page_shows_the_time(server: Running, 
         assert re.search(r'badge ok">undamaged</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC', text)
 
 
+BADGE = r'badge (?:ok|bad)">(\w+)</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC'
+
+
+def test_the_result_of_a_verification_outlives_the_server(few: Path, tmp_path: Path) -> None:
+    manifest = json.loads((few / "manifest.json").read_bytes())
+    report = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d"}
+    report |= {"fingerprint": manifest["fingerprint"]}
+    arguments, env = (few.parent, "--processes", "2"), {"WDS_TOOLS_CACHE_DIR": str(tmp_path / "cache")}
+    with program(*arguments, env=env) as running:
+        assert post(running.url, {**report, "damaged": 0}) == 204
+        assert post(running.url, {**report, "damaged": 3}) == 204
+        running.kill()
+    with program(*arguments, env=env) as running:
+        for _ in range(4):  # from both processes
+            assert re.findall(BADGE, request(running.url, "/").body.decode()) == ["damaged"]
+        assert b"3 damaged parts" in request(running.url, "/datasets/packed?tab=health").body
+    (file,) = (tmp_path / "cache").rglob("*.json")
+    file.write_bytes(b"[1")  # damaged: nothing is known
+    with in_thread(few.parent) as url:
+        assert not re.findall(BADGE, request(url, "/").body.decode())
+
+
+def test_without_a_writable_folder_the_result_is_kept_until_the_end(
+    few: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").touch()  # a file, no folder
+    manifest = json.loads((few / "manifest.json").read_bytes())
+    report = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d", "damaged": 0}
+    with in_thread(few.parent) as url:
+        for _ in range(2):
+            assert post(url, {**report, "fingerprint": manifest["fingerprint"]}) == 204
+        assert re.findall(BADGE, request(url, "/").body.decode()) == ["undamaged"]
+    (message,) = [record.message for record in caplog.records if "verifications" in record.message]
+    assert message.startswith(f"{tmp_path}/cache/verifications: results of verifications cannot be stored: Not a dir")
+
+
 def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:
     command = [*PROGRAM, "pack", str(photos), str(tmp_path / "reported"), "--workers", "1"]
     env = {**os.environ, "WDS_TOOLS_REPORT_TO": server.url}
