@@ -147,8 +147,6 @@ def service(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         "plan URL --batch-size 4",
         "copy URL {}/copy",
         "unpack URL {}/unpacked",
-        "doctor URL",
-        "bench URL --view bytes --against crop-ready --rounds 1 --seconds 0.1 --workers 1",
         "pack URL/shard-{{000000..000001}}.tar {}/packed --workers 1",
     ],
     ids=lambda command: command.split()[0],
