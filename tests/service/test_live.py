@@ -27,7 +27,7 @@ from servers import PROGRAM, Running, in_thread, program, request
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
-from wds_tools.reporting import dataset_label
+from wds_tools.reporting import Reporter, dataset_label
 from wds_tools.service import live
 from wds_tools.service.reports import (
     CAUSES,
@@ -419,6 +419,17 @@ def test_a_dead_server_costs_one_warning_and_the_batches_are_the_same(
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert "does not accept reports" in caplog.text
+
+
+def test_reports_are_sent_over_tls(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted, _ = bad_server.certificates(tmp_path)
+    with in_thread(few.parent, tls_cert=tmp_path / "server.pem") as url:
+        with monkeypatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", str(trusted))
+            reporter = Reporter(url, lambda: REPORT)
+            assert reporter.send_once()
+        assert reporter.send_once()  # the certificates are read once
+        assert not Reporter(url, lambda: REPORT).send_once()
 
 
 @pytest.mark.parametrize("url", ["node1:8080", "http://", "ftp://node1", "http://user:secret@node1", "http://node1/x"])
