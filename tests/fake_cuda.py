@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ class Gpu:
         sync_error: Text of the error that streams raise when they are waited for, once.
     """
 
-    def __init__(self, count=1):
+    def __init__(self, count=1, copy_seconds=0.0):
         self.count = count
         self.pid = os.getpid()
         self.mistakes = []
@@ -42,7 +43,7 @@ class Gpu:
         self.copying = []  # start addresses of the memory that copies will read
         self.registrations = 0
         self.seconds = 0.0
-        self.copy_seconds = 0.0
+        self.copy_seconds = copy_seconds
         self.register_error = self.sync_error = ""
         self.can_pin = True
         self.fail_copies = 0
@@ -256,6 +257,16 @@ class FakeDriver:
 
     def record_stream(self, tensor, stream):
         tensor.fake_streams.add(stream)
+
+
+class SlowCopyDriver(FakeDriver):
+    """A GPU whose copies take `Gpu.copy_seconds` of real time too. The process only waits if it waits for their end."""
+
+    def copy(self, tensor):
+        copied = super().copy(tensor)
+        if tensor.nbytes > 1000:
+            self.gpu.current_streams[self.index].launch(lambda: time.sleep(self.gpu.copy_seconds))
+        return copied
 
 
 def _copy(gpu, on_device, address, size, buffer):

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ class Running:
 
     url: str
     process: subprocess.Popen[str]
+    errors: str = ""  # stderr, after the end
 
     def kill(self) -> None:
         self.process.kill()
@@ -63,10 +64,12 @@ def request(url: str, path: str, method: str = "GET", body: bytes | None = None,
 
 
 @contextlib.contextmanager
-def program(*arguments: str | Path, port: int = 0, env: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """Run ``wds-tools serve``, on a free port by default."""
+def program(
+    *arguments: str | Path, port: int = 0, env: Mapping[str, str] | None = None, prefix: Sequence[str | Path] = ()
+) -> Iterator[Running]:
+    """Run ``wds-tools serve``, on a free port by default; with ``prefix``, as the arguments of that program."""
     process = subprocess.Popen(
-        [*PROGRAM, "serve", *map(str, arguments), "--port", str(port)],
+        [*map(str, prefix), *PROGRAM, "serve", *map(str, arguments), "--port", str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -77,10 +80,12 @@ def program(*arguments: str | Path, port: int = 0, env: Mapping[str, str] | None
         line = process.stdout.readline()
         if " at http" not in line:
             raise AssertionError(line + process.communicate(timeout=60)[1])
-        yield Running(line.split()[-1].rstrip("/"), process)
+        running = Running(line.split()[-1].rstrip("/"), process)
+        yield running
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        errors = process.communicate(timeout=60)[1]
+    running.errors = errors
 
 
 @contextlib.contextmanager

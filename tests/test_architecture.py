@@ -31,8 +31,9 @@ READING_ORDER = {
     "upkeep": "checksums shard_scan index_folder indexer merger copier resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
-        access connections sending data listing reports live pages.frames pages.thumbnails pages.indexes pages.helper
-        pages.helpers pages.browse pages.state pages.pictures pages.views pages.routes app process server""",
+        access connections sending data listing reports verifications live pages.frames pages.thumbnails pages.indexes
+        pages.helper pages.helpers pages.browse pages.state pages.pictures pages.views pages.routes app process
+        server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
     "cli": "common cache create inspect measure serve transfer",

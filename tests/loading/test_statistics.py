@@ -16,7 +16,7 @@ import preloaded
 import pytest
 import torch
 from bad_server import BadServer, good
-from fake_cuda import FakeDriver, Gpu
+from fake_cuda import FakeDriver, Gpu, SlowCopyDriver
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 
@@ -135,18 +135,35 @@ def test_a_slow_copy_to_the_device_is_named(make, workers):
     assert "copies to meta are too slow" in loader.report()
 
 
-def test_slow_copies_to_cuda_are_named(make, monkeypatch):
-    class SlowDriver(FakeDriver):
-        def copy(self, tensor):
-            time.sleep(0.05)
-            return super().copy(tensor)
+class BlockingDriver(FakeDriver):
+    def copy(self, tensor):
+        time.sleep(self.gpu.copy_seconds)
+        return super().copy(tensor)
 
-    gpu = Gpu()
+
+@pytest.mark.parametrize("driver", [BlockingDriver, SlowCopyDriver])
+def test_slow_copies_to_cuda_are_named(make, monkeypatch, driver):
+    gpu = Gpu(copy_seconds=0.03)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
-    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowDriver(gpu, device))
-    loader = make(device="cuda:0")
-    assert_cause(loader, read(loader), "copy", "copy")
+    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: driver(gpu, device))
+    loader = make(device="cuda:0", batch_size=2)
+    stats = read(loader)
+    assert_cause(loader, stats, "copy", "copy")
+    assert stats.waits["copy"] > stats.step_seconds
     assert "copies to cuda:0 are too slow" in loader.report()
+    loader.close()
+
+
+def test_slow_steps_on_cuda_are_not_taken_for_slow_copies(make, monkeypatch):
+    gpu = Gpu(copy_seconds=0.005)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
+    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowCopyDriver(gpu, device))
+    loader = make(device="cuda:0")
+    for _ in range(2):
+        for _ in loader:
+            gpu.launch(lambda: time.sleep(0.1), 0.1, device=0)
+    stats = loader.stats().epoch
+    assert stats.waits["copy"] < stats.step_seconds / 2
     loader.close()
 
 

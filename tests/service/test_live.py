@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import bad_server
 import preloaded
 import pytest
+import torch
+from fake_cuda import Gpu, SlowCopyDriver
 from PIL import Image
 from servers import PROGRAM, Running, in_thread, program, request
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
-from wds_tools.reporting import dataset_label
+from wds_tools.errors import LoaderError, OptionError
+from wds_tools.reporting import Reporter, dataset_label
 from wds_tools.service import live
 from wds_tools.service.reports import (
     CAUSES,
@@ -65,6 +68,13 @@ REPORT: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def server(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with program(few.parent) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_server(few: Path) -> Iterator[Running]:
+    """Return a server that gets no reports of other tests, so that its verdict is about one run."""
     with program(few.parent) as running:
         yield running
 
@@ -111,16 +121,53 @@ def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "large"
 
 
-@pytest.mark.parametrize("cause", ["decoding", "transform", "step"])
+def slow_storage(answered: bad_server.Request) -> None:
+    if answered.path.endswith(".tar"):
+        time.sleep(0.7)
+    bad_server.good(answered)
+
+
+@pytest.fixture
+def slow_store(few: Path) -> Iterator[str]:
+    """Return the URL of a dataset on a server that waits before it sends a range of a shard."""
+    store = bad_server.BadServer({f"/few/{path.name}": path.read_bytes() for path in few.iterdir()})
+    store.default = slow_storage
+    with store.running():
+        yield f"{store.url}/few"
+
+
+@pytest.fixture
+def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the loader use a model of a GPU with slow copies; return the name of the device."""
+    gpu = Gpu(copy_seconds=0.1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
+    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowCopyDriver(gpu, device))
+    return "cuda:0"
+
+
+@pytest.fixture
+def injected(cause: str, few: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return options of a loader that waits for this cause."""
+    if cause == "storage":
+        return {"dataset": request.getfixturevalue("slow_store"), "cache_bytes": 1}  # every epoch reads it again
+    if cause == "decoding":
+        return {"dataset": request.getfixturevalue("large_images")}
+    if cause == "transform":
+        return {"dataset": few, "transform": slow_transform}
+    if cause == "copy":
+        return {"dataset": few, "device": request.getfixturevalue("slow_gpu")}
+    return {"dataset": few}
+
+
+@pytest.mark.parametrize("cause", ["storage", "decoding", "transform", "copy", "step"])
 def test_the_verdict_names_an_injected_cause_within_10_seconds(
-    server: Running, few: Path, large_images: Path, cause: str, monkeypatch: pytest.MonkeyPatch
+    own_server: Running, cause: str, injected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WDS_TOOLS_RUN", f"injected-{cause}")
-    options: dict[str, Any] = {"transform": slow_transform} if cause == "transform" else {}
+    run_name = f"injected-{cause}"
+    monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
+    options = {**injected, "fields": ("image",), "batch_size": 4, "view": VIEW, "num_workers": 1}
+    loader = wt.make_loader(**options, report_to=own_server.url)
     stop = threading.Event()
-    options["dataset"] = large_images if cause == "decoding" else few
-    options["fields"] = ("image",)
-    loader = wt.make_loader(**options, batch_size=4, view=VIEW, num_workers=1, report_to=server.url)
 
     def train() -> None:
         while not stop.is_set():
@@ -129,25 +176,68 @@ def test_the_verdict_names_an_injected_cause_within_10_seconds(
                 if stop.is_set():
                     break
 
+    def is_named() -> dict[str, Any] | None:
+        run = run_named(own_server.url, run_name)
+        return run if run and run["main_cause"] == cause else None
+
     with loader:
         thread = threading.Thread(target=train)
         thread.start()
         try:
-
-            def is_named() -> dict[str, Any] | None:
-                run = run_named(server.url, f"injected-{cause}")
-                return run if run and run["main_cause"] == cause else None
-
             run = wait_for(is_named)
+            text = request(own_server.url, "/").body.decode()
         finally:
             stop.set()
             thread.join()
     assert run["status"] == "running"
     assert run["images_per_second"] > 0
     assert (run["wait_share"] > 0.5) == (cause != "step")
-    finished = run_named(server.url, f"injected-{cause}")
+    sentence = re.findall(r'<h1 class="verdict[^>]*>(.*)</h1>', text)[0]
+    assert ("fed, the loader is fast enough" if cause == "step" else f" %: {cause}") in sentence
+    finished = run_named(own_server.url, run_name)
     assert finished
     assert finished["status"] == "finished"
+
+
+def no_shards(answered: bad_server.Request) -> None:
+    (bad_server.no_answer if answered.path.endswith(".tar") else bad_server.good)(answered)
+
+
+@pytest.mark.parametrize(("cause", "workers"), [("storage", 1), ("transform", 1), ("transform", 0)])
+def test_the_verdict_names_the_cause_of_a_wait_that_does_not_end(
+    own_server: Running, few: Path, cause: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_name = f"waits-{cause}-{workers}"
+    monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
+    ended = threading.Event()
+    options: dict[str, Any] = {"batch_size": 4, "view": VIEW, "num_workers": workers, "report_to": own_server.url}
+    store = bad_server.BadServer({f"/few/{path.name}": path.read_bytes() for path in few.iterdir()})
+    store.default = no_shards
+
+    def is_named() -> dict[str, Any] | None:
+        run = run_named(own_server.url, run_name)
+        return run if run and run["main_cause"] == cause else None
+
+    with store.running():
+        if cause == "storage":
+            loader = wt.make_loader(f"{store.url}/few", **options)
+        else:
+            loader = wt.make_loader(few, transform=lambda image: ended.wait(60) and image, **options)
+
+        def train() -> None:
+            with contextlib.suppress(LoaderError):
+                list(loader)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            run = wait_for(is_named)
+            assert f"waits 100 %: {cause}." in request(own_server.url, "/").body.decode()
+        finally:
+            ended.set()
+            loader.close()
+            thread.join()
+    assert (run["wait_share"], run["images_per_second"]) == (1, 0)
 
 
 def test_the_page_shows_the_runs_of_all_ranks_the_slowest_first(server: Running) -> None:
@@ -370,6 +460,17 @@ def test_a_dead_server_costs_one_warning_and_the_batches_are_the_same(
     assert "does not accept reports" in caplog.text
 
 
+def test_reports_are_sent_over_tls(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted, _ = bad_server.certificates(tmp_path)
+    with in_thread(few.parent, tls_cert=tmp_path / "server.pem") as url:
+        with monkeypatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", str(trusted))
+            reporter = Reporter(url, lambda: REPORT)
+            assert reporter.send_once()
+        assert reporter.send_once()  # the certificates are read once
+        assert not Reporter(url, lambda: REPORT).send_once()
+
+
 @pytest.mark.parametrize("url", ["node1:8080", "http://", "ftp://node1", "http://user:secret@node1", "http://node1/x"])
 def test_an_invalid_server_is_an_error_of_make_loader(few: Path, url: str) -> None:
     with pytest.raises(OptionError, match="WDS_TOOLS_REPORT_TO") as error:
@@ -390,6 +491,42 @@ def test_verify_reports_its_result_and_the_page_shows_the_time(server: Running, 
     for path in ("/", "/datasets/packed?tab=health"):
         text = request(server.url, path).body.decode()
         assert re.search(r'badge ok">undamaged</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC', text)
+
+
+BADGE = r'badge (?:ok|bad)">(\w+)</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC'
+
+
+def test_the_result_of_a_verification_outlives_the_server(few: Path, tmp_path: Path) -> None:
+    manifest = json.loads((few / "manifest.json").read_bytes())
+    report = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d"}
+    report |= {"fingerprint": manifest["fingerprint"]}
+    arguments, env = (few.parent, "--processes", "2"), {"WDS_TOOLS_CACHE_DIR": str(tmp_path / "cache")}
+    with program(*arguments, env=env) as running:
+        assert post(running.url, {**report, "damaged": 0}) == 204
+        assert post(running.url, {**report, "damaged": 3}) == 204
+        running.kill()
+    with program(*arguments, env=env) as running:
+        for _ in range(4):  # from both processes
+            assert re.findall(BADGE, request(running.url, "/").body.decode()) == ["damaged"]
+        assert b"3 damaged parts" in request(running.url, "/datasets/packed?tab=health").body
+    (file,) = (tmp_path / "cache").rglob("*.json")
+    file.write_bytes(b"[1")  # damaged: nothing is known
+    with in_thread(few.parent) as url:
+        assert not re.findall(BADGE, request(url, "/").body.decode())
+
+
+def test_without_a_writable_folder_the_result_is_kept_until_the_end(
+    few: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").touch()  # a file, no folder
+    manifest = json.loads((few / "manifest.json").read_bytes())
+    report = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d", "damaged": 0}
+    with in_thread(few.parent) as url:
+        for _ in range(2):
+            assert post(url, {**report, "fingerprint": manifest["fingerprint"]}) == 204
+        assert re.findall(BADGE, request(url, "/").body.decode()) == ["undamaged"]
+    (message,) = [record.message for record in caplog.records if "verifications" in record.message]
+    assert message.startswith(f"{tmp_path}/cache/verifications: results of verifications cannot be stored: Not a dir")
 
 
 def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:

@@ -6,12 +6,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from servers import program
 
+import wds_tools as wt
+from wds_tools.cli import main
 from wds_tools.errors import OptionError, StoreError
-from wds_tools.options import server_token
+from wds_tools.options import RemoteOptions, server_token
+from wds_tools.service.tokens import create_token
 from wds_tools.storage.clients import open_client
+from wds_tools.storage.listing import find_object
 from wds_tools.storage.retry import RetryPolicy
 
 SECRET = "wdst_sentinel-value"
@@ -26,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self.seen: list[str | None] = []
         self.redirect = ""
         self.status = 200
+        self.body = b"hello"
 
     @property
     def origin(self) -> str:
@@ -35,15 +42,19 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         self.server.seen.append(self.headers.get("Authorization"))
-        body = b"hello" if self.server.status == 200 else f"no: {self.headers.get('Authorization')}".encode()
+        body = self.server.body if self.server.status == 200 else f"no: {self.headers.get('Authorization')}".encode()
         self.send_response(302 if self.server.redirect else self.server.status)
         if self.server.redirect:
             self.send_header("Location", self.server.redirect + self.path)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -98,6 +109,69 @@ def test_an_error_does_not_contain_the_token(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(StoreError) as raised:
             read(server)
         assert SECRET not in str(raised.value)
+
+
+def test_the_files_of_a_source_are_found_without_the_token_of_another_server(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running() as ours, running() as other:
+        monkeypatch.setenv("WDS_TOOLS_TOKEN", f"{ours.origin}={SECRET}")
+        ours.body = other.body = (few / "shard-000000.tar").read_bytes()
+        remote = RemoteOptions.of()
+        assert find_object(f"{ours.origin}/a.tar", remote).size == len(ours.body)
+        assert find_object(f"{other.origin}/a.tar", remote).size == len(ours.body)
+        ours.redirect = other.origin
+        assert find_object(f"{ours.origin}/a.tar", remote).size == len(ours.body)
+        assert (set(ours.seen), set(other.seen)) == ({f"Bearer {SECRET}"}, {None})
+        ours.seen.clear()
+        mine = RemoteOptions.of(storage_options={"headers": {"authorization": "Bearer mine"}})
+        find_object(f"{ours.origin}/a.tar", mine)
+        assert set(ours.seen) == {"Bearer mine"}
+
+
+@pytest.fixture(scope="module")
+def service(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Return the URL of a dataset at a service with tokens, and the variable that a client needs."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens.json"
+    _, secret = create_token(tokens)
+    with program(few.parent, "--token-file", tokens) as running:
+        yield f"{running.url}/data/packed", f"http://127.0.0.1:1=other {running.url}={secret}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "info URL",
+        "verify URL",
+        "sample URL --out {}/sample.png --count 4",
+        "plan URL --batch-size 4",
+        "copy URL {}/copy",
+        "unpack URL {}/unpacked",
+        "pack URL/shard-{{000000..000001}}.tar {}/packed --workers 1",
+    ],
+    ids=lambda command: command.split()[0],
+)
+def test_each_command_sends_the_token(
+    service: tuple[str, str], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, variable = service
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "1")
+    monkeypatch.setenv("WDS_TOOLS_TOKEN", variable)
+    with pytest.raises(SystemExit) as end:
+        main(command.format(tmp_path).replace("URL", url).split())
+    assert end.value.code == 0
+
+
+def test_a_loader_sends_the_token_from_all_its_processes(
+    service: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, variable = service
+    monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "1")
+    with pytest.raises(StoreError, match="HTTP 401"):
+        wt.make_loader(url, batch_size=8)
+    monkeypatch.setenv("WDS_TOOLS_TOKEN", variable)
+    with wt.make_loader(url, batch_size=8, num_workers=1, view=wt.CenterCrop(16, resize=20)) as loader:
+        assert sum(len(labels) for _, labels in loader) == 40
 
 
 @pytest.mark.parametrize("value", [SECRET, f"node1:8080={SECRET}", f"http://h/path={SECRET}", f"ftp://h={SECRET}"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import bad_server
+import mounts
 import pytest
 from bad_server import BadServer
 from servers import in_thread, program, request
@@ -143,6 +146,35 @@ def test_while_the_upstream_is_down_hits_are_served_and_misses_are_503(
 def test_a_full_cache_is_passed_through(upstream: BadServer, packed: Path, cache: Path) -> None:
     with serving(upstream, cache, cache_bytes="200kB") as url:
         content_of(packed, url)
+
+
+ON_A_SMALL_DISK = """
+import os, sys, mounts
+mounts.enter()
+disk, free = sys.argv[1], int(sys.argv[2])
+mounts.make_small(disk, 4000)
+with open(f"{disk}/other", "wb") as file:
+    file.write(bytes(4_096_000 - free))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize("free", [0, 3_000_000])
+def test_a_full_disk_below_the_cache_is_passed_through(
+    upstream: BadServer, packed: Path, tmp_path: Path, can_mount: None, free: int
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    prefix = (sys.executable, "-c", ON_A_SMALL_DISK, disk, str(free))
+    env = {"PYTHONPATH": f"{Path(mounts.__file__).parent}{os.pathsep}{Path(wt.__file__).parents[1]}"}
+    arguments = ("--upstream", f"{upstream.url}/photos", "--cache-dir", disk / "cache")
+    with program(*arguments, prefix=prefix, env=env) as running:
+        for _ in range(2):
+            content_of(packed, running.url)
+    size = sum(path.stat().st_size for path in packed.glob("*.tar"))
+    assert 2 * size - free <= fetched(upstream) <= 2 * size - free // 2
+    (warning,) = running.errors.splitlines()
+    assert "No space left on device" in warning
 
 
 def test_the_cache_stays_below_its_limit(upstream: BadServer, packed: Path, cache: Path) -> None:

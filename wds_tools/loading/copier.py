@@ -32,10 +32,12 @@ class StartedCopy:
 
     Attributes:
         values: One value per field, on the device.
+        begun: Event that completes when the copy begins.
         done: Event that completes with the copy.
     """
 
     values: list[Any]
+    begun: torch.cuda.Event
     done: torch.cuda.Event
 
 
@@ -79,10 +81,11 @@ class CudaCopier:
             slot: Slot of the images, or None. It is released after the copy, also if this method raises an error.
         """
         with self._driver.current():
-            done = self._driver.event()
+            begun, done = self._driver.event(is_timed=True), self._driver.event(is_timed=True)
+            begun.record(self._stream)
             try:
                 with self._driver.using(self._stream):
-                    return StartedCopy(self._copies(values, slot), done)
+                    return StartedCopy(self._copies(values, slot), begun, done)
             finally:  # after an error too: a copy that was started may still read the slot
                 if slot is not None:
                     self._copying.append((done, slot))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from wds_tools.loading.copier import StartedCopy
 from wds_tools.loading.cuda import CudaDriver
 
 MAX_STEPS_AHEAD = 2
@@ -23,20 +24,31 @@ class _Step:
     """The work of the training loop on one batch.
 
     Attributes:
+        copy_begun: Event before the copy of the batch.
+        copy_done: Event after it.
         start: Event on the stream of the loop after the copy of the batch.
         end: Event on that stream after the work on the batch.
     """
 
+    copy_begun: torch.cuda.Event
+    copy_done: torch.cuda.Event
     start: torch.cuda.Event
     end: torch.cuda.Event
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTiming:
-    """When the GPU was ready for a batch and when it had it, in seconds of a clock that starts at 0."""
+    """What the GPU waited for.
+
+    Attributes:
+        requested: When the GPU was ready for the batch, in seconds of a clock that starts at 0.
+        received: When it had the batch.
+        copied: For how many seconds of this time the batch was being copied.
+    """
 
     requested: float
     received: float
+    copied: float
 
 
 class StepPacer:
@@ -48,7 +60,7 @@ class StepPacer:
 
     def __init__(self, driver: CudaDriver) -> None:
         self._driver = driver
-        self._start: torch.cuda.Event | None = None  # start of the step that the loop works on
+        self._begun: tuple[torch.cuda.Event, torch.cuda.Event, torch.cuda.Event] | None = None  # of the current step
         self._launched: deque[_Step] = deque()
         self._previous: _Step | None = None  # the last finished step; None: the next step is not timed
         self._untimed = 0  # launched steps of an earlier epoch
@@ -80,14 +92,14 @@ class StepPacer:
             self._previous = step
         return timings
 
-    def batch_handed_over(self) -> None:
-        """Record that the loop has received a batch."""
-        self._start = self._recorded_event()
+    def batch_handed_over(self, copy: StartedCopy) -> None:
+        """Record that the loop has received a batch, which has been copied or is being copied."""
+        self._begun = copy.begun, copy.done, self._recorded_event()
 
     def _end_step(self) -> None:
-        if self._start:
-            self._launched.append(_Step(self._start, self._recorded_event()))
-            self._start = None
+        if self._begun:
+            self._launched.append(_Step(*self._begun, self._recorded_event()))
+            self._begun = None
 
     def _recorded_event(self) -> torch.cuda.Event:
         with self._driver.current():
@@ -99,4 +111,5 @@ class StepPacer:
         with self._driver.current():
             self._clock += previous.start.elapsed_time(step.start) / 1000
             waited = max(0.0, previous.end.elapsed_time(step.start) / 1000)
-        return BatchTiming(self._clock - waited, self._clock)
+            copied = min(event.elapsed_time(step.copy_done) / 1000 for event in (previous.end, step.copy_begun))
+        return BatchTiming(self._clock - waited, self._clock, max(0.0, copied))

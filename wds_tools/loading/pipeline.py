@@ -136,7 +136,7 @@ class Pipeline:
                 rows=options.batch_size,
                 image_spec=recipe.image_spec,
             )
-        self.pool = self._start_pool(BatchRunner(recipe, self._ring))
+        self.pool = meter.pool = self._start_pool(BatchRunner(recipe, self._ring))
         self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
         self._gpu: _Gpu | None = None
 
@@ -265,6 +265,7 @@ class Pipeline:
                     timings = self._gpu.pacer.batch_requested()
                 for timing in timings:
                     self._add_timing(timing.requested, timing.received)
+                    self._meter.gpu_waited_for_copy(timing.copied)
             while left and len(ahead) <= self._options.device_prefetch and (not ahead or self._is_next_ready()):
                 batch, slot = next(loaded)
                 left -= 1
@@ -291,7 +292,7 @@ class Pipeline:
         assert self._gpu is not None
         with stages.COPY:
             values = self._gpu.copier.finish(copy)
-        self._gpu.pacer.batch_handed_over()
+        self._gpu.pacer.batch_handed_over(copy)
         return FinishedBatch(batch.step, values, batch.replaced)
 
     def _copy_to_user(self, plan: EpochPlan) -> Iterator[FinishedBatch]:

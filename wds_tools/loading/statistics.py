@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import add
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -28,6 +28,14 @@ MIN_WAIT_SHARE = 0.05  # a loop that waits for a smaller share of its time does 
 
 _MAX_REQUESTS = 512  # remembered, to count the batches that were ready; more than the batches in progress
 _STORAGE, _DECODING, _TRANSFORM, _HAND_OVER, _COPY, _START = range(len(CAUSES))
+_CAUSE_OF_STAGE = {
+    **dict.fromkeys((stages.READ.index, stages.VERIFY.index), _STORAGE),
+    **dict.fromkeys(range(stages.SLICE.index, stages.WRITE.index + 1), _DECODING),
+    stages.TRANSFORM.index: _TRANSFORM,
+    stages.COPY.index: _COPY,
+    stages.START.index: _START,
+    **dict.fromkeys((stages.OTHER.index, stages.HAND_OVER.index, stages.BATCH_TRANSFORM.index), _HAND_OVER),
+}
 
 
 class ScalarWriter(Protocol):
@@ -50,11 +58,11 @@ class PeriodStats:
         waited_seconds: Time in seconds that the loop waited in ``next()``.
         step_seconds: Time in seconds that the loop used for itself: the training steps. A step is counted when it has
             ended, which is when the next batch is requested. On CUDA it includes the time in which the loader waited
-            for the device to finish earlier steps.
+            for the device to finish earlier steps, unless these waited for a copy.
         waits: ``waited_seconds`` by cause. ``storage``: bytes are read and verified. ``decoding``: images and other
             fields are decoded, cropped and resized. ``transform``: ``transform=``. ``hand_over``: the parts of a batch
-            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device. ``start``:
-            workers are started.
+            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device, also
+            those for which earlier steps waited on a GPU. ``start``: workers are started.
         stage_seconds: Time in seconds by stage. ``read``, ``verify``, ``slice``, ``decode``, ``resize``, ``write``,
             ``transform`` and ``other`` are the work on the batches, summed over all workers. The rest is time of the
             training process: ``wait`` for workers, ``start`` of workers, ``copy``, ``device`` (waiting for earlier
@@ -178,16 +186,27 @@ def _difference(now: Any, then: Any) -> Any:
     return [a - b for a, b in zip(now, then, strict=True)] if isinstance(now, list) else now - then
 
 
+class TaskPool(Protocol):
+    """The part of a pool of workers that a meter reads."""
+
+    def awaited_stage(self) -> int:
+        """Return the index of the stage of the task that the loop waits for, or `stages.IDLE`."""
+
+
 class Meter:
     """Measures a loader and the loop that uses it. In ``with meter:`` the loop waits.
 
     Args:
         autoscaler: Has the current number of workers.
         shards: The dataset.
+
+    Attributes:
+        pool: The workers while a pipeline is open.
     """
 
     def __init__(self, autoscaler: Autoscaler, shards: ShardSet) -> None:
         self.epoch = 0
+        self.pool: TaskPool | None = None
         self._autoscaler = autoscaler
         self._shards = shards
         self._fetched_before: FetchStatistics | None = None  # by other loaders, before this one began
@@ -195,8 +214,10 @@ class Meter:
         self._totals = _Totals()
         self._epoch_begin = _Totals()
         self._step_since = 0  # time at which the current training step began, 0 if there is none
+        self._wait_since = 0  # time at which the current wait began, 0 if there is none
         self._requests: list[int] = []  # times of the latest requests for a batch
         self._ended_ns = 0  # time at which the last part of the current batch was finished
+        self._copying_ns = 0  # for which the GPU waited for copies, reported in the current request
 
     def begin(self, epoch: int) -> None:
         """Start an epoch, or the rest of a resumed one."""
@@ -210,9 +231,11 @@ class Meter:
         if self._step_since:
             self._totals.steps += perf_counter_ns() - self._step_since
             self._step_since = 0
+        self._wait_since = perf_counter_ns()
         self._recorder.__enter__()
 
     def __exit__(self, *exc: object) -> None:
+        self._wait_since = 0
         self._recorder.__exit__()
         self._add_wait(self._recorder.take().nanoseconds)
 
@@ -225,6 +248,13 @@ class Meter:
     def waited_for_worker(self) -> int:
         """Return for how long the loop has waited for workers in the current request, in nanoseconds."""
         return self._recorder.elapsed(stages.WAIT)
+
+    def gpu_waited_for_copy(self, seconds: float) -> None:
+        """Add a time for which the GPU waited for the copy of an earlier batch, in the current request.
+
+        The loop waits for earlier steps; as far as these waited for their copies, the cause is the copy.
+        """
+        self._copying_ns += round(seconds * 1e9)
 
     def request(self, parts: int) -> None:
         """Count a request for a batch, while this number of parts has been sent to the workers."""
@@ -267,6 +297,17 @@ class Meter:
         """Report that all parts of the requested batch were added."""
         self._totals.ready_batches += self._requests_since(self._ended_ns)
 
+    def current_wait(self) -> tuple[str, float] | None:
+        """Return the cause of the wait in progress and its duration in seconds. Callable by any thread.
+
+        None if the loop does not wait, if it waits for the device, or if the cause is not known.
+        """
+        since, pool, stage = self._wait_since, self.pool, self._recorder.shown[0]
+        if stage == stages.WAIT.index and pool is not None:
+            stage = pool.awaited_stage()
+        cause = _CAUSE_OF_STAGE.get(stage)
+        return (CAUSES[cause], (perf_counter_ns() - since) / 1e9) if since and cause is not None else None
+
     def reader(self) -> StatsReader:
         """Return a reader of the figures, with its own "since the last call"."""
         return StatsReader(self)
@@ -291,9 +332,10 @@ class Meter:
         totals.stages = list(map(add, totals.stages, times))
         totals.stages[stages.OTHER.index] -= other
         totals.stages[stages.HAND_OVER.index] += other
-        totals.steps += device
+        copying, self._copying_ns = min(device, self._copying_ns), 0
+        totals.steps += device - copying
         waits[_STORAGE] += storage
-        waits[_COPY] += copy
+        waits[_COPY] += copy + copying
         waits[_START] += start
         waits[_HAND_OVER] += sum(times) - times[stages.WAIT.index] - device - storage - copy - start
 
@@ -339,3 +381,15 @@ class StatsReader:
         """Return the figures of the epoch, and those since the last call."""
         since, self._last = self._meter.period(self._last)
         return LoaderStats(self._meter.current_epoch(), since)
+
+    def current_wait(self) -> PeriodStats | None:
+        """Return the figures of the wait in progress, as a period without batches; None as `Meter.current_wait`."""
+        wait = self._meter.current_wait()
+        if wait is None:
+            return None
+        stats = self._meter.period(self._last)[0]
+        cause, seconds = wait
+        waits = {name: seconds * (name == cause) for name in CAUSES}
+        return replace(
+            stats, batches=0, samples=0, seconds=seconds, waited_seconds=seconds, step_seconds=0.0, waits=waits
+        )

@@ -20,6 +20,7 @@ from wds_tools.service.reports import (
     runs_of,
     verdict,
 )
+from wds_tools.service.verifications import Verifications
 
 BODY_SECONDS = 5.0
 """Time in which a report has to arrive."""
@@ -29,11 +30,13 @@ class LiveRoutes:
     """Routes for reports.
 
     Args:
-        table: Where they are kept.
+        table: Where those of loaders and packers are kept.
+        verifications: Where results of `wds-tools verify` are kept.
     """
 
-    def __init__(self, table: ReportTable) -> None:
+    def __init__(self, table: ReportTable, verifications: Verifications) -> None:
         self._table = table
+        self._verifications = verifications
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -50,9 +53,12 @@ class LiveRoutes:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
             values = check_report(body)
-            if values["kind"] == "verify" and not request[GRANT].allows_all:
+            if values["kind"] != "verify":
+                self._table.add(_owner(request[GRANT]), values)
+            elif request[GRANT].allows_all:
+                await asyncio.get_running_loop().run_in_executor(None, self._verifications.add, values)
+            else:
                 return error_answer(403, "verifications need a token for all datasets")
-            self._table.add(_owner(request[GRANT]), values)
         except TimeoutError:
             Connection.cut(request.protocol)  # otherwise it could send slowly for ever
             return error_answer(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")

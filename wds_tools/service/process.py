@@ -31,6 +31,7 @@ from wds_tools.service.metrics import FOLDER_VARIABLE, Metrics
 from wds_tools.service.pages.routes import PageRoutes
 from wds_tools.service.reports import ReportTable
 from wds_tools.service.tokens import TokenChecker
+from wds_tools.service.verifications import Verifications
 
 _BACKLOG = 1024
 _STOP_SECONDS = 5.0  # in which answers that have begun may end
@@ -94,14 +95,16 @@ async def run(
     tokens = TokenChecker(options.token_file) if options.token_file else None
     gate = Gate(limits, host_names=(*options.host_names, options.host), tokens=tokens)
     table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
+    cache_folder = (options.remote or RemoteOptions.of()).cache_folder
+    verifications = Verifications(cache_folder / "verifications")
     disks = [(root.resolve().name, root) for root in options.roots]
     if options.upstreams:
-        disks.append(("cache", (options.remote or RemoteOptions.of()).cache_folder))
-    pages = PageRoutes(library, table, metrics, disks=disks, has_upstreams=bool(options.upstreams))
+        disks.append(("cache", cache_folder))
+    pages = PageRoutes(library, table, verifications, metrics, disks=disks, has_upstreams=bool(options.upstreams))
     routes = [
         *DataRoutes(library, limits, metrics).routes(),
         *ListingRoutes(library, metrics).routes(),
-        *LiveRoutes(table).routes(),
+        *LiveRoutes(table, verifications).routes(),
         *pages.routes(),
     ]
     app = make_app(gate, routes, limits, metrics)

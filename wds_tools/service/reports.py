@@ -32,7 +32,6 @@ STOPPED_SECONDS = 10.0
 MAX_REPORTS = 1024
 MAX_REPORTS_PER_OWNER = 512
 _FORGET_SECONDS = 600.0
-_REMEMBER_SECONDS = 90 * 86400.0  # results of verifications
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
 _MAX_NUMBER = 1e15
 _READ_SECONDS = REPORT_SECONDS / 4  # for which the files of other processes are remembered
@@ -69,8 +68,7 @@ class Report:
 
     def is_outdated(self, now: float) -> bool:
         """Return whether it is not shown any more."""
-        limit = _REMEMBER_SECONDS if self.values["kind"] == "verify" else _FORGET_SECONDS
-        return now - self.received > limit
+        return now - self.received > _FORGET_SECONDS
 
     def status(self, now: float) -> str:
         """Return ``running``, ``finished`` or ``stopped``."""
@@ -99,7 +97,7 @@ def check_report(body: bytes) -> dict[str, Any]:
         if not _FINGERPRINT.fullmatch(_text(raw, "fingerprint")):
             raise InvalidReportError('"fingerprint" is not a text of 32 hexadecimal digits')
         known = {"fingerprint": raw["fingerprint"], "damaged": _integer(raw, "damaged")}
-        return {**values, **known, "ended": True, "loader": 0, "rank": 0}
+        return {**values, **known}
     values["images_per_second"] = _number(raw, "images_per_second")
     if values["kind"] == "pack":
         values |= {name: _integer(raw, name) for name in ("done", "total")}
@@ -224,12 +222,6 @@ def packs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dic
         if r.values["kind"] == "pack"
     ]
     return sorted(packs, key=lambda pack: (_STATUSES.index(pack["status"]), pack["dataset"]))
-
-
-def verifications_of(reports: Iterable[Report]) -> dict[str, Report]:
-    """Return the last verification of each dataset, by fingerprint."""
-    found = [report for report in reports if report.values["kind"] == "verify"]
-    return {r.values["fingerprint"]: r for r in sorted(found, key=lambda report: report.received)}
 
 
 _STATUSES = ("running", "stopped", "finished")

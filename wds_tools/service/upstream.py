@@ -120,7 +120,9 @@ class _Upstream:
         self.metrics = metrics
         self.executor = executor
         self._manifest: Manifest | None = None
-        self._cache = BlockCache(remote.cache_folder, remote.cache_bytes, url=url)
+        self._cache = BlockCache(
+            remote.cache_folder, remote.cache_bytes, url=url, without="they are fetched again for each request"
+        )
         self._copy = remote.cache_folder / f"manifest-{xxhash.xxh3_128_hexdigest(self.client.url.encode())}.json"
         self._name = name_of(url)
         self._read_at = float("-inf")
@@ -150,8 +152,8 @@ class _Upstream:
         try:
             self._copy.parent.mkdir(parents=True, exist_ok=True)
             commit_bytes(self._copy, data)
-        except OSError as error:  # a restart then needs the upstream
-            _log.warning("%s cannot be written: %s", self._copy, error.strerror or error)
+        except OSError as error:  # a restart then needs the upstream; the cache reports the same error
+            _log.debug("%s cannot be written: %s", self._copy, error.strerror or error)
 
     def _use(self, data: bytes) -> None:
         manifest = from_json(data, name=f"{self.client.url}/{MANIFEST_NAME}")

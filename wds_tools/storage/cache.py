@@ -76,14 +76,18 @@ class BlockCache:
         folder: Folder of the cache, which several datasets share.
         limit_bytes: Size limit of that folder in bytes.
         url: URL of the dataset's folder.
+        without: What happens if blocks cannot be stored, for the warning.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int, *, url: str) -> None:
+    def __init__(
+        self, folder: Path, limit_bytes: int, *, url: str, without: str = "samples are fetched one by one"
+    ) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.url = clean_url(url).rstrip("/")
         self._own_folder = folder / xxhash.xxh3_128_hexdigest(self.url.encode())
         self._maps = LRUCache[str, mmap.mmap](max_items=MAX_MAPS)  # a map is closed when its last view is gone
+        self._without = without
         self._has_warned = False
 
     def get(self, name: str, size: int) -> memoryview | None:
@@ -301,7 +305,7 @@ class BlockCache:
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            _log.warning("%s: blocks cannot be cached: %s; samples are fetched one by one", self.folder, reason)
+            _log.warning("%s: blocks cannot be cached: %s; %s", self.folder, reason, self._without)
 
 
 def cached_datasets(folder: Path) -> list[CachedDataset]:

@@ -28,7 +28,7 @@ from typing import Any, cast
 import xxhash
 
 from wds_tools.errors import StoreError, WdsToolsError
-from wds_tools.options import RemoteOptions
+from wds_tools.options import RemoteOptions, server_token
 from wds_tools.storage.base import Block, Extent, FetchStatistics, StoredFile
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import open_client
@@ -153,7 +153,10 @@ def _connect(path: Path) -> Connection:
 
 def _socket_path(folder: str, remote: RemoteOptions) -> Path:
     """Return the path of the socket, in a folder that only this user can read."""
-    identity = (folder, remote, sorted(map(repr, remote.storage_options.items())), sys.path)
+    scheme, _, rest = folder.partition("://")
+    authority = rest.partition("/")[0].rpartition("@")[2]
+    token = server_token(scheme, authority) if scheme in {"http", "https"} else None  # another token, another fetcher
+    identity = (folder, remote, sorted(map(repr, remote.storage_options.items())), sys.path, token)
     name = xxhash.xxh3_128_hexdigest(repr(identity).encode())
     parent = Path(tempfile.gettempdir()) / f"wds_tools-{os.getuid()}"
     parent.mkdir(mode=0o700, exist_ok=True)

@@ -82,6 +82,22 @@ class HttpClient(HttpRequests):
         return clean_url(url) if self._encoded else url  # a query may contain a signature
 
 
+def with_server_token(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for another client of a URL, so that it sends the token of `HttpClient`, if that sends one.
+
+    The other client must drop the header ``Authorization`` when it is redirected to another server.
+
+    Raises:
+        OptionError: The URL or an option is invalid.
+    """
+    split = _split(url)
+    token = server_token(split.scheme, split.netloc.rpartition("@")[2])
+    value = f"Bearer {token}"
+    if token is None or _headers_of(split, options).get("Authorization") != value:
+        return dict(options)
+    return {**options, "headers": {**(options.get("headers") or {}), "Authorization": value}}
+
+
 def quote_again(path: str) -> str:
     """Quote the path or the query of a URL, except for what is quoted already.
 

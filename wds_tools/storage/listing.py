@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.failures import clean_url
 from wds_tools.storage.fsspec_client import connect
+from wds_tools.storage.http_client import with_server_token
 from wds_tools.storage.retry import RetryPolicy, call
 from wds_tools.storage.schemes import options_for
 from wds_tools.storage_options import secrets_of
@@ -81,6 +82,8 @@ def _file(url: str, info: Mapping[str, Any]) -> RemoteFile:
 def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Result]) -> _Result:
     """Return ``request(file system, path)``, repeated by the policy of `retry`."""
     options = options_for(url, remote.storage_options)
+    if url.partition("://")[0].lower() in {"http", "https"}:
+        options = with_server_token(url, options)  # aiohttp drops it on a redirect to another server
     system, path = connect(url, options)
 
     def fresh() -> _Result:

@@ -34,7 +34,8 @@ from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Ope
 from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.pictures import Pictures, is_picture, picture_field
 from wds_tools.service.pages.state import State
-from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict, verifications_of
+from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict
+from wds_tools.service.verifications import Verifications
 from wds_tools.wording import counted, human_bytes
 
 _FOLDER = Path(__file__).parent
@@ -56,6 +57,7 @@ class PageRoutes:
     Args:
         library: The datasets.
         table: Reports of loaders and packers.
+        verifications: Results of `wds-tools verify`.
         metrics: For the saved egress.
         disks: Names and paths of folders whose free space is shown.
         has_upstreams: Whether some datasets are read through a cache.
@@ -65,6 +67,7 @@ class PageRoutes:
         self,
         library: Library,
         table: ReportTable,
+        verifications: Verifications,
         metrics: Metrics,
         *,
         disks: Sequence[tuple[str, Path]] = (),
@@ -72,6 +75,7 @@ class PageRoutes:
     ) -> None:
         self._library = library
         self._table = table
+        self._verifications = verifications
         self._metrics = metrics
         self._disks = disks
         self._has_upstreams = has_upstreams
@@ -116,6 +120,8 @@ class PageRoutes:
         state = State.of(request.query)
         last = max(1, math.ceil(len(summaries) / _DATASETS_PER_PAGE))
         page = min(state.page, last)
+        first = (page - 1) * _DATASETS_PER_PAGE
+        shown = [summary.details for summary in summaries[first : first + _DATASETS_PER_PAGE]]
         return self._render(
             "overview.html",
             verdict=verdict(runs),
@@ -123,8 +129,8 @@ class PageRoutes:
             runs=[views.run_view(run) for run in runs[: views.MAX_RUNS]],
             hidden_runs=max(0, len(runs) - views.MAX_RUNS),
             packs=packs_of(reports)[: views.MAX_RUNS],
-            verified=verifications_of(self._table.reports()),
-            datasets=[summary.details for summary in summaries[(page - 1) * _DATASETS_PER_PAGE :][:_DATASETS_PER_PAGE]],
+            verified={one["name"]: self._verifications.find(one["fingerprint"]) for one in shown},
+            datasets=shown,
             total=len(summaries),
             page=page,
             last=last,
@@ -275,7 +281,7 @@ class PageRoutes:
             **_common(opened, replace(state, page=page)),
             shards=list(zip(part, problems, strict=True)),
             damaged=sum(map(bool, problems)),
-            verified=verifications_of(self._table.reports()).get(opened.manifest.fingerprint),
+            verified=self._verifications.find(opened.manifest.fingerprint),
             links={"number": page, "last": last},
             problem=self._library.problems().get(opened.name, ""),
         )
