@@ -431,16 +431,13 @@ class Pipeline:
     def _for_user(self, values: list[Any], slot: int | None) -> list[Any]:
         """Return the values with their images, on the device."""
         values = self._with_lent_images(values, slot)
-        if self.device.type == "cpu":
-            return values
-        with stages.COPY:
-            return copy_to_device(values, self.device)
+        if self.device.type != "cpu":
+            with stages.COPY:
+                return copy_to_device(values, self.device)
+        return values
 
     def _with_lent_images(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with images that the user may keep.
-
-        The slot is lent without a copy, unless the user holds many batches already.
-        """
+        """Return the values with images that the user may keep: the slot itself, or a copy if few slots are free."""
         if self._ring is None or slot is None:
             return values
         lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # used slots, except of `_sent` and this batch
