@@ -9,7 +9,6 @@ half a microsecond, so stages enclose work on many samples or on one image, neve
 from __future__ import annotations
 
 import threading
-from collections.abc import MutableSequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -41,8 +40,6 @@ class Stage:
 
 NAMES: list[str] = []
 """Names of all stages by index."""
-IDLE = -1
-"""Shown instead of the index of a stage while nothing is measured."""
 
 OTHER = Stage("other")
 """Time of a recorder in which no other stage runs."""
@@ -83,14 +80,9 @@ class StageTimes(NamedTuple):
 
 
 class Recorder:
-    """Measures the stages of its thread, in ``with recorder:``. It may be used again; the times are then added.
+    """Measures the stages of its thread, in ``with recorder:``. It may be used again; the times are then added."""
 
-    Attributes:
-        shown: The index of the current stage is written to its element 0, `IDLE` outside of ``with recorder:``. It may
-            be shared with another process.
-    """
-
-    __slots__ = ("_bytes_read", "_outer_recorders", "_outer_stages", "_running", "_since", "_times", "shown")
+    __slots__ = ("_bytes_read", "_outer_recorders", "_outer_stages", "_running", "_since", "_times")
 
     def __init__(self) -> None:
         self._times = [0] * len(NAMES)
@@ -99,21 +91,18 @@ class Recorder:
         self._outer_stages: list[int] = []
         self._outer_recorders: list[Recorder | None] = []  # active before this one, in the same thread
         self._since = 0  # time up to which `_times` is complete
-        self.shown: MutableSequence[int] = [IDLE]
 
     def __enter__(self) -> None:
         if not self._outer_recorders:
             self._since = perf_counter_ns()
         self._outer_recorders.append(_thread.recorder)
         _thread.recorder = self
-        self.shown[0] = self._running
 
     def __exit__(self, *exc: object) -> None:
         now = perf_counter_ns()
         self._times[self._running] += now - self._since
         self._since = now
         _thread.recorder = self._outer_recorders.pop()
-        self.shown[0] = IDLE
 
     def push(self, stage: int) -> None:
         """Begin a stage, which stops the time of the current one."""
@@ -121,14 +110,12 @@ class Recorder:
         self._times[running] += now - self._since
         self._since, self._running = now, stage
         self._outer_stages.append(running)
-        self.shown[0] = stage
 
     def pop(self) -> None:
         """End the current stage, and continue the one around it."""
         now = perf_counter_ns()
         self._times[self._running] += now - self._since
         self._since, self._running = now, self._outer_stages.pop()
-        self.shown[0] = self._running
 
     def elapsed(self, stage: Stage) -> int:
         """Return the nanoseconds of a stage that does not run now."""

@@ -337,7 +337,7 @@ class Loader:
             self._live.stop()
 
     def _close_pipeline(self, pipeline: Pipeline | None) -> None:
-        self._pipeline = self._meter.pool = None
+        self._pipeline = None
         if pipeline and pipeline.pid == os.getpid():
             pipeline.close()
 

@@ -136,7 +136,7 @@ class Pipeline:
                 rows=options.batch_size,
                 image_spec=recipe.image_spec,
             )
-        self.pool = meter.pool = self._start_pool(BatchRunner(recipe, self._ring))
+        self.pool = self._start_pool(BatchRunner(recipe, self._ring))
         self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
         self._gpu: _Gpu | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -110,15 +110,6 @@ class BatchRunner:
         self._recorder = stages.Recorder()
         self._has_run = False
 
-    def show_stage_in(self, shown: MutableSequence[int]) -> None:
-        """Write the index of the current stage to element 0 from now on."""
-        self._recorder.shown = shown
-
-    @property
-    def stage(self) -> int:
-        """The index of the current stage, `stages.IDLE` between tasks."""
-        return self._recorder.shown[0]
-
     def read_ahead(self, task: BatchTask | ImageSpecTask) -> None:
         """Start to read the samples of a task. Remote blocks are announced by the main process."""
         if not self._recipe.shards.is_remote:
@@ -195,10 +186,6 @@ class InlinePool:
                 return self._runner.run(self._tasks.pop(number))
         finally:
             torch.set_num_threads(threads)
-
-    def awaited_stage(self) -> int:
-        """Return the stage of the task that runs. Callable by any thread."""
-        return self._runner.stage
 
     def are_done(self, numbers: Sequence[int]) -> bool:
         """Return whether `result` returns at once for these tasks; never, as it runs them."""

@@ -13,7 +13,6 @@ import struct
 import threading
 import traceback
 from collections import deque
-from collections.abc import MutableSequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -28,9 +27,6 @@ _TASK_NUMBER = struct.Struct("<q")
 
 class TaskRunner(Protocol):
     """Runs the tasks of a worker. A copy is sent to each worker when it starts."""
-
-    def show_stage_in(self, shown: MutableSequence[int]) -> None:
-        """Write the index of the current stage of a task to element 0, or `wds_tools.stages.IDLE`, from now on."""
 
     def read_ahead(self, task: Any) -> None:
         """Start to read for a task that will be run soon."""
@@ -84,14 +80,13 @@ def unpack_message(data: bytes) -> tuple[int, Any]:
         return number, Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
 
 
-def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, shown: MutableSequence[int]) -> None:
+def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection) -> None:
     """Run tasks until the other end of the pipe is closed.
 
     Args:
         runner: Runs the tasks.
         pipe: Receives (number, task), sends messages.
         stack: Receives the Python stack of this process on SIGUSR1.
-        shown: Shared memory; element 0 is the current stage.
     """
     # The garbage collector of a forked worker must not delete objects of the main process, such as those of CUDA.
     gc.freeze()
@@ -100,7 +95,6 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, shown: M
     torch.set_num_threads(1)  # one core per worker; OpenMP threads do not survive a fork either
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
-    runner.show_stage_in(shown)
     _send(pipe, pack_message(READY, None))
     waiting: deque[tuple[int, Any]] = deque()
     while True:
