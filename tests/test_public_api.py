@@ -42,6 +42,7 @@ NAMES = [
     "TransformError",
     "TruncatedShardError",
     "WdsToolsError",
+    "WebDataset",
     "WorkerError",
     "__version__",
     "append",

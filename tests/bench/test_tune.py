@@ -1,5 +1,8 @@
 """`tune` measures the loader on the user's own dataset."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -64,6 +67,13 @@ def test_the_raw_view_takes_images_of_one_size_and_needs_no_labels(photos, three
     assert found.setup.fields == ("image",)
     assert found.setup.image_bytes == 3 * 24 * 32
     assert "fields='image'" in found.call()
+
+
+def test_another_process_of_the_program_does_not_count_as_a_worker(packed):
+    with subprocess.Popen([sys.executable, "-IS", "-c", "input()"], stdin=subprocess.PIPE) as other:
+        assert tune(packed, view="small", **QUICK).workers
+        assert other.poll() is None
+        other.communicate(b"\n")
 
 
 @pytest.mark.parametrize(

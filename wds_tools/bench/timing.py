@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 
 from wds_tools.bench import procfs
@@ -31,6 +31,7 @@ def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: 
     Raises:
         RuntimeError: Workers did not end.
     """
+    others = set(procfs.workers(os.getpid()))  # processes of the program that has called `tune`
     started = time.perf_counter()
     with closing(start()) as batches:
         next(batches)
@@ -38,7 +39,7 @@ def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: 
         for _ in range(2 * workers):
             next(batches)
         measured = _measure(batches, seconds, workers)
-    wait_for_workers()
+    wait_for_workers(others)
     return {**measured, "first_batch_seconds": first}
 
 
@@ -63,15 +64,18 @@ def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str,
     }
 
 
-def wait_for_workers() -> None:
+def wait_for_workers(others: Collection[int] = ()) -> None:
     """Wait until all workers have ended, so that they do not disturb the next loader.
+
+    Args:
+        others: Processes that are not workers of a loader.
 
     Raises:
         RuntimeError: Workers did not end in time.
     """
     gc.collect()  # a DataLoader ends its workers when its iterator is deleted
     deadline = time.monotonic() + _WORKER_EXIT_SECONDS
-    while procfs.workers(os.getpid()):
+    while set(procfs.workers(os.getpid())).difference(others):
         if time.monotonic() > deadline:
             raise RuntimeError(f"worker processes were still running {_WORKER_EXIT_SECONDS:.0f} s after the round")
         time.sleep(0.02)
