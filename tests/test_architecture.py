@@ -13,7 +13,7 @@ PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
-    "format": "jpeg pages sample tar codecs manifest index dots totals",
+    "format": "jpeg pages sample tar codecs manifest index index_edit dots totals",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
         fetcher_process remote stream""",
@@ -28,14 +28,14 @@ READING_ORDER = {
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         batch_steps handover augment ring advice cleanup cuda copier pacing epochs tasks statistics diagnosis
         stats_output ceiling dataset pipeline bridge loader factory""",
-    "upkeep": "checksums shard_scan index_folder indexer merger copier resealer restore verifier unpacker",
+    "upkeep": "checksums shard_scan shard_table index_folder indexer merger copier resealer restore verifier unpacker",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports live pages.frames pages.thumbnails pages.indexes pages.helper
         pages.helpers pages.browse pages.state pages.pictures pages.views pages.routes app process server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
-    "cli": "common cache create inspect measure serve transfer",
+    "cli": "common cache create inspect measure serve shards transfer",
 }
 MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
 LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}

@@ -28,9 +28,9 @@ from wds_tools.format.index import (
     from_bytes,
     image_field,
     index_name,
-    rename,
     to_bytes,
 )
+from wds_tools.format.index_edit import rename
 
 QUICK = settings(deadline=None, max_examples=100)
 SHARD_BYTES = 2**62

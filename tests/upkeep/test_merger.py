@@ -16,7 +16,8 @@ import pytest
 
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, DestinationError, NotADatasetError, OptionError, TruncatedShardError
-from wds_tools.format.index import from_bytes, rename, to_bytes
+from wds_tools.format.index import from_bytes, to_bytes
+from wds_tools.format.index_edit import rename
 from wds_tools.format.manifest import Manifest, from_json
 from wds_tools.packing.packer import pack
 from wds_tools.reading.shardset import open_shards

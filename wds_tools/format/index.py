@@ -7,7 +7,7 @@ specifies it. In memory each column is a numpy array, because the loader reads m
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,10 @@ NO_LABEL = np.iinfo(np.int64).min
 ABSENT = -1
 """Offset of a field that a sample does not have."""
 
-_METADATA_KEY = b"wds_tools"
-_CHECKSUM = "xxh3"  # in the metadata, because an index may be read without the manifest and its checksums
+METADATA_KEY = b"wds_tools"
+"""Key of the metadata of the Parquet file that describes the index."""
+
+CHECKSUM = "xxh3"  # in the metadata, because an index may be read without the manifest and its checksums
 _TEXT_COLUMNS = ["key", "mode"]
 _ROW_BYTES = 43  # memory of a row without the columns of fields; texts count as references
 _TEXT_BYTES = 49  # memory of a text without its characters
@@ -77,6 +79,7 @@ class Index:
         mcu_width: int8 [n], width in pixels of a JPEG's MCU as stored, which depends on its chroma
             subsampling; 0 for other types.
         mcu_height: int8 [n], height in pixels of a JPEG's MCU as stored; 0 for other types.
+        columns: Names of further columns in the file, for conditions; `index_edit` reads them.
     """
 
     shard: str
@@ -92,6 +95,7 @@ class Index:
     restart: NDArray[np.int32]
     mcu_width: NDArray[np.int8]
     mcu_height: NDArray[np.int8]
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -177,14 +181,28 @@ def index_name(shard: str) -> str:
     return shard.removesuffix(".tar") + ".parquet"
 
 
-def shard_entry(shard: str, index: bytes, *, samples: int, shard_bytes: int, shard_xxh3: str) -> ShardEntry:
-    """Return the manifest's entry for a shard and its index, which is stored beside it as these bytes."""
+def index_names(shard: str) -> tuple[str, str]:
+    """Return the file names that an index may have: the second is used where another tool has a file of the first.
+
+    >>> index_names("00000.tar")
+    ('00000.parquet', '00000.index.parquet')
+    """
+    return index_name(shard), shard.removesuffix(".tar") + ".index.parquet"
+
+
+def shard_entry(
+    shard: str, index: bytes, *, samples: int, shard_bytes: int, shard_xxh3: str, name: str | None = None
+) -> ShardEntry:
+    """Return the manifest's entry for a shard and its index, which is stored beside it as these bytes.
+
+    ``name`` is the file name of the index; None takes `index_name`.
+    """
     return ShardEntry(
         name=shard,
         samples=samples,
         bytes=shard_bytes,
         xxh3=shard_xxh3,
-        index=index_name(shard),
+        index=name or index_name(shard),
         index_bytes=len(index),
         index_xxh3=xxhash.xxh3_128_hexdigest(index),
     )
@@ -210,9 +228,9 @@ def to_bytes(index: Index) -> bytes:
         "shard_bytes": index.shard_bytes,
         "shard_xxh3": index.shard_xxh3,
         "fields": list(index.fields),
-        _CHECKSUM: content_checksum(index),
+        CHECKSUM: content_checksum(index),
     }
-    return _write(pa.table(columns), metadata)
+    return write_table(pa.table(columns), metadata)
 
 
 def content_checksum(index: Index) -> str:
@@ -244,8 +262,9 @@ def _text_array(values: list[str]) -> Any:
     return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
-def _write(table: Any, metadata: dict[str, Any]) -> bytes:
-    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(metadata)})
+def write_table(table: Any, metadata: dict[str, Any]) -> bytes:
+    """Encode the columns of an index and the JSON object that describes it."""
+    table = table.replace_schema_metadata({METADATA_KEY: json.dumps(metadata)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", row_group_size=1 << 20)
     return bytes(sink.getvalue().to_pybytes())
@@ -266,11 +285,11 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
     try:
         _check_memory(data)
         file = pq.ParquetFile(pa.BufferReader(data))
-        metadata = json.loads(file.schema_arrow.metadata[_METADATA_KEY])
+        metadata = json.loads(file.schema_arrow.metadata[METADATA_KEY])
         version = metadata["version"]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ManifestError(
-            f"{name} is not an index of wds_tools ({_one_line(error)}): rebuild it with `wds-tools index`"
+            f"{name} is not an index of wds_tools ({one_line(error)}): rebuild it with `wds-tools index`"
         ) from error
     if version != FORMAT_VERSION:
         raise ManifestError(
@@ -286,11 +305,11 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
         _check_values(index)
         _check_texts(index, data)
         checksum = content_checksum(index)
-        if metadata.get(_CHECKSUM, checksum) != checksum:  # older indexes have no checksum
-            raise ValueError(f"its checksum is {checksum}, but it records {metadata[_CHECKSUM]!r}: it was damaged")
+        if metadata.get(CHECKSUM, checksum) != checksum:  # older indexes have no checksum
+            raise ValueError(f"its checksum is {checksum}, but it records {metadata[CHECKSUM]!r}: it was damaged")
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(
-            f"{name} breaks the format of an index ({type(error).__name__} {_one_line(error)}): "
+            f"{name} breaks the format of an index ({type(error).__name__} {one_line(error)}): "
             "rebuild it with `wds-tools index`"
         ) from error
     _check_ranges(index, name)
@@ -340,24 +359,7 @@ def _columns_to_read(file: Any, metadata: dict[str, Any]) -> list[str]:
     return [name for name in known if name in available]
 
 
-def rename(data: bytes, *, name: str, shard: str) -> bytes:
-    """Return the index of the same shard under another name; unknown columns are kept.
-
-    Args:
-        data: An index as `from_bytes` accepts it.
-        name: Name of its file, for error messages.
-        shard: New name of the shard.
-
-    Raises:
-        ManifestError: The data is not a valid index.
-    """
-    index = from_bytes(data, name=name)
-    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    metadata = json.loads(table.schema.metadata[_METADATA_KEY])
-    return _write(table, {**metadata, "shard": shard, _CHECKSUM: content_checksum(replace(index, shard=shard))})
-
-
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Return the message of an error on one line; Arrow writes several."""
     return " ".join(str(error).split())
 
@@ -403,12 +405,15 @@ def _from_table(table: Any, metadata: dict[str, Any]) -> Index:
         mode=texts("mode"),
         orientation=numbers("orientation", np.int8, 1),
         **{name: numbers_or_zeros(name, dtype) for name, dtype in _JPEG_COLUMNS.items()},
+        columns=tuple(metadata.get("columns", ())),
     )
 
 
 def _check_values(index: Index) -> None:
     if not isinstance(index.shard, str) or not isinstance(index.shard_xxh3, str):
         raise TypeError(f"shard is {index.shard!r} and shard_xxh3 is {index.shard_xxh3!r}; both must be text")
+    if not all(isinstance(name, str) for name in index.columns):
+        raise TypeError(f"columns are {index.columns!r}; allowed are names")
     if np.any(index.width < 0) or np.any(index.height < 0):
         raise ValueError("an image has a negative size")
     if np.any(index.orientation < 1) or np.any(index.orientation > 8):

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 
 from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
-from wds_tools.format.index import Index, from_bytes, index_name, shard_entry
+from wds_tools.format.index import Index, from_bytes, index_names, shard_entry
+from wds_tools.format.index_edit import is_index, read_columns
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
@@ -207,7 +209,26 @@ class ShardSet:
         for found in positions.values():
             yield self.locations[shards[found[0]]].store, found
 
+    def columns(self, shard: int, names: Sequence[str]) -> pa.Table:
+        """Return further columns of the index of a shard, see `Index.columns`; raises as `index` does."""
+        location = self.locations[shard]
+        path = join(location.store.folder, location.entry.index)
+        return read_columns(self._index_bytes(location), names, name=path)
+
     def _read_index(self, location: ShardLocation) -> Index:
+        entry = location.entry
+        path = join(location.store.folder, entry.index)
+        index = from_bytes(self._index_bytes(location), name=path, samples=entry.samples)
+        if index.shard_bytes != entry.bytes:
+            raise ManifestError(
+                f"the index {path} is for a shard of {index.shard_bytes:,} bytes, but the manifest records "
+                f"{entry.bytes:,}: rebuild it with `wds-tools index`",
+                shard=entry.name,
+            )
+        return index
+
+    def _index_bytes(self, location: ShardLocation) -> bytes:
+        """Return the verified file of an index."""
         entry = location.entry
         path = join(location.store.folder, entry.index)
         try:
@@ -225,14 +246,7 @@ class ShardSet:
                 "it was damaged or replaced; copy it, or rebuild it with `wds-tools index`",
                 shard=entry.name,
             )
-        index = from_bytes(data, name=path, samples=entry.samples)
-        if index.shard_bytes != entry.bytes:
-            raise ManifestError(
-                f"the index {path} is for a shard of {index.shard_bytes:,} bytes, but the manifest records "
-                f"{entry.bytes:,}: rebuild it with `wds-tools index`",
-                shard=entry.name,
-            )
-        return index
+        return data
 
 
 def _index_file(entry: ShardEntry) -> StoredFile:
@@ -339,16 +353,28 @@ def _find_manifest(store: Store) -> Manifest | None:
 
 def _entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
     """Return the manifest entry of a shard, and add its index to the totals."""
-    try:
-        data = store.read(index_name(name))
-    except FileNotFoundError:
+    for file_name in index_names(name):
+        try:
+            data = store.read(file_name)
+        except FileNotFoundError:
+            continue
+        if is_index(data):
+            break
+    else:
         path = join(store.folder, name)
         raise NotADatasetError(
             f"{path}: no such shard, or no index beside it: index it once with `wds-tools index '{path}'`"
-        ) from None
-    index = from_bytes(data, name=join(store.folder, index_name(name)))
+        )
+    index = from_bytes(data, name=join(store.folder, file_name))
     totals.add(index)
-    return shard_entry(name, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3)
+    return shard_entry(
+        name,
+        data,
+        samples=len(index),
+        shard_bytes=index.shard_bytes,
+        shard_xxh3=index.shard_xxh3,
+        name=file_name,
+    )
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
-from wds_tools.format.index import Index, shard_entry, to_bytes
-from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.tar import Bytes
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import commit_card
 from wds_tools.packing.remote_destination import parse_destination, publish_card
-from wds_tools.packing.shard_file import commit_index
 from wds_tools.storage import join, open_store, split_folder
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
@@ -50,9 +47,6 @@ class IndexFolder(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file; it appears complete, or not at all."""
-
-    def write_index(self, index: Index) -> ShardEntry:
-        """Write the index of a shard, and return the entry of both for the manifest."""
 
     def write_card(self, data: bytes) -> None:
         """Write the dataset card, unless a user wrote or edited the README.md."""
@@ -100,10 +94,6 @@ class LocalIndexFolder:
         """Write a file."""
         commit_bytes(self.folder / name, data)
 
-    def write_index(self, index: Index) -> ShardEntry:
-        """Write an index."""
-        return commit_index(index, self.folder)
-
     def write_card(self, data: bytes) -> None:
         """Write the dataset card."""
         commit_card(self.folder, data)
@@ -146,15 +136,6 @@ class RemoteIndexFolder:
     def write(self, name: str, data: bytes) -> None:
         """Write an object."""
         self._bucket.write(name, data)
-
-    def write_index(self, index: Index) -> ShardEntry:
-        """Write an index."""
-        data = to_bytes(index)
-        entry = shard_entry(
-            index.shard, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3
-        )
-        self._bucket.write(entry.index, data)
-        return entry
 
     def write_card(self, data: bytes) -> None:
         """Write the dataset card."""

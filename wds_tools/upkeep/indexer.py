@@ -6,15 +6,16 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, ManifestError, OptionError, ShardError, StoreError, WdsToolsError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
-from wds_tools.format.index import index_name
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest
+from wds_tools.format.index import Index, index_names, shard_entry, to_bytes
+from wds_tools.format.index_edit import add_columns, is_index
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card
@@ -24,13 +25,11 @@ from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folder
 from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, scan_shard
+from wds_tools.upkeep.shard_table import columns_by_key, is_table
 from wds_tools.wording import counted
 
 SOURCE_KIND = "shards"
 """``source.kind`` of the manifest. `pack` did not write such shards, so it never removes them."""
-
-INDEX_MARK = b"wds_tools"
-"""Occurs in the metadata of every index."""
 
 _log = logging.getLogger("wds_tools")
 
@@ -44,6 +43,10 @@ def index_shards(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Write an index next to each shard, and then a manifest.
+
+    If another tool has written a table beside a shard, as img2dataset writes ``00000.parquet`` beside ``00000.tar``,
+    the index is named ``00000.index.parquet``. Columns of the table become columns of the index, by the column
+    ``key``: ``where=`` accepts them.
 
     Args:
         patterns: Shards of one folder, as one pattern or several: names, globs, or braces such as
@@ -64,6 +67,7 @@ def index_shards(
         OptionError: Shards are in several folders, a shard is given twice, or a URL is not writable.
         ShardError: A shard is damaged, truncated or not a WebDataset; the error has shard and byte.
             Or keys have dots.
+            Or a table beside a shard cannot be read.
         DestinationError: The folder cannot be written to, or has other files with the names of
             indexes or manifest.
         StoreError: The storage at a URL fails.
@@ -72,9 +76,9 @@ def index_shards(
     folder, shards = open_folder([patterns] if isinstance(patterns, str) else patterns, remote)
     manifest_name = _manifest_name(manifest)
     old = _old_manifest(folder, manifest_name, shards)
-    missing_indexes = _check_indexes(folder, shards)
+    files = [_files_beside(folder, shard) for shard in shards]
     try:
-        new = _index_all(folder, shards, progress, dots_in_fields=dots_in_fields)
+        new = _index_all(folder, shards, files, progress, dots_in_fields=dots_in_fields)
         # What the old manifest states about the same shards is still true.
         if old is not None and old.fingerprint == new.fingerprint:
             new = replace(new, classes=old.classes, shuffled=old.shuffled, source=old.source)
@@ -86,22 +90,32 @@ def index_shards(
         if (repeated := find_repeated_key(open_shards(join(folder.name, manifest_name), remote=remote))) is not None:
             _log.warning("%s", repeated)
     except BaseException as error:
-        folder.remove(missing_indexes)
+        folder.remove(file.index_file for file in files if not file.exists)
         if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
             raise not_writable(folder.name, error) from error
         raise
     return new
 
 
-def _index_all(folder: IndexFolder, shards: Sequence[str], progress: bool | None, *, dots_in_fields: bool) -> Manifest:
+class _Files(NamedTuple):
+    """The files beside a shard: name of its index, whether that exists, and the name of another tool's table."""
+
+    index_file: str
+    exists: bool
+    table: str | None
+
+
+def _index_all(
+    folder: IndexFolder, shards: Sequence[str], files: Sequence[_Files], progress: bool | None, *, dots_in_fields: bool
+) -> Manifest:
     """Write the index of every shard; return their manifest."""
     entries, totals, dots = [], Totals(), Dots()
     total, show = sum(map(folder.size, shards)), shows_progress(progress)
     with tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
-        for shard in shards:
+        for shard, beside in zip(shards, files, strict=True):
             with folder.open(shard, bar.update) as view:
                 result = scan_shard(view, shard)
-            entries.append(folder.write_index(result.index))
+            entries.append(_write_index(folder, result.index, beside))
             totals.add(result.index)
             dots.add_index(result.index)
             _log_warnings(result)
@@ -147,22 +161,37 @@ def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Mani
     return old
 
 
-def _check_indexes(folder: IndexFolder, shards: Sequence[str]) -> list[str]:
-    """Return the names of the indexes that do not exist.
+def _write_index(folder: IndexFolder, index: Index, files: _Files) -> ShardEntry:
+    """Write an index, with the columns of another tool's table; return the entry of the shard."""
+    data = to_bytes(index)
+    if files.table is not None:
+        columns = columns_by_key(folder.read(files.table) or b"", index.keys, name=join(folder.name, files.table))
+        if columns is None:
+            _log.warning("%s has no text column 'key', so its columns are not used", files.table)
+        elif columns.num_columns:
+            data = add_columns(data, columns)
+    folder.write(files.index_file, data)
+    return shard_entry(
+        index.shard,
+        data,
+        samples=len(index),
+        shard_bytes=index.shard_bytes,
+        shard_xxh3=index.shard_xxh3,
+        name=files.index_file,
+    )
 
-    Existing indexes will be replaced, so a file with the name of an index that is not an index is
-    an error.
-    """
-    missing = []
-    for name in map(index_name, shards):
+
+def _files_beside(folder: IndexFolder, shard: str) -> _Files:
+    """Choose the name of an index. An existing index is replaced; the file of another tool is not."""
+    table = None
+    for name in index_names(shard):
         data = folder.read(name)
-        if data is None:
-            missing.append(name)
-        elif INDEX_MARK not in data:
-            raise DestinationError(
-                f"{join(folder.name, name)} exists and is not an index of wds_tools: move it away first"
-            )
-    return missing
+        if data is None or is_index(data):
+            return _Files(name, data is not None, table)
+        if table is not None or not is_table(data):
+            break
+        table = name
+    raise DestinationError(f"{join(folder.name, name)} exists and is not an index of wds_tools: move it away first")
 
 
 def _log_warnings(result: ScanResult) -> None:

@@ -20,8 +20,8 @@ import xxhash
 from tqdm import tqdm
 
 from wds_tools.errors import ChecksumError, DestinationError, OptionError, WdsToolsError
-from wds_tools.format import index as indexes
 from wds_tools.format.index import index_name, shard_entry
+from wds_tools.format.index_edit import rename
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import RemoteOptions
@@ -185,7 +185,7 @@ class _MergeRun:
         folder, name = self.destination.folder, shard_name(number)
         index = self.shards.index(number)  # verifies the index before the shard is copied
         place = self.shards.locations[number]
-        data = indexes.rename(place.store.read(place.entry.index), name=self.shards.shard_url(number), shard=name)
+        data = rename(place.store.read(place.entry.index), name=self.shards.shard_url(number), shard=name)
         if self._link(number, folder / name):
             self.linked += 1
             bar.update(place.entry.bytes)
