@@ -21,10 +21,9 @@ from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
 from wds_tools.sources.columns import facts_bytes
-from wds_tools.sources.files import MappedFiles
+from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.labels import label_inputs
-from wds_tools.sources.remote_files import RemoteFiles, locate, open_files, stamp_of
-from wds_tools.sources.tar import is_tar
+from wds_tools.sources.remote_files import locate, open_files, stamp_of
 from wds_tools.storage import open_store
 from wds_tools.storage.patterns import has_pattern
 
@@ -35,7 +34,7 @@ Split = Callable[[str], tuple[str, str] | None]
 
 
 class WebDatasetSource(LazySource):
-    """Tar shards of samples.
+    """Tar shards of samples, plain or compressed.
 
     Args:
         path: A shard, a pattern, or a folder: of a folder with a manifest, the shards that it lists.
@@ -128,8 +127,8 @@ class WebDatasetSource(LazySource):
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
 
     @cached_property
-    def _mapped(self) -> MappedFiles | RemoteFiles:
-        return open_files(self.paths, self.remote)
+    def _mapped(self) -> TarFiles:
+        return TarFiles(open_files(self.paths, self.remote), [path.name for path in self.paths])
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest of a folder; None without one."""

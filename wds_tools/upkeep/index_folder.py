@@ -218,7 +218,8 @@ def _check_local_shard(path: Path) -> None:
         raise NotADatasetError(f"shard {path} does not exist; check the path and the range of the pattern")
     if path.suffix != ".tar":
         raise OptionError(
-            f"shard {path} does not end in .tar; only plain tar files can be indexed: decompress it first"
+            f"shard {path} does not end in .tar; only plain tar files can be indexed: decompress it first, or write it "
+            "again with `wds-tools reshard`, which also reads .tar.gz and .tar.zst"
         )
 
 
