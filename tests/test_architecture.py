@@ -13,13 +13,13 @@ PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
-    "format": "jpeg pages sample tar codecs manifest index index_edit dots totals",
+    "format": "jpeg pages sample tar label_source codecs manifest index index_edit dots totals",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
         fetcher_process remote stream""",
-    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed labels arrays huggingface
-        image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs
-        zips webdataset detect""",
+    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed labels arrays
+        huggingface image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar
+        tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
     "reading": "shardset keys reader read_ahead select stored_samples",
@@ -28,7 +28,8 @@ READING_ORDER = {
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         batch_steps handover augment ring advice cleanup cuda copier pacing epochs tasks statistics diagnosis
         stats_output ceiling dataset pipeline bridge loader factory""",
-    "upkeep": "checksums shard_scan shard_table index_folder indexer merger copier resealer restore verifier unpacker",
+    "upkeep": """checksums shard_scan shard_table index_folder labelling indexer merger copier resealer restore verifier
+        unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports live pages.frames pages.thumbnails pages.indexes pages.helper

@@ -46,6 +46,7 @@ NAMES = [
     "__version__",
     "append",
     "describe",
+    "index_folders",
     "index_shards",
     "make_loader",
     "merge",
@@ -79,6 +80,7 @@ def test_every_public_name_exists_and_has_a_docstring(name):
     [
         "StreamingDataset",
         "describe",
+        "index_folders",
         "index_shards",
         "make_loader",
         "merge",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from wds_tools.packing.shard_writer import ShardWriter
     from wds_tools.packing.splits import pack_splits
     from wds_tools.reading.select import train_test_split
-    from wds_tools.upkeep.indexer import index_shards
+    from wds_tools.upkeep.indexer import index_folders, index_shards
     from wds_tools.upkeep.merger import merge
     from wds_tools.upkeep.resealer import reseal
     from wds_tools.upkeep.unpacker import unpack
@@ -98,6 +98,7 @@ _HOMES = {
     "WorkerError": "errors",
     "append": "packing.append",
     "describe": "inspection.stats",
+    "index_folders": "upkeep.indexer",
     "index_shards": "upkeep.indexer",
     "make_loader": "loading.factory",
     "merge": "upkeep.merger",
@@ -149,6 +150,7 @@ __all__ = [
     "__version__",
     "append",
     "describe",
+    "index_folders",
     "index_shards",
     "make_loader",
     "merge",

@@ -132,7 +132,7 @@ def test_a_compressed_truncated_archive_is_an_error(tmp_path: Path) -> None:
     last = -(-end // 512) * 512  # end of the last member
     for stop in (end - 10, last, last + 512):
         (tmp_path / "a.tar.gz").write_bytes(gzip.compress(PLAIN[:stop]))
-        with pytest.raises(SourceError, match="the shard was truncated|may have been truncated"):
+        with pytest.raises(SourceError, match=r"the shard was truncated|may have been truncated"):
             wt.reshard(tmp_path / "a.tar.gz", tmp_path / "dst")
 
 
@@ -168,6 +168,6 @@ def test_a_compressed_archive_with_the_name_of_a_plain_one_is_refused(tmp_path: 
 
 def test_index_names_reshard_for_a_compressed_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(PLAIN))
-    with pytest.raises(OptionError, match="`wds-tools reshard`, which also reads .tar.gz"):
+    with pytest.raises(OptionError, match=r"`wds-tools reshard`, which also reads .tar.gz"):
         wt.index_shards(str(tmp_path / "a.tar.gz"))
     assert base.WINDOW_BYTES == compressed.WINDOW_BYTES

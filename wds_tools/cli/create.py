@@ -28,6 +28,12 @@ _column = click.option(
     metavar="ROLE=NAME",
     help="Column to use as image or label, such as label=species; by default found by name. Repeatable.",
 )
+_label = click.option(
+    "--label",
+    metavar="NAME",
+    help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
+    "`folder` for class folders.",
+)
 _strict = click.option(
     "--strict",
     is_flag=True,
@@ -73,6 +79,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_workers
 @_from
 @_column
+@_label
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -124,6 +131,7 @@ def pack(
     workers: int | None,
     kind: str | None,
     columns: tuple[str, ...],
+    label: str | None,
     split: str | None,
     classes: Path | None,
     strict: bool,
@@ -143,7 +151,7 @@ def pack(
     """Pack images into WebDataset shards.
 
     SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
-    .png, .webp). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
+    .png, .webp, .tif, .gif, .avif). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
     Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
     or WebDataset shards; see docs/packing.md. A folder of images, archives and shards can be at a
     URL.
@@ -184,7 +192,7 @@ def pack(
         src,
         dst,
         kind=kind,
-        columns=_parse_columns(columns),
+        columns=_parse_columns(columns, label),
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -226,8 +234,11 @@ def _next_steps(reports: Mapping[str, PackReport]) -> str:
     )
 
 
-def _parse_columns(values: Sequence[str]) -> dict[str, str]:
-    """Return the names of columns by role, from values such as ``image=path``."""
+def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
+    """Return the names of columns by role, from values such as ``image=path``; ``label`` is that of --label."""
+    if label is not None and any(value.startswith("label=") for value in values):
+        raise OptionError(f"--label {label} and --column label=NAME are both given; omit one of them")
+    values = (*values, *([f"label={label}"] if label is not None else []))
     for value in values:
         if "=" not in value:
             raise OptionError(f"--column {value!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
@@ -264,6 +275,7 @@ def _pack_summary(report: PackReport) -> str:
 @_workers
 @_from
 @_column
+@_label
 @_strict
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
@@ -279,6 +291,7 @@ def append(
     workers: int | None,
     kind: str | None,
     columns: tuple[str, ...],
+    label: str | None,
     strict: bool,
     images: str | None,
     resize: str | None,
@@ -298,7 +311,7 @@ def append(
         src,
         dst,
         kind=kind,
-        columns=_parse_columns(columns),
+        columns=_parse_columns(columns, label),
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -321,6 +334,7 @@ def append(
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
 @_seed
 @_workers
+@_label
 @click.option(
     "--images",
     type=_IMAGES,
@@ -339,6 +353,7 @@ def reshard(
     shuffle: bool,
     seed: int,
     workers: int | None,
+    label: str | None,
     images: str | None,
     resize: str | None,
     quality: int | None,
@@ -347,8 +362,8 @@ def reshard(
 ) -> None:
     """Rewrite a dataset with other shards, order or images.
 
-    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote. It is not
-    changed.
+    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote, also
+    compressed (.tar.gz, .tar.zst). It is not changed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 
@@ -360,6 +375,7 @@ def reshard(
         shuffle=shuffle,
         seed=seed,
         workers=workers,
+        label=label,
         images=images or ("keep" if resize is None else "resize"),
         resize=resize,
         quality=quality,

@@ -213,15 +213,15 @@ def to_bytes(index: Index) -> bytes:
     columns = {"key": _text_array(index.keys)}
     for name, part in index.fields.items():
         present = part.offset != ABSENT
-        columns[f"{name}.offset"] = _number_array(part.offset, present)
-        columns[f"{name}.size"] = _number_array(part.size, present)
-        columns[f"{name}.xxh3"] = _number_array(part.xxh3, present)
-    columns["label"] = _number_array(index.label, index.label != NO_LABEL)
-    columns["width"] = _number_array(index.width)
-    columns["height"] = _number_array(index.height)
+        columns[f"{name}.offset"] = number_array(part.offset, present)
+        columns[f"{name}.size"] = number_array(part.size, present)
+        columns[f"{name}.xxh3"] = number_array(part.xxh3, present)
+    columns["label"] = number_array(index.label, index.label != NO_LABEL)
+    columns["width"] = number_array(index.width)
+    columns["height"] = number_array(index.height)
     columns["mode"] = _text_array(index.mode)
     for name in ("orientation", *_JPEG_COLUMNS):
-        columns[name] = _number_array(getattr(index, name))
+        columns[name] = number_array(getattr(index, name))
     metadata = {
         "version": FORMAT_VERSION,
         "shard": index.shard,
@@ -250,7 +250,7 @@ def content_checksum(index: Index) -> str:
 
 
 # pa.array() would import pandas if it is installed, which takes 0.2 s in every process that packs.
-def _number_array(values: NDArray[Any], present: NDArray[np.bool_] | None = None) -> Any:
+def number_array(values: NDArray[Any], present: NDArray[np.bool_] | None = None) -> Any:
     """Return an Arrow array that is null where ``present`` is False."""
     valid = None if present is None or present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])

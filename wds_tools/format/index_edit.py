@@ -7,11 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from wds_tools.errors import ManifestError
-from wds_tools.format.index import CHECKSUM, METADATA_KEY, content_checksum, from_bytes, one_line, write_table
+from wds_tools.format.index import (
+    CHECKSUM,
+    METADATA_KEY,
+    NO_LABEL,
+    content_checksum,
+    from_bytes,
+    number_array,
+    one_line,
+    write_table,
+)
 from wds_tools.format.pages import memory_of
 
 COLUMNS = "columns"
@@ -44,6 +55,24 @@ def rename(data: bytes, *, name: str, shard: str) -> bytes:
     index = from_bytes(data, name=name)
     table, metadata = _read(data)
     return write_table(table, {**metadata, "shard": shard, CHECKSUM: content_checksum(replace(index, shard=shard))})
+
+
+def relabel(data: bytes, label: NDArray[np.int64], *, name: str) -> bytes:
+    """Return the index with other labels; unknown columns are kept.
+
+    Args:
+        data: An index as `from_bytes` accepts it.
+        label: int64 [n], class number of each sample, `NO_LABEL` for none.
+        name: Name of its file, for error messages.
+
+    Raises:
+        ManifestError: The data is not a valid index.
+    """
+    index = from_bytes(data, name=name)
+    table, metadata = _read(data)
+    column = table.schema.get_field_index("label")
+    table = table.set_column(column, "label", number_array(label, label != NO_LABEL))
+    return write_table(table, {**metadata, CHECKSUM: content_checksum(replace(index, label=label))})
 
 
 def column_name(name: str) -> str:

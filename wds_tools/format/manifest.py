@@ -80,6 +80,8 @@ class Manifest:
         shuffled: Whether packing put the samples in random order.
         images: Range of the image sizes, None if unknown.
         source: Options of the packer and a digest of its list of inputs, None if unknown.
+        label: Where the labels of the indexes come from, as text for `LabelSource`, or ``index``; None for the
+            field ``cls``.
         checksum: Checksum at the end of the manifest file; None for version 1, which has no
             checksum, and for a manifest that was not read from a file. Ignored by ``==``.
     """
@@ -90,6 +92,7 @@ class Manifest:
     shuffled: bool = False
     images: ImageStats | None = None
     source: dict[str, Any] | None = None
+    label: str | None = None
     checksum: str | None = field(default=None, compare=False)
 
     @property
@@ -101,6 +104,11 @@ class Manifest:
     def bytes(self) -> int:
         """Length of all shards in bytes."""
         return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples may have labels."""
+        return self.label is not None or "cls" in self.fields
 
     @property
     def fingerprint(self) -> str:
@@ -140,6 +148,7 @@ def to_json(manifest: Manifest) -> str:
             "classes": list(manifest.classes),
             "images": asdict(manifest.images) if manifest.images else None,
             "source": manifest.source,
+            **({"label": manifest.label} if manifest.label is not None else {}),
             "shards": [asdict(shard) for shard in manifest.shards],
         }
     )
@@ -269,10 +278,12 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
         raise TypeError(
             f"shuffled is {raw['shuffled']!r} and source is {source!r}; allowed are a boolean, and an object or null"
         )
+    if not isinstance(label := raw.get("label"), str | None):
+        raise TypeError(f"label is {label!r}; allowed is text or null")
     images = ImageStats(**raw["images"]) if raw.get("images") is not None else None
     if images is not None and not all(_is_count(size) for size in asdict(images).values()):
         raise TypeError(f"images are {raw['images']!r}; allowed are whole numbers")
-    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source)
+    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source, label)
 
 
 def _check_entry(shard: ShardEntry) -> None:

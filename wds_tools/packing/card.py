@@ -23,7 +23,7 @@ from wds_tools.storage.commit import commit_bytes
 CARD_NAME = "README.md"
 
 _TYPES = {
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"), "image"),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "int64"),
     **dict.fromkeys(("txt", "text", "transcript"), "string"),
     **dict.fromkeys(("json", "jsn"), "json"),

@@ -357,12 +357,13 @@ def _spans(index: Index, block: int) -> NDArray[np.int64]:
     return np.stack([np.minimum(start, stop), stop], axis=1)
 
 
-def check_fields(fields: Sequence[str], available: Iterable[str]) -> None:
+def check_fields(fields: Sequence[str], available: Iterable[str], *, has_labels: bool = False) -> None:
     """Check that a dataset has the requested fields.
 
     Args:
         fields: The requested fields.
         available: The stored fields of the dataset.
+        has_labels: Whether samples have labels even without the field ``cls``.
 
     Raises:
         MissingFieldError: A field is missing; the message lists the available ones.
@@ -371,7 +372,7 @@ def check_fields(fields: Sequence[str], available: Iterable[str]) -> None:
     virtual = {"__key__"}
     if stored & set(IMAGE_FIELDS):
         virtual.add("image")
-    if "cls" in stored:
+    if has_labels or "cls" in stored:
         virtual.add("label")
     missing = [name for name in fields if name not in stored | virtual]
     if missing:

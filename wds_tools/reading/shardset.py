@@ -396,4 +396,5 @@ def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) 
         fields=fields,
         classes=classes.pop() if len(classes) == 1 else (),
         shuffled=bool(manifests) and all(manifest.shuffled for manifest in manifests),
+        label=next((manifest.label for manifest in manifests if manifest.label is not None), None),
     )

@@ -12,15 +12,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError, StoreError
 from wds_tools.format import codecs, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.index import NO_LABEL, from_bytes
+from wds_tools.format.label_source import LabelSource, class_folders
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
-from wds_tools.sources.columns import facts_bytes
+from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.remote_files import locate, open_files, stamp_of
@@ -39,7 +43,9 @@ class WebDatasetSource(LazySource):
     Args:
         path: A shard, a pattern, or a folder: of a folder with a manifest, the shards that it lists.
         classes: Class names by number; None takes those of the manifest.
-        columns: Must be None: the names of fields are fixed.
+        columns: ``label`` may be a field, an entry of a JSON field as ``json:label``, or ``folder``, see
+            `LabelSource`. By default labels are those of the index if the manifest states where they come from,
+            otherwise the field ``cls``.
         remote: How URLs are read, if ``path`` is a URL; otherwise None.
     """
 
@@ -53,12 +59,17 @@ class WebDatasetSource(LazySource):
         columns: Mapping[str, str] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
-        if columns:
-            raise OptionError(f"columns={columns!r}, but shards have fields with fixed names: omit columns")
+        if set(columns or {}) - {LABEL}:
+            raise OptionError(
+                f"columns={columns!r}, but shards have fields with fixed names: only the label can be named, such as "
+                "label=json:label"
+            )
         self.path = str(path)
         self.remote = remote
         manifest = self._manifest()
         self.indexed = manifest is not None
+        self.label = LabelSource.parse((columns or {}).get(LABEL, "cls"))
+        self._stated = manifest if manifest is not None and manifest.label is not None and not columns else None
         self.classes = classes or (manifest.classes if manifest else None) or None
         self.shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
@@ -76,6 +87,7 @@ class WebDatasetSource(LazySource):
         labels: list[Any] = []
         dots = Dots()
         for number, path in enumerate(self.paths):
+            indexed = self._indexed_labels(number)
             with as_source_error(f"{path} cannot be packed", ShardError):
                 for key, location, fields in samples(self._mapped[number], number, path.name, split=self.split):
                     dots.add(key, fields)
@@ -85,9 +97,12 @@ class WebDatasetSource(LazySource):
                         continue
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
                     inputs.append(Input(name, len(fields[image]), None, location, group, extra))
-                    labels.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
+                    labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.path} cannot be packed: {dots}. {_DOTS_REMEDY}")
+        if self.label.field is None:
+            folders = class_folders(label for label in labels if label is not None)
+            labels = [folders.get(label) for label in labels]
         inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=self.path)
         return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled)
 
@@ -125,6 +140,25 @@ class WebDatasetSource(LazySource):
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept)
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
+
+    def _label(self, key: str, fields: _Fields, name: str) -> int | str | bytes | None:
+        if self.label == LabelSource():  # the usual case, whose text `label_inputs` checks
+            return bytes(fields["cls"][:4096]).strip() if "cls" in fields else None
+        try:
+            return self.label.value(key, fields.get(self.label.field or ""))
+        except ValueError as error:
+            raise SourceError(f"{name}: {error}; choose another label, or fix the sample") from error
+
+    def _indexed_labels(self, number: int) -> dict[str, int] | None:
+        """Return the labels of a shard by key, if the manifest states that they are those of its index."""
+        if self._stated is None:
+            return None
+        entry = self._stated.shards[number]
+        with as_source_error(f"the index {entry.index} cannot be read", ManifestError):
+            data = open_store(self.path, remote=self.remote or RemoteOptions.of()).read(entry.index)
+            index = from_bytes(data, name=entry.index, samples=entry.samples)
+        labelled = np.flatnonzero(index.label != NO_LABEL).tolist()
+        return {index.keys[row]: int(index.label[row]) for row in labelled}
 
     @cached_property
     def _mapped(self) -> TarFiles:

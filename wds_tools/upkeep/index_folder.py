@@ -152,12 +152,12 @@ def _refuse_empty(size: int, shard: str) -> None:
         raise TruncatedShardError("is empty: copy it again, or pack it again", shard=shard, offset=0)
 
 
-def open_folder(patterns: Sequence[str], remote: RemoteOptions) -> tuple[IndexFolder, list[str]]:
-    """Return the folder of the shards that patterns name, and the names of the shards in it.
+def open_folders(patterns: Sequence[str], remote: RemoteOptions) -> list[tuple[IndexFolder, list[str]]]:
+    """Return the folders of the shards that patterns name, and the names of the shards in each.
 
     Raises:
         NotADatasetError: A pattern matches nothing, or a shard does not exist.
-        OptionError: Shards are in several folders, a shard is given twice, or a URL is not writable.
+        OptionError: A shard is given twice, or a URL is not writable.
         StoreError: The storage at a URL fails.
     """
     remote_folders: dict[str, RemoteIndexFolder] = {}
@@ -179,15 +179,15 @@ def open_folder(patterns: Sequence[str], remote: RemoteOptions) -> tuple[IndexFo
     if repeated:
         place, count = repeated[0]
         raise OptionError(f"shard {split_folder(str(place))[1]} is named {count} times; name each shard once")
-    folders = sorted({_folder_of(place) for place in places})
-    if len(folders) > 1:
-        raise OptionError(
-            f"shards are in {len(folders)} folders ({folders[0]}, {folders[1]}, ...); allowed is one, "
-            "because a manifest is in the folder of its shards: index each folder separately"
-        )
-    first = places[0]
-    folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(folders[0])
-    return folder, [split_folder(str(place))[1] for place in places]
+    by_folder: dict[str, list[Path | str]] = {}
+    for place in places:
+        by_folder.setdefault(_folder_of(place), []).append(place)
+    found: list[tuple[IndexFolder, list[str]]] = []
+    for name, shards in by_folder.items():
+        first = shards[0]
+        folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(name)
+        found.append((folder, [split_folder(str(place))[1] for place in shards]))
+    return found
 
 
 def _folder_of(place: Path | str) -> str:
