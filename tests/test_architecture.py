@@ -28,8 +28,8 @@ READING_ORDER = {
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         batch_steps handover augment ring advice cleanup cuda copier pacing epochs tasks statistics diagnosis
         stats_output ceiling dataset pipeline bridge loader factory""",
-    "upkeep": """checksums shard_scan shard_table index_folder labelling indexer merger copier resealer restore verifier
-        unpacker""",
+    "upkeep": """checksums shard_scan shard_table index_folder labelling indexer class_union merger copier resealer
+        restore verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports live pages.frames pages.thumbnails pages.indexes pages.helper

@@ -27,9 +27,9 @@ def merge(
 ) -> None:
     """Join datasets into one without rewriting shards.
 
-    Local shards become hard links, which need no disk space; remote shards are copied. All DATASETs
-    must have the same classes, because the shards contain class numbers. Run the same command again
-    to continue an interrupted merge.
+    Local shards become hard links, which need no disk space; remote shards are copied. Classes are
+    united by name: labels get new numbers in the indexes, and the shards keep the old ones in their
+    field cls. Run the same command again to continue an interrupted merge.
     """
     from wds_tools.upkeep.merger import merge as merge_datasets
     from wds_tools.wording import counted
@@ -45,6 +45,12 @@ def merge(
     if report.kept:
         how.append(f"{report.kept:,} kept from an earlier run")
     click.echo(f"merged {counted(len(datasets), 'dataset')} into {dst}: {size} ({', '.join(how)})")
+    if report.relabelled:
+        click.echo(
+            f"classes were united by name: {counted(len(manifest.classes), 'class', 'classes')}; the labels of "
+            f"{counted(report.relabelled, 'shard')} have new numbers in the index, and other readers see the old ones "
+            f"in the field cls: to write the new ones, run `wds-tools reshard {shlex.quote(dst)} NEW`"
+        )
     click.echo(f"next: wds-tools verify {shlex.quote(dst)}")
 
 
