@@ -18,8 +18,8 @@ READING_ORDER = {
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
         fetcher_process remote stream""",
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed labels arrays
-        huggingface image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar
-        tensors zarrs zips webdataset detect""",
+        huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet
+        tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
     "reading": "shardset keys reader read_ahead select stored_samples",

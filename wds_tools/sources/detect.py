@@ -18,8 +18,10 @@ from wds_tools.sources.base import Source, as_source_error
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.image_tree import is_image_name
+from wds_tools.sources.labels import quoted_list
 from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
 from wds_tools.sources.remote_folder import RemoteFolderSource
+from wds_tools.sources.streams import is_stream
 from wds_tools.storage import is_url
 from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.patterns import expand_pattern, has_pattern
@@ -30,6 +32,7 @@ _FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # only a table may be given
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted")
 _SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
+_PYTHON_KINDS = {"object", "stream"}
 _METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's tables of the images in the same folder
 
 
@@ -44,7 +47,7 @@ def open_source(
     """Return the source that reads ``src``.
 
     Args:
-        src: A path, a URL, a pattern, or an object with ``len()`` and ``[]``.
+        src: A path, a URL, a pattern, an object with ``len()`` and ``[]``, or a stream of ``datasets``.
         kind: A name in `KINDS` or `ALIASES`; None detects it.
         classes: Class names by number, if they are known.
         columns: The user's mapping from role to column.
@@ -64,7 +67,12 @@ def open_source(
     if is_path == (kind == "object"):
         if is_path:
             raise OptionError(f"kind='object', but {src} is a path: objects are packed from Python")
-        kind = "object"
+        kind = "stream" if is_stream(src) else "object"
+        if isinstance(src, Mapping):
+            raise OptionError(
+                f"src is a {type(src).__name__} with {quoted_list(list(map(str, src)))}; pack one of them, such as one "
+                "split"
+            )
     path = None
     if is_path:
         path, kind = _resolve(Path(src), kind)
@@ -318,6 +326,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "tfrecord": ("tfrecord:TfRecordSource", _is_tfrecord),
     "folder": ("folder:FolderSource", _not_detected),
     "object": ("objects:ObjectSource", _not_detected),
+    "stream": ("streams:StreamSource", _not_detected),
 }
 """Kind -> (module and class, test for a path), in the order in which they are tried."""
 
@@ -340,10 +349,12 @@ ALIASES = {
 
 def names_of_kinds() -> list[str]:
     """Return all names that ``--from`` accepts."""
-    return sorted({*KINDS, *ALIASES} - {"object"})
+    return sorted({*KINDS, *ALIASES} - _PYTHON_KINDS)
 
 
 def _all_names() -> str:
     """Return the names that ``--from`` accepts as text: each kind with its aliases in parentheses."""
-    aliases = {kind: [name for name, other in ALIASES.items() if other == kind] for kind in KINDS if kind != "object"}
+    aliases = {
+        kind: [name for name, other in ALIASES.items() if other == kind] for kind in KINDS if kind not in _PYTHON_KINDS
+    }
     return ", ".join(f"{kind} ({', '.join(names)})" if names else kind for kind, names in sorted(aliases.items()))
