@@ -13,7 +13,7 @@ PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
-    "format": "jpeg pages sample tar label_source codecs manifest index index_edit dots totals",
+    "format": "jpeg pages sample tar label_source codecs manifest index index_builder index_edit dots totals",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
         fetcher_process remote stream""",
@@ -28,8 +28,8 @@ READING_ORDER = {
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         batch_steps handover augment ring advice cleanup cuda copier pacing epochs tasks statistics diagnosis
         stats_output ceiling dataset pipeline bridge loader factory""",
-    "upkeep": """checksums shard_scan shard_table index_folder labelling indexer class_union merger copier resealer
-        restore verifier unpacker""",
+    "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer
+        class_union merger copier resealer restore exporter verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports live pages.frames pages.thumbnails pages.indexes pages.helper

@@ -46,6 +46,7 @@ NAMES = [
     "__version__",
     "append",
     "describe",
+    "export",
     "index_folders",
     "index_shards",
     "make_loader",
@@ -80,6 +81,7 @@ def test_every_public_name_exists_and_has_a_docstring(name):
     [
         "StreamingDataset",
         "describe",
+        "export",
         "index_folders",
         "index_shards",
         "make_loader",

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from wds_tools.packing.shard_writer import ShardWriter
     from wds_tools.packing.splits import pack_splits
     from wds_tools.reading.select import train_test_split
+    from wds_tools.upkeep.exporter import export
     from wds_tools.upkeep.indexer import index_folders, index_shards
     from wds_tools.upkeep.merger import merge
     from wds_tools.upkeep.resealer import reseal
@@ -98,6 +99,7 @@ _HOMES = {
     "WorkerError": "errors",
     "append": "packing.append",
     "describe": "inspection.stats",
+    "export": "upkeep.exporter",
     "index_folders": "upkeep.indexer",
     "index_shards": "upkeep.indexer",
     "make_loader": "loading.factory",
@@ -150,6 +152,7 @@ __all__ = [
     "__version__",
     "append",
     "describe",
+    "export",
     "index_folders",
     "index_shards",
     "make_loader",

@@ -23,13 +23,13 @@ from wds_tools.format.index import (
     ABSENT,
     NO_LABEL,
     Index,
-    IndexBuilder,
     content_checksum,
     from_bytes,
     image_field,
     index_name,
     to_bytes,
 )
+from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.index_edit import rename
 
 QUICK = settings(deadline=None, max_examples=100)

@@ -82,7 +82,7 @@ def cli(run: Run, debug: bool) -> None:
 
 for _command in (
     *(create.pack, create.append, create.reshard, shards.index),
-    *(transfer.merge, transfer.copy, transfer.unpack),
+    *(transfer.merge, transfer.copy, transfer.unpack, transfer.export),
     *(
         inspect.info,
         inspect.verify,

@@ -7,7 +7,7 @@ specifies it. In memory each column is a numpy array, because the loader reads m
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import ManifestError
-from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.pages import memory_of
 from wds_tools.format.sample import IMAGE_FIELDS
@@ -52,11 +51,14 @@ class FieldColumns:
             lacks the field.
         size: int64 [n], length in bytes.
         xxh3: uint64 [n], XXH3-64 of the bytes, seed 0.
+        header: int32 [n], bytes of the tar headers before the field; None if all have one block and members follow
+            each other, and for an index that was read from a file: `index_edit.header_bytes` reads it.
     """
 
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
     xxh3: NDArray[np.uint64]
+    header: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,60 +120,6 @@ class Index:
         return (first, last) if last else (0, 0)
 
 
-@dataclass(slots=True)
-class IndexBuilder:
-    """Collects the rows of an index while its shard is written or scanned."""
-
-    keys: list[str] = field(default_factory=list)
-    fields: list[dict[str, tuple[int, int, int]]] = field(default_factory=list)
-    labels: list[int | None] = field(default_factory=list)
-    images: list[ImageInfo | None] = field(default_factory=list)
-
-    def add(
-        self,
-        key: str,
-        fields: dict[str, tuple[int, int, int]],
-        label: int | None = None,
-        image: ImageInfo | None = None,
-    ) -> None:
-        """Add the row of a sample.
-
-        Args:
-            key: Key of the sample.
-            fields: Field name to (offset, size, xxh3) as in `FieldColumns`.
-            label: Class number, or None.
-            image: Facts from the header of its image, or None without an image.
-        """
-        self.keys.append(key)
-        self.fields.append(fields)
-        self.labels.append(label)
-        self.images.append(image)
-
-    def build(self, *, shard: str, shard_bytes: int, shard_xxh3: str) -> Index:
-        """Return the index of the finished shard; the arguments are attributes of `Index`."""
-        names = list(dict.fromkeys(name for row in self.fields for name in row))
-        absent = (ABSENT, 0, 0)
-        fields = {}
-        for name in names:
-            offset, size, xxh3 = zip(*(row.get(name, absent) for row in self.fields), strict=True)
-            fields[name] = FieldColumns(np.array(offset, np.int64), np.array(size, np.int64), np.array(xxh3, np.uint64))
-        return Index(
-            shard=shard,
-            shard_bytes=shard_bytes,
-            shard_xxh3=shard_xxh3,
-            keys=self.keys,
-            fields=fields,
-            label=np.array([NO_LABEL if label is None else label for label in self.labels], np.int64),
-            width=np.array([image.width if image else 0 for image in self.images], np.int32),
-            height=np.array([image.height if image else 0 for image in self.images], np.int32),
-            mode=[image.mode if image else "" for image in self.images],
-            orientation=np.array([image.orientation if image else 1 for image in self.images], np.int8),
-            restart=np.array([image.restart if image else 0 for image in self.images], np.int32),
-            mcu_width=np.array([image.mcu_width if image else 0 for image in self.images], np.int8),
-            mcu_height=np.array([image.mcu_height if image else 0 for image in self.images], np.int8),
-        )
-
-
 def index_name(shard: str) -> str:
     """Return the file name of a shard's index.
 
@@ -216,6 +164,8 @@ def to_bytes(index: Index) -> bytes:
         columns[f"{name}.offset"] = number_array(part.offset, present)
         columns[f"{name}.size"] = number_array(part.size, present)
         columns[f"{name}.xxh3"] = number_array(part.xxh3, present)
+        if part.header is not None:
+            columns[f"{name}.header"] = number_array(part.header, present)
     columns["label"] = number_array(index.label, index.label != NO_LABEL)
     columns["width"] = number_array(index.width)
     columns["height"] = number_array(index.height)

@@ -116,6 +116,23 @@ def read_columns(data: bytes, names: Sequence[str], *, name: str) -> pa.Table:
     return table
 
 
+def header_bytes(data: bytes, field: str, *, name: str) -> NDArray[np.int32] | None:
+    """Return the bytes of the tar headers before a field, int32 [n], 0 for a sample without it; None: not recorded.
+
+    Args:
+        data: An index as `from_bytes` accepts it.
+        field: Name of the field.
+        name: Name of the file of the index, for error messages.
+
+    Raises:
+        ManifestError: The column is damaged.
+    """
+    if f"{field}.header" not in pq.read_schema(pa.BufferReader(data)).names:
+        return None
+    column = read_columns(data, [f"{field}.header"], name=name).column(0)
+    return np.array([value or 0 for value in column.to_pylist()], np.int32)
+
+
 def _read(data: bytes) -> tuple[Any, dict[str, Any]]:
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     return table, json.loads(table.schema.metadata[METADATA_KEY])

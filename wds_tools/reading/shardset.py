@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
 from wds_tools.format.index import Index, from_bytes, index_names, shard_entry
-from wds_tools.format.index_edit import is_index, read_columns
+from wds_tools.format.index_edit import header_bytes, is_index, read_columns
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
@@ -214,6 +216,12 @@ class ShardSet:
         location = self.locations[shard]
         path = join(location.store.folder, location.entry.index)
         return read_columns(self._index_bytes(location), names, name=path)
+
+    def headers(self, shard: int, index: Index) -> dict[str, NDArray[np.int32] | None]:
+        """Return the bytes of the tar headers of each field, see `header_bytes`; raises as `index` does."""
+        location = self.locations[shard]
+        path, data = join(location.store.folder, location.entry.index), self._index_bytes(location)
+        return {field: header_bytes(data, field, name=path) for field in index.fields}
 
     def _read_index(self, location: ShardLocation) -> Index:
         entry = location.entry

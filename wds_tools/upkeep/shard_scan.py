@@ -10,7 +10,8 @@ import xxhash
 from wds_tools.errors import DecodeError, ShardError
 from wds_tools.format import codecs, tar
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.index import NO_LABEL, Index, IndexBuilder
+from wds_tools.format.index import NO_LABEL, Index
+from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.label_source import LabelSource
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.format.tar import Bytes, Member
@@ -79,6 +80,7 @@ class _ShardScan:
     _names: set[str] = field(default_factory=set)
     _key: str | None = None
     _fields: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # name -> offset, size, XXH3-64
+    _headers: dict[str, int] = field(default_factory=dict)  # name -> bytes of the tar headers, if not one block
     _contents: dict[str, memoryview] = field(default_factory=dict)  # of images and the label
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class _ShardScan:
         parts = split_name(member.name) if member.is_file else None
         if parts is None:
             self.ignored += 1
+            self.rows.has_other_members = True
             return
         key, name = parts
         if key != self._key:
@@ -101,6 +104,8 @@ class _ShardScan:
                 f"more than {MAX_FIELDS} distinct fields, probably because keys have dots. {DOTS_REMEDY}", member
             )
         self._fields[name] = (member.offset, member.size, self._digest_field(member, name))
+        if member.offset - member.header_offset != tar.BLOCK:
+            self._headers[name] = member.offset - member.header_offset
 
     def finish(self) -> ScanResult:
         """Return the content of the shard."""
@@ -125,8 +130,8 @@ class _ShardScan:
     def _end(self) -> None:
         if self._key is None:
             return
-        self.rows.add(self._key, self._fields, self._label(self._key), self._image(self._key))
-        self._fields, self._contents = {}, {}
+        self.rows.add(self._key, self._fields, self._label(self._key), self._image(self._key), self._headers)
+        self._fields, self._contents, self._headers = {}, {}, {}
 
     def _label(self, key: str) -> int | None:
         """Return the class number of a sample; a name is added to ``names``."""

@@ -29,11 +29,12 @@ from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.checksums import ShardChecksums
+from wds_tools.upkeep.exporter import TIMM_NAME, WIDS_NAME
 
 MAX_DAMAGES = 1000
 """Limit for the damages that a report lists. All damages are counted."""
 
-_EXPECTED_FILES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl"}
+_EXPECTED_FILES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl", TIMM_NAME, WIDS_NAME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +341,8 @@ def _padding_damage(data: tar.Bytes, index: Index) -> int | None:
 def _unlisted_files(shards: ShardSet) -> list[str]:
     """Return the files in the folder of the manifest that it does not list."""
     expected = _EXPECTED_FILES | {shards.name.rpartition("/")[2]}
-    expected |= {name for entry in shards.manifest.shards for name in (entry.name, entry.index)}
+    for entry in shards.manifest.shards:
+        expected |= {entry.name, entry.index, f"{entry.name}.idx", f"{entry.name.removesuffix('.tar')}.idx"}
     try:
         return sorted(set(shards.locations[0].store.list()) - expected)
     except (StoreError, OSError):
