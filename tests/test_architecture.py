@@ -17,19 +17,19 @@ READING_ORDER = {
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
         fetcher_process remote stream""",
-    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed labels arrays
-        huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet
-        tar tensors zarrs zips webdataset detect""",
+    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
+        labels arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
+        numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
-    "reading": "shardset keys reader read_ahead select stored_samples",
+    "reading": "locations shardset keys reader read_ahead select stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check workers request
         batch_steps handover augment ring advice cleanup cuda copier pacing epochs tasks statistics diagnosis
         stats_output ceiling dataset pipeline bridge loader factory""",
     "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer
-        class_union merger copier resealer restore exporter verifier unpacker""",
+        class_union merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports live pages.frames pages.thumbnails pages.indexes pages.helper

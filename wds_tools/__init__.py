@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from wds_tools.packing.splits import pack_splits
     from wds_tools.reading.select import train_test_split
     from wds_tools.upkeep.exporter import export
+    from wds_tools.upkeep.field_adder import add_fields, remove_fields
     from wds_tools.upkeep.indexer import index_folders, index_shards
     from wds_tools.upkeep.merger import merge
     from wds_tools.upkeep.resealer import reseal
@@ -97,6 +98,7 @@ _HOMES = {
     "TruncatedShardError": "errors",
     "WdsToolsError": "errors",
     "WorkerError": "errors",
+    "add_fields": "upkeep.field_adder",
     "append": "packing.append",
     "describe": "inspection.stats",
     "export": "upkeep.exporter",
@@ -106,6 +108,7 @@ _HOMES = {
     "merge": "upkeep.merger",
     "pack": "packing.packer",
     "pack_splits": "packing.splits",
+    "remove_fields": "upkeep.field_adder",
     "reseal": "upkeep.resealer",
     "reshard": "packing.append",
     "train_test_split": "reading.select",
@@ -150,6 +153,7 @@ __all__ = [
     "WdsToolsError",
     "WorkerError",
     "__version__",
+    "add_fields",
     "append",
     "describe",
     "export",
@@ -159,6 +163,7 @@ __all__ = [
     "merge",
     "pack",
     "pack_splits",
+    "remove_fields",
     "reseal",
     "reshard",
     "train_test_split",

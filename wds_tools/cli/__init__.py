@@ -81,7 +81,7 @@ def cli(run: Run, debug: bool) -> None:
 
 
 for _command in (
-    *(create.pack, create.append, create.reshard, shards.index),
+    *(create.pack, create.append, create.reshard, shards.index, shards.add_fields),
     *(transfer.merge, transfer.copy, transfer.unpack, transfer.export),
     *(
         inspect.info,

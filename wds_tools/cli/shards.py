@@ -1,13 +1,18 @@
-"""Commands on the shards of a dataset that is there: index, reseal."""
+"""Commands on the shards of a dataset: index, add-fields, reseal."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, indexes_of, next_steps, storage_option
+from wds_tools.errors import OptionError
+
+if TYPE_CHECKING:
+    from wds_tools.upkeep.field_adder import Match
 
 
 @click.command(
@@ -113,3 +118,84 @@ def reseal(dataset: str, storage_options: dict[str, Any] | None) -> None:
         "unsealed": "had no checksum (version 1); it has one now",
     }
     click.echo(f"{report.path} {result[report.before]}: {size}{named}")
+
+
+@click.command(
+    "add-fields",
+    epilog=example(
+        "wds-tools add-fields shards/photos --from captions.parquet",
+        "wds-tools add-fields shards/photos --from masks/ --field mask.png=png",
+        "wds-tools add-fields shards/photos --from clip.parquet --match path --key file --field clip.npy=vector",
+        "wds-tools add-fields shards/photos --remove captions",
+    ),
+)
+@click.argument("dataset", type=PATH_OR_URL)
+@click.option(
+    "--from",
+    "source",
+    type=PATH_OR_URL,
+    metavar="SRC",
+    help="Parquet, CSV, TSV or JSON Lines file, folder of Parquet files or of files KEY.FIELD, or tar shards.",
+)
+@click.option("--name", help="Name of the subfolder for the new shards; by default that of SRC.")
+@click.option("--key", default="key", show_default=True, help="Column of a table with the keys.")
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="FIELD=COLUMN",
+    help="New field, and its column in a table or its field in files and shards; by default all. Repeatable.",
+)
+@click.option(
+    "--match",
+    type=click.Choice(["key", "path"]),
+    default="key",
+    show_default=True,
+    help="What the keys in SRC are: keys of samples, or the path in their field json.",
+)
+@click.option("--strict", is_flag=True, help="Add nothing if a key is unknown or a sample gets no field.")
+@click.option("--remove", metavar="NAME", help="Remove fields that were added with this name.")
+@click.pass_obj
+def add_fields(
+    run: Run,
+    dataset: str,
+    source: str | None,
+    name: str | None,
+    key: str,
+    fields: tuple[str, ...],
+    match: Match,
+    strict: bool,
+    remove: str | None,
+) -> None:
+    """Add captions, embeddings or masks to a dataset.
+
+    DATASET is a local folder with a dataset, or its manifest. The new fields go into shards of their
+    own, in a subfolder of DATASET, and loaders read them beside the others. The shards of DATASET,
+    the order of samples and saved states of loaders do not change.
+    """
+    from wds_tools.upkeep.field_adder import add_fields as add
+    from wds_tools.upkeep.field_adder import remove_fields
+    from wds_tools.wording import counted, human_bytes
+
+    if (source is None) == (remove is None):
+        raise OptionError("give either --from SRC or --remove NAME")
+    if remove is not None:
+        removed = remove_fields(dataset, remove)
+        click.echo(f"removed {', '.join(removed.fields)} from {dataset}")
+        return
+    run.after_interrupt = "the dataset is unchanged; run the same command again to start over"
+    for value in fields:
+        if "=" not in value:
+            raise OptionError(f"--field {value!r} has no '='; expected FIELD=COLUMN, such as mask.png=png")
+    columns = {field: column for field, _, column in (value.partition("=") for value in fields)}
+    report = add(dataset, source, name=name, key=key, fields=columns, match=match, strict=strict)
+    listed = ", ".join(f"{field} ({count:,})" for field, count in report.fields.items())
+    click.echo(
+        f"added {listed} to {counted(report.samples, 'sample')}, {human_bytes(report.bytes)}, into {report.folder} "
+        f"in {report.seconds:.1f} s"
+    )
+    if report.missing:
+        click.echo(f"{counted(report.missing, 'sample')} got no new field")
+    if report.unknown:
+        click.echo(f"{counted(report.unknown, 'key')} of {source} unknown, such as {report.unknown_key!r}")
+    click.echo(f"next: wds-tools verify {shlex.quote(dataset)}")

@@ -23,6 +23,7 @@ from wds_tools.format.label_source import LabelSource, class_folders
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
+from wds_tools.sources.added_fields import AddedFields
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
 from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
@@ -69,6 +70,7 @@ class WebDatasetSource(LazySource):
         manifest = self._manifest()
         self.indexed = manifest is not None
         self.label = LabelSource.parse((columns or {}).get(LABEL, "cls"))
+        self.additions = manifest.additions if manifest is not None else ()
         self._stated = manifest if manifest is not None and manifest.label is not None and not columns else None
         self.classes = classes or (manifest.classes if manifest else None) or None
         self.shuffled = manifest.shuffled if manifest else False
@@ -88,6 +90,7 @@ class WebDatasetSource(LazySource):
         dots = Dots()
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
+            added = self._added.spans(path.name) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
                 for key, location, fields in samples(self._mapped[number], number, path.name, split=self.split):
                     dots.add(key, fields)
@@ -96,7 +99,10 @@ class WebDatasetSource(LazySource):
                         skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
                         continue
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
-                    inputs.append(Input(name, len(fields[image]), None, location, group, extra))
+                    spans = [part.get(key, ((0, 0), 0)) for part in added]
+                    where = (*location, *(end for span, _ in spans for end in span))
+                    extra += sum(size for _, size in spans)
+                    inputs.append(Input(name, len(fields[image]), None, where, group, extra))
                     labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.path} cannot be packed: {dots}. {_DOTS_REMEDY}")
@@ -112,7 +118,7 @@ class WebDatasetSource(LazySource):
         Raises:
             SourceError: The shard has changed since it was listed.
         """
-        number, start, stop = entry.location
+        number, start, stop, *ends = entry.location
         with as_source_error("cannot be read", ShardError):
             found = list(
                 samples(
@@ -135,6 +141,8 @@ class WebDatasetSource(LazySource):
                 f"has an image of type {codecs.sniff(fields[image])} in field {image!r}, and another field named "
                 f"{codecs.sniff(fields[image])!r}: rename one of them"
             )
+        if self._added:
+            kept |= self._added.fields(self.paths[number].name, list(zip(ends[::2], ends[1::2], strict=True)))
         facts = _json_object(fields.get("json"))
         if facts is None:
             kept["json"] = bytes(fields["json"])
@@ -159,6 +167,11 @@ class WebDatasetSource(LazySource):
             index = from_bytes(data, name=entry.index, samples=entry.samples)
         labelled = np.flatnonzero(index.label != NO_LABEL).tolist()
         return {index.keys[row]: int(index.label[row]) for row in labelled}
+
+    @cached_property
+    def _added(self) -> AddedFields | None:
+        """The fields that were added to the dataset later, if there are any."""
+        return AddedFields(self.path, self.additions, self.remote) if self.additions else None
 
     @cached_property
     def _mapped(self) -> TarFiles:

@@ -260,9 +260,11 @@ def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
     )
     old = job.old
     if old is not None and old.fingerprint == new.fingerprint:
-        return replace(new, classes=classes or old.classes, shuffled=old.shuffled, source=old.source)
+        return replace(
+            new, classes=classes or old.classes, shuffled=old.shuffled, source=old.source, additions=old.additions
+        )
     if old is not None and old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
-        return replace(new, classes=classes or old.classes)  # shards were added
+        return replace(new, classes=classes or old.classes, additions=old.additions)  # shards were added
     return new
 
 

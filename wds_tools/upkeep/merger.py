@@ -97,6 +97,8 @@ def merge(
     class gets another number, the labels in the indexes are changed, and the manifest states ``"label": "index"``.
     The field ``cls`` in the shards keeps the old number, which other readers see; `reshard` writes the new one.
 
+    Fields that were added later, by `add_fields`, are left out, with a warning. `reshard` writes them into the shards.
+
     Keys do not change, because shards are not rewritten. If a key occurs in several inputs, as is
     usual for datasets written by `pack`, a warning names it, because some readers refuse repeated
     keys. `reshard` writes unique keys.
@@ -134,6 +136,10 @@ def merge(
     sets = [open_shards(name, remote=remote) for name in datasets]
     dst = Path(dst)
     _check_inputs(sets, dst)
+    for shards in sets:
+        if shards.manifest.additions:
+            names = ", ".join(name for addition in shards.manifest.additions for name in addition.fields)
+            _log.warning("%s: the fields that were added later are not merged: %s", shards.name, names)
     union = unite_classes(sets)
     source = _source(sets, union)
     pairs = zip(sets, union.numbers, strict=True)
