@@ -31,6 +31,7 @@ from wds_tools.errors import (
 )
 from wds_tools.format.manifest import from_json, seal
 from wds_tools.upkeep import field_adder, spool
+from wds_tools.upkeep.copier import copy_dataset
 
 COUNT = 40
 
@@ -439,6 +440,19 @@ def test_unpack_info_append_index_and_merge_know_added_fields(
     assert read(dataset, "txt", subset=list(range(COUNT))) == expected("txt")
     wt.index_shards(f"{dataset}/shard-*.tar")
     assert manifest_of(dataset).additions[0].folder == "captions"
+
+
+def test_a_copy_has_the_added_fields(dataset: Path, captions: Path, tmp_path: Path) -> None:
+    wt.add_fields(dataset, captions)
+    url = "memory://added/copied"
+    for path in (path for path in dataset.rglob("*") if path.is_file()):
+        with fsspec.open(f"{url}/{path.relative_to(dataset)}", "wb") as file:
+            file.write(path.read_bytes())
+    report = copy_dataset(url, tmp_path / "copy")
+    assert report.copied_bytes > manifest_of(dataset).bytes
+    assert wt.verify(tmp_path / "copy").ok
+    assert read(tmp_path / "copy", "txt") == expected("txt")
+    assert copy_dataset(url, tmp_path / "copy").copied_bytes == 0
 
 
 def test_added_fields_are_a_dataset_of_their_own(dataset: Path, captions: Path) -> None:
