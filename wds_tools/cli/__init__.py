@@ -81,8 +81,8 @@ def cli(run: Run, debug: bool) -> None:
 
 
 for _command in (
-    *(create.pack, create.append, create.reshard, shards.index, shards.add_fields),
-    *(transfer.merge, transfer.copy, transfer.unpack, transfer.export),
+    *(create.pack, create.append, create.reshard, shards.index),
+    *(transfer.merge, transfer.copy, transfer.unpack, transfer.export, shards.add_fields),
     *(
         inspect.info,
         inspect.verify,

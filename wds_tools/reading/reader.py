@@ -259,7 +259,7 @@ class Reader:
         """
         shards, rows = self.locate(ids)
         found = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
-        if self.shards.added_entries:
+        if self.shards.has_added:
             for shard in dict.fromkeys(shards.tolist()):
                 for number, _ in self.shards.added(shard):
                     there = self.added(self.shard(shard), number)[1][rows[shards == shard]]

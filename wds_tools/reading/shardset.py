@@ -65,6 +65,8 @@ class ShardSet:
         self.name = name
         added = [(number, part) for number, location in enumerate(self.locations) for part in location.added]
         self._all = (*self.locations, *(part for _, part in added))
+        self.has_added = bool(added)
+        """Whether there are shards with fields that were added later."""
         self._added: dict[int, list[int]] = {}
         for number, (base, _) in enumerate(added, len(self.locations)):
             self._added.setdefault(base, []).append(number)
@@ -84,7 +86,7 @@ class ShardSet:
 
     def with_fields(self, names: Sequence[str]) -> ShardSet:
         """Return the dataset without the added shards that have none of some fields; all if no field is stored."""
-        if not any(location.added for location in self.locations) or not set(names) - {"__key__"}:
+        if not self.has_added or not set(names) - {"__key__"}:
             return self
         locations = [
             replace(location, added=tuple(part for part in location.added if set(part.fields) & set(names)))
