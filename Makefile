@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS   ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format cov sanitize emulated torture lowest docs bench profile gpu wheels clean
+.PHONY: help demo test lint format cov sanitize emulated interop torture lowest docs bench profile gpu wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -43,6 +43,12 @@ sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code w
 
 emulated: $(VENV)/installed-test ## compare the pixels that other processors decode, with qemu-user (Debian: qemu-user)
 	@$(BIN)/python -m pytest -m emulated $(ARGS)
+
+interop: ## read exported datasets with DALI, Energon and wids, which are installed in build/interop
+	@$(PYTHON) -m venv build/interop
+	@build/interop/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test-lowest]' \
+	  'megatron-energon>=7.4,<8' 'wids>=0.1.11' 'nvidia-dali-cuda130>=2.4'
+	@build/interop/bin/python -m pytest -m interop tests/upkeep/test_exporter.py $(ARGS)
 
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)

@@ -13,22 +13,23 @@ PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
-    "format": "jpeg pages sample tar codecs manifest index dots totals",
+    "format": "jpeg pages sample tar label_source codecs manifest index index_builder index_edit dots totals",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
         fetcher_process remote stream""",
-    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files labels arrays huggingface
-        image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs
-        zips webdataset detect""",
+    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
+        labels arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
+        numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
-    "reading": "shardset keys reader read_ahead select stored_samples",
+    "reading": "locations shardset keys reader read_ahead select stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """arguments autoscale bad_samples collate ranks worker_process assemble delivery_check numa workers
         request batch_steps handover augment ring advice cleanup cuda copier pacing epochs tasks statistics diagnosis
         stats_output ceiling dataset web_dataset pipeline bridge loader factory""",
-    "upkeep": "checksums shard_scan index_folder indexer merger copier resealer restore verifier unpacker",
+    "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer
+        class_union merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports verifications live pages.frames pages.thumbnails pages.indexes
@@ -36,7 +37,7 @@ READING_ORDER = {
         server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
         start scaling session run tune""",
-    "cli": "common cache create inspect measure serve transfer",
+    "cli": "common cache create inspect measure serve shards transfer",
 }
 MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
 LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}

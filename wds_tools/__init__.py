@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from wds_tools.packing.shard_writer import ShardWriter
     from wds_tools.packing.splits import pack_splits
     from wds_tools.reading.select import train_test_split
-    from wds_tools.upkeep.indexer import index_shards
+    from wds_tools.upkeep.exporter import export
+    from wds_tools.upkeep.field_adder import add_fields, remove_fields
+    from wds_tools.upkeep.indexer import index_folders, index_shards
     from wds_tools.upkeep.merger import merge
     from wds_tools.upkeep.resealer import reseal
     from wds_tools.upkeep.unpacker import unpack
@@ -98,13 +100,17 @@ _HOMES = {
     "WebDataset": "loading.web_dataset",
     "WdsToolsError": "errors",
     "WorkerError": "errors",
+    "add_fields": "upkeep.field_adder",
     "append": "packing.append",
     "describe": "inspection.stats",
+    "export": "upkeep.exporter",
+    "index_folders": "upkeep.indexer",
     "index_shards": "upkeep.indexer",
     "make_loader": "loading.factory",
     "merge": "upkeep.merger",
     "pack": "packing.packer",
     "pack_splits": "packing.splits",
+    "remove_fields": "upkeep.field_adder",
     "reseal": "upkeep.resealer",
     "reshard": "packing.append",
     "train_test_split": "reading.select",
@@ -150,13 +156,17 @@ __all__ = [
     "WebDataset",
     "WorkerError",
     "__version__",
+    "add_fields",
     "append",
     "describe",
+    "export",
+    "index_folders",
     "index_shards",
     "make_loader",
     "merge",
     "pack",
     "pack_splits",
+    "remove_fields",
     "reseal",
     "reshard",
     "train_test_split",

@@ -97,10 +97,10 @@ def test_a_memoryview_gives_the_same_result_as_bytes() -> None:
     ("data", "message"),
     [
         (b"", "is empty"),
-        (b"hello, I am text", r"is not a JPEG, PNG or WebP: it starts with b'hello, I'"),
-        (b"GIF89a", "is not a JPEG, PNG or WebP"),
-        (b"<svg/>", "is not a JPEG, PNG or WebP"),
-        (b"RIFF\0\0\0\0WAVE", "is not a JPEG, PNG or WebP"),
+        (b"hello, I am text", r"is not a JPEG, PNG, WebP, TIFF, GIF or AVIF: it starts with b'hello, I'"),
+        (b"BM", "is not a JPEG, PNG, WebP, TIFF, GIF or AVIF"),
+        (b"<svg/>", "is not a JPEG, PNG, WebP, TIFF, GIF or AVIF"),
+        (b"RIFF\0\0\0\0WAVE", "is not a JPEG, PNG, WebP, TIFF, GIF or AVIF"),
         (b"\xff\xd8\xff", "JPEG"),
     ],
 )

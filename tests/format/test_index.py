@@ -23,14 +23,14 @@ from wds_tools.format.index import (
     ABSENT,
     NO_LABEL,
     Index,
-    IndexBuilder,
     content_checksum,
     from_bytes,
     image_field,
     index_name,
-    rename,
     to_bytes,
 )
+from wds_tools.format.index_builder import IndexBuilder
+from wds_tools.format.index_edit import rename
 
 QUICK = settings(deadline=None, max_examples=100)
 SHARD_BYTES = 2**62

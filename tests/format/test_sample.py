@@ -69,7 +69,7 @@ def test_samples_do_not_share_their_fields() -> None:
 
 
 def test_the_image_fields_are_in_order_of_preference() -> None:
-    assert IMAGE_FIELDS == ("jpg", "png", "webp", "jpeg", "npy")
+    assert IMAGE_FIELDS == ("jpg", "png", "webp", "jpeg", "tif", "tiff", "gif", "avif", "npy")
 
 
 @pytest.mark.parametrize(

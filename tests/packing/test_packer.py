@@ -402,7 +402,7 @@ def test_files_that_cannot_be_packed_are_listed_with_the_reason(mixed: Path, tmp
     assert list(reasons) == ["k/cut.jpg", "k/empty.jpg", "k/huge.png", "k/readme.txt", "k/text.jpg"]
     assert "truncated" in reasons["k/cut.jpg"]
     assert reasons["k/empty.jpg"] == "is empty"
-    assert "is not a JPEG, PNG or WebP" in reasons["k/text.jpg"]
+    assert "is not a JPEG, PNG, WebP, TIFF, GIF or AVIF" in reasons["k/text.jpg"]
     assert report.packed == 20
 
 

@@ -169,7 +169,7 @@ def test_the_call_for_an_appended_or_resharded_dataset_runs(
     [
         ({"a.txt": b"hello", "a.cls": b"1", "b.txt": b"world", "b.cls": b"0"}, ("txt", "label"), 2),
         ({"a.jpg": image_bytes(), "a.cls": b"1", "b.jpg": image_bytes(), "b.cls": b"0"}, ("image", "label"), 2),
-        ({"a.jpg": image_bytes(), "a.cls": b"cat", "a.txt": b"a cat"}, ("image", "txt"), 1),
+        ({"a.jpg": image_bytes(), "a.cls": b"cat", "a.txt": b"a cat"}, ("image", "label"), 1),
         ({"a.jpg": image_bytes(), "a.cls": b"1", "b.txt": b"x", "b.cls": b"0"}, ("label",), 2),
         ({"a.jpg": b"not an image", "a.json": b"{}", "b.jpg": image_bytes(), "b.json": b"{}"}, ("json",), 2),
         ({"a.txt": b"x", "b.json": b"{}", "c.cls": b"dog"}, ("key",), 2),

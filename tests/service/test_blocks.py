@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wds_tools.format.index import IndexBuilder
+from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.service import blocks
 from wds_tools.service.blocks import ShardBlocks
 

@@ -32,8 +32,8 @@ def skipped(root: Path) -> dict[str, str]:
 
 
 def test_files_with_image_extensions_in_upper_or_lower_case_are_inputs(tmp_path: Path) -> None:
-    write_files(tmp_path, "a.jpg", "b.JPEG", "c.Png", "d.webp", "e.gif", "f", "g.jpg.txt")
-    assert paths(tmp_path) == ["a.jpg", "b.JPEG", "c.Png", "d.webp"]
+    write_files(tmp_path, "a.jpg", "b.JPEG", "c.Png", "d.webp", "e.bmp", "f", "g.jpg.txt", "h.gif", "i.TIFF", "j.avif")
+    assert paths(tmp_path) == ["a.jpg", "b.JPEG", "c.Png", "d.webp", "h.gif", "i.TIFF", "j.avif"]
 
 
 def test_class_folders_are_numbered_by_sorted_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import struct
@@ -361,6 +362,23 @@ class TestWebDataset(DamageableConformance):
     def damage(self, path: Path) -> int:
         name = path / "train-0.tar"
         name.write_bytes(name.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
+        return 11
+
+
+class TestCompressed(TestWebDataset):
+    """Two shards, as .tar.gz and as .tar.zst."""
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        super().write(folder, photos)
+        for path, suffix, codec in zip(sorted(folder.iterdir()), (".gz", ".zst"), ("gzip", "zstd"), strict=True):
+            path.with_name(f"{path.name}{suffix}").write_bytes(pa.compress(path.read_bytes(), codec, asbytes=True))
+            path.unlink()
+        return folder
+
+    def damage(self, path: Path) -> int:
+        name = path / "train-0.tar.gz"
+        data = gzip.decompress(name.read_bytes())
+        name.write_bytes(gzip.compress(data.replace(b"\xff\xd8\xff", b"\0\0\0", 1)))
         return 11
 
 

@@ -16,8 +16,9 @@ import pytest
 
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, DestinationError, NotADatasetError, OptionError, TruncatedShardError
-from wds_tools.format.index import from_bytes, rename, to_bytes
-from wds_tools.format.manifest import Manifest, from_json
+from wds_tools.format.index import NO_LABEL, from_bytes, to_bytes
+from wds_tools.format.index_edit import rename
+from wds_tools.format.manifest import Manifest, from_json, seal
 from wds_tools.packing.packer import pack
 from wds_tools.reading.shardset import open_shards
 from wds_tools.upkeep import merger
@@ -228,22 +229,90 @@ def test_labels_without_class_names_get_none(tmp_path: Path) -> None:
     assert merge(inputs, tmp_path / "out").manifest.classes == ()
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "message"),
-    [
-        (["cat", "dog"], ["dog", "cat"], r"class 0 is 'dog' in .*b and 'cat' in .*a: labels are stored in the shards"),
-        (["cat", "dog"], ["cat", "fig", "dog"], r"class 1 is 'dog' in .*a and 'fig' in .*b"),
-        (["cat"], [], r".*b has labels without class names, .*a names 1 classes"),
-    ],
-)
-def test_classes_with_different_numbers_are_an_error_with_a_remedy(
-    tmp_path: Path, one: list[str], two: list[str], message: str
-) -> None:
-    inputs = [labelled(tmp_path / "a", one), labelled(tmp_path / "b", two)]
-    with pytest.raises(OptionError, match=message) as caught:
+def stored_labels(folder: Path) -> list[int]:
+    return [
+        label
+        for path in sorted(folder.glob("*.parquet"))
+        for label in from_bytes(path.read_bytes(), name=path.name).label.tolist()
+    ]
+
+
+def test_classes_are_united_by_name_and_the_shards_are_linked(tmp_path: Path) -> None:
+    inputs = [
+        labelled(tmp_path / "a", ["cat", "fig", "pea"], number=2),
+        labelled(tmp_path / "b", ["ant", "fig", "cat"], number=1),
+        labelled(tmp_path / "c", [], number=-1),
+        labelled(tmp_path / "d", ["ant"], number=0),
+        labelled(tmp_path / "e", ["cat"], number=0),
+    ]
+    report = merge(inputs, tmp_path / "out")
+    assert report.manifest.classes == ("cat", "fig", "pea", "ant")
+    assert (report.manifest.label, report.linked, report.relabelled) == ("index", 5, 2)
+    assert stored_labels(tmp_path / "out") == [2, 1, NO_LABEL, 3, 0]
+    assert [entry.xxh3 for entry in report.manifest.shards] == [manifest_of(path).shards[0].xxh3 for path in inputs]
+    assert wt.verify(tmp_path / "out").ok
+    with wt.make_loader(
+        tmp_path / "out", batch_size=1, fields=("label",), where="label == 'ant'", num_workers=0
+    ) as loader:
+        assert [batch.label.tolist() for batch in loader] == [[3]]
+    assert merge(inputs, tmp_path / "out").kept == 5  # complete
+
+
+def test_united_classes_can_be_merged_again_and_their_card_gives_cls_no_names(tmp_path: Path) -> None:
+    one = [labelled(tmp_path / "a", ["cat"]), labelled(tmp_path / "b", ["dog"])]
+    merge(one, tmp_path / "ab")
+    merge([labelled(tmp_path / "c", ["dog"]), tmp_path / "ab"], tmp_path / "out")
+    assert manifest_of(tmp_path / "out").classes == ("dog", "cat")
+    assert stored_labels(tmp_path / "out") == [0, 1, 0]
+    assert "class_label" in (tmp_path / "a" / "README.md").read_text()
+    assert "class_label" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_reshard_writes_the_united_class_numbers_to_cls(tmp_path: Path, photos: Path) -> None:
+    for name, kinds in (("a", ("cat", "fig")), ("b", ("fig", "dog"))):
+        for kind in kinds:
+            source = sorted((photos / ("cat" if kind == "dog" else kind)).iterdir())[len(kind) - 3]
+            (tmp_path / name / kind).mkdir(parents=True)
+            (tmp_path / name / kind / source.name).symlink_to(source)
+        pack(tmp_path / name, tmp_path / f"{name}-packed", workers=1, shuffle=False)
+    merge([tmp_path / "b-packed", tmp_path / "a-packed"], tmp_path / "out")
+    manifest = wt.reshard(tmp_path / "out", tmp_path / "new", workers=1).manifest
+    assert (manifest.classes, manifest.label) == (("dog", "fig", "cat"), None)
+    with wt.make_loader(
+        tmp_path / "new", batch_size=4, fields=("cls", "label", "json"), num_workers=0, shuffle=False
+    ) as loader:
+        batch = next(iter(loader))
+    assert batch.cls.tolist() == batch.label.tolist() == [0, 1, 2, 1]
+    assert [record["path"].rpartition("/")[0] for record in batch.json] == ["dog", "fig", "cat", "fig"]
+
+
+def test_an_interrupted_merge_with_other_class_names_is_not_continued(tmp_path: Path) -> None:
+    inputs = [labelled(tmp_path / "a", ["cat"]), labelled(tmp_path / "b", ["dog"])]
+    merge(inputs, tmp_path / "out")
+    manifest = tmp_path / "b" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"dog"', '"cat"'))
+    wt.reseal(tmp_path / "b")
+    with pytest.raises(DestinationError, match="holds another dataset"):
         merge(inputs, tmp_path / "out")
-    assert "pack them again with one `--classes FILE`" in str(caught.value)
+
+
+def test_labels_without_names_beside_names_are_an_error_with_a_remedy(tmp_path: Path) -> None:
+    inputs = [labelled(tmp_path / "a", ["cat"]), labelled(tmp_path / "b", [])]
+    with pytest.raises(OptionError, match=r"b has labels without class names, .*a names 1 classes.*wds-tools reseal"):
+        merge(inputs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_label_without_a_name_and_a_name_that_occurs_twice_cannot_be_matched(tmp_path: Path) -> None:
+    other = labelled(tmp_path / "a", ["dog"])
+    for name, names in (("b", ["cat", "cat"]), ("c", ["cat"])):
+        path = labelled(tmp_path / name, ["cat", "fig"], number=1) / "manifest.json"
+        path.write_text(seal({**json.loads(path.read_text()), "classes": names}))
+    with pytest.raises(OptionError, match="b has class 'cat' twice"):
+        merge([other, tmp_path / "b"], tmp_path / "out")
+    with pytest.raises(OptionError, match=r"c/a-0.tar has labels from 1 to 1, but its manifest names 1 classes"):
+        merge([other, tmp_path / "c"], tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 # --- invalid inputs ---

@@ -21,7 +21,7 @@ from functools import partial
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import cache, create, inspect, measure, serve, transfer
+from wds_tools.cli import cache, create, inspect, measure, serve, shards, transfer
 from wds_tools.cli.common import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
 
@@ -81,12 +81,12 @@ def cli(run: Run, debug: bool) -> None:
 
 
 for _command in (
-    *(create.pack, create.append, create.reshard, create.index),
-    *(transfer.merge, transfer.copy, transfer.unpack),
+    *(create.pack, create.append, create.reshard, shards.index),
+    *(transfer.merge, transfer.copy, transfer.unpack, transfer.export, shards.add_fields),
     *(
         inspect.info,
         inspect.verify,
-        create.reseal,
+        shards.reseal,
         inspect.sample,
         inspect.plan,
         measure.tune,

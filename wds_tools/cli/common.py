@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from wds_tools.format.index import Index
 
 
 class NonEmptyPath(click.Path):
@@ -91,6 +94,15 @@ def next_steps(calls: Mapping[str, str]) -> str:
 
     commands = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in calls)
     return "\n".join([f"next: {commands}", "", IMPORT, "", *calls.values()])
+
+
+def indexes_of(dataset: Path | str) -> Iterator[Index]:
+    """Yield the indexes of a local dataset, and none of a remote one: they would have to be downloaded."""
+    from wds_tools.reading.shardset import open_shards
+
+    if isinstance(dataset, Path):
+        shards = open_shards(dataset)
+        yield from map(shards.index, range(len(shards.locations)))
 
 
 def one_line(message: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, next_steps, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, indexes_of, next_steps, storage_option
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
-    from wds_tools.format.index import Index
     from wds_tools.packing.packer import PackReport
 
 
@@ -28,6 +27,12 @@ _column = click.option(
     multiple=True,
     metavar="ROLE=NAME",
     help="Column to use as image or label, such as label=species; by default found by name. Repeatable.",
+)
+_label = click.option(
+    "--label",
+    metavar="NAME",
+    help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
+    "`folder` for class folders.",
 )
 _strict = click.option(
     "--strict",
@@ -74,6 +79,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_workers
 @_from
 @_column
+@_label
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -125,6 +131,7 @@ def pack(
     workers: int | None,
     kind: str | None,
     columns: tuple[str, ...],
+    label: str | None,
     split: str | None,
     classes: Path | None,
     strict: bool,
@@ -144,7 +151,7 @@ def pack(
     """Pack images into WebDataset shards.
 
     SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
-    .png, .webp). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
+    .png, .webp, .tif, .gif, .avif). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
     Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
     or WebDataset shards; see docs/packing.md. A folder of images, archives and shards can be at a
     URL.
@@ -185,7 +192,7 @@ def pack(
         src,
         dst,
         kind=kind,
-        columns=_parse_columns(columns),
+        columns=_parse_columns(columns, label),
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -220,24 +227,18 @@ def _next_steps(reports: Mapping[str, PackReport]) -> str:
     return next_steps(
         {
             str(report.dst): first_call(
-                str(report.dst), report.manifest, side=side, split=split, indexes=_indexes(report.dst)
+                str(report.dst), report.manifest, side=side, split=split, indexes=indexes_of(report.dst)
             )
             for split, report in reports.items()
         }
     )
 
 
-def _indexes(dataset: Path | str) -> Iterator[Index]:
-    """Yield the indexes of a local dataset, and none of a remote one: they would have to be downloaded."""
-    from wds_tools.reading.shardset import open_shards
-
-    if isinstance(dataset, Path):
-        shards = open_shards(dataset)
-        yield from map(shards.index, range(len(shards.locations)))
-
-
-def _parse_columns(values: Sequence[str]) -> dict[str, str]:
-    """Return the names of columns by role, from values such as ``image=path``."""
+def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
+    """Return the names of columns by role, from values such as ``image=path``; ``label`` is that of --label."""
+    if label is not None and any(value.startswith("label=") for value in values):
+        raise OptionError(f"--label {label} and --column label=NAME are both given; omit one of them")
+    values = (*values, *([f"label={label}"] if label is not None else []))
     for value in values:
         if "=" not in value:
             raise OptionError(f"--column {value!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
@@ -274,6 +275,7 @@ def _pack_summary(report: PackReport) -> str:
 @_workers
 @_from
 @_column
+@_label
 @_strict
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
@@ -289,6 +291,7 @@ def append(
     workers: int | None,
     kind: str | None,
     columns: tuple[str, ...],
+    label: str | None,
     strict: bool,
     images: str | None,
     resize: str | None,
@@ -308,7 +311,7 @@ def append(
         src,
         dst,
         kind=kind,
-        columns=_parse_columns(columns),
+        columns=_parse_columns(columns, label),
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -331,6 +334,7 @@ def append(
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
 @_seed
 @_workers
+@_label
 @click.option(
     "--images",
     type=_IMAGES,
@@ -349,6 +353,7 @@ def reshard(
     shuffle: bool,
     seed: int,
     workers: int | None,
+    label: str | None,
     images: str | None,
     resize: str | None,
     quality: int | None,
@@ -357,8 +362,8 @@ def reshard(
 ) -> None:
     """Rewrite a dataset with other shards, order or images.
 
-    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote. It is not
-    changed.
+    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote, also
+    compressed (.tar.gz, .tar.zst). It is not changed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 
@@ -370,6 +375,7 @@ def reshard(
         shuffle=shuffle,
         seed=seed,
         workers=workers,
+        label=label,
         images=images or ("keep" if resize is None else "resize"),
         resize=resize,
         quality=quality,
@@ -377,74 +383,3 @@ def reshard(
         storage_options=storage_options,
     )
     click.echo(f"{_pack_summary(report)}\n{_next_steps({'': report})}")
-
-
-@click.command(epilog=example("wds-tools index 'train-{000000..000009}.tar' --manifest train.json"))
-@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...", type=PATH_OR_URL)
-@click.option("--manifest", metavar="NAME", help="File name of the manifest.  [default: manifest.json]")
-@click.option(
-    "--dots-in-fields",
-    is_flag=True,
-    help="Read a.b.jpg as field b.jpg of key a; by default an error if the dots seem to belong to the keys.",
-)
-@storage_option
-@click.pass_obj
-def index(
-    run: Run,
-    patterns: tuple[str, ...],
-    manifest: str | None,
-    dots_in_fields: bool,
-    storage_options: dict[str, Any] | None,
-) -> None:
-    """Write indexes and a manifest for existing tar shards.
-
-    PATTERN is a shard, or a quoted pattern of several: 'train-{000000..000009}.tar', 'train-*.tar'.
-    Each shard is read once; a damaged one is an error with the byte offset. Shards are not changed;
-    indexes and manifest are written to their folder. PATTERN can be a URL, such as
-    's3://bucket/train/*.tar': the shards are streamed, and indexes and manifest are uploaded.
-    """
-    from wds_tools.format.manifest import MANIFEST_NAME
-    from wds_tools.packing.remote_destination import parse_destination
-    from wds_tools.packing.snippet import first_call, usual_side
-    from wds_tools.storage import join, split_folder
-    from wds_tools.storage.patterns import expand_pattern
-    from wds_tools.upkeep.indexer import index_shards
-
-    run.after_interrupt = "run the same command again to start over"
-    result = index_shards(patterns, manifest=manifest, dots_in_fields=dots_in_fields, storage_options=storage_options)
-    folder = parse_destination(split_folder(expand_pattern(patterns[0])[0])[0])
-    written = (
-        join(folder, manifest or MANIFEST_NAME) if isinstance(folder, str) else folder / (manifest or MANIFEST_NAME)
-    )
-    dataset = folder if manifest is None else written
-    call = first_call(str(dataset), result, side=usual_side([result]), indexes=_indexes(dataset))
-    click.echo(
-        f"indexed {amount(result.samples, len(result.shards), result.bytes)}, fields {', '.join(result.fields)}, "
-        f"into {written}\n{next_steps({str(dataset): call})}"
-    )
-
-
-@click.command(epilog=example("wds-tools reseal shards/photos"))
-@click.argument("dataset", type=PATH_OR_URL)
-@storage_option
-def reseal(dataset: str, storage_options: dict[str, Any] | None) -> None:
-    """Update the checksum of an edited manifest.
-
-    DATASET is a folder or URL with a manifest.json, or the manifest. Use this after editing the
-    manifest on purpose, for example to rename a class, and for manifests of version 1, which have
-    no checksum. The manifest must be valid and match all indexes and the sizes of the shards.
-    Nothing else is written.
-    """
-    from wds_tools.upkeep.resealer import reseal as reseal_one
-    from wds_tools.wording import counted
-
-    report = reseal_one(dataset, storage_options=storage_options)
-    manifest, classes = report.manifest, report.manifest.classes
-    size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
-    named = f", {counted(len(classes), 'class', 'classes')} from {classes[0]!r} to {classes[-1]!r}" if classes else ""
-    result = {
-        "sealed": "already has the right checksum; nothing was written",
-        "edited": "was changed after its checksum was computed; it has a new checksum now",
-        "unsealed": "had no checksum (version 1); it has one now",
-    }
-    click.echo(f"{report.path} {result[report.before]}: {size}{named}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wds_tools.cli.common import PATH_OR_URL, Run, amount, example, storage_option
+from wds_tools.cli.common import PATH_OR_URL, Run, amount, example, first_names, storage_option
 
 if TYPE_CHECKING:
     from wds_tools.upkeep.unpacker import UnpackLayout
@@ -27,9 +27,9 @@ def merge(
 ) -> None:
     """Join datasets into one without rewriting shards.
 
-    Local shards become hard links, which need no disk space; remote shards are copied. All DATASETs
-    must have the same classes, because the shards contain class numbers. Run the same command again
-    to continue an interrupted merge.
+    Local shards become hard links, which need no disk space; remote shards are copied. Classes are
+    united by name: labels get new numbers in the indexes, and the shards keep the old ones in their
+    field cls. Run the same command again to continue an interrupted merge.
     """
     from wds_tools.upkeep.merger import merge as merge_datasets
     from wds_tools.wording import counted
@@ -45,6 +45,12 @@ def merge(
     if report.kept:
         how.append(f"{report.kept:,} kept from an earlier run")
     click.echo(f"merged {counted(len(datasets), 'dataset')} into {dst}: {size} ({', '.join(how)})")
+    if report.relabelled:
+        click.echo(
+            f"classes were united by name: {counted(len(manifest.classes), 'class', 'classes')}; the labels of "
+            f"{counted(report.relabelled, 'shard')} have new numbers in the index, and other readers see the old ones "
+            f"in the field cls: to write the new ones, run `wds-tools reshard {shlex.quote(dst)} NEW`"
+        )
     click.echo(f"next: wds-tools verify {shlex.quote(dst)}")
 
 
@@ -134,3 +140,55 @@ def unpack(
         f"unpacked {counted(report.samples, 'sample')} into {dst}: {files}, {human_bytes(report.bytes)}, "
         f"in {report.seconds:.1f} s{kept}"
     )
+
+
+_USE = {
+    "dali": """fn.readers.webdataset(paths=tars, index_paths=[tar[:-4] + '.idx' for tar in tars], ext=[...])
+      with tars = sorted(glob('{folder}/*.tar'))""",
+    "energon": "get_train_dataset('{folder}', ...)",
+    "hf": "datasets.load_dataset('{folder}')",
+    "timm": "timm.data.create_dataset('wds/', '{folder}', split='{split}', input_key='{images}', batch_size=64)",
+    "wids": "wids.ShardListDataset('{folder}/shardindex.json')",
+}
+
+
+@click.command(
+    epilog=example("wds-tools export shards/photos --to dali,timm", "wds-tools export s3://bucket/train --to energon")
+)
+@click.argument("dataset", type=PATH_OR_URL)
+@click.option(
+    "--to",
+    required=True,
+    metavar="READERS",
+    help="Readers, comma-separated: dali, energon, hf (Hugging Face datasets), timm, wids.",
+)
+@click.option("--split", default="train", show_default=True, help="Name of the split, for Energon and timm.")
+@storage_option
+def export(dataset: str, to: str, split: str, storage_options: dict[str, Any] | None) -> None:
+    """Write what other readers of shards need.
+
+    DATASET is a folder or URL with a dataset, or its manifest. The files are written beside the
+    shards, from the manifest and the indexes; no shard is read. Run the command again after samples
+    were appended.
+
+    \b
+    --to dali     an .idx file per shard, as wds2idx of NVIDIA DALI
+    --to energon  a .tar.idx file per shard and .nv-meta/, as `energon prepare`
+    --to hf       README.md, the dataset card
+    --to timm     _info.json
+    --to wids     shardindex.json
+    """  # noqa: D301 - \b is click's mark for lines that it must not join
+    from wds_tools.format.sample import IMAGE_FIELDS
+    from wds_tools.reading.shardset import open_shards
+    from wds_tools.upkeep.exporter import export as export_dataset
+    from wds_tools.wording import counted
+
+    report = export_dataset(dataset, to, split=split, storage_options=storage_options)
+    fields = open_shards(dataset).manifest.fields if storage_options is None else {}
+    images = ";".join(["jpg", *(name for name in IMAGE_FIELDS if name in fields and name != "jpg")])
+    for reader, files in report.files.items():
+        if files:
+            click.echo(f"{reader}: {counted(len(files), 'file')}, {first_names(files)}")
+        click.echo(f"      {_USE[reader].format(folder=report.folder, split=split, images=images)}")
+    for name in report.kept:
+        click.echo(f"kept {name}, which a user has written or edited")

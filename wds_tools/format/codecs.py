@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,9 +38,25 @@ MAX_SIDE = 1 << 20
 _MAX_CHUNKS = 4096
 _MAX_NPY_HEADER = 10_000  # numpy's own limit, because numpy gives the header to Python's parser
 
-PILLOW_FORMATS = ("JPEG", "PNG", "WEBP")
+PILLOW_FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", *(("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()))
+"""Names of the formats that Pillow may open; AVIF since Pillow 11.3."""
+
+IMAGE_TYPES = "JPEG, PNG, WebP, TIFF, GIF or AVIF"
 
 _PNG_START = b"\x89PNG\r\n\x1a\n"
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_SIGNATURES: tuple[tuple[str, dict[int, bytes]], ...] = (
+    ("jpg", {0: b"\xff\xd8\xff"}),
+    ("png", {0: _PNG_START}),
+    ("webp", {0: b"RIFF", 8: b"WEBP"}),
+    ("npy", {0: b"\x93NUMPY"}),
+    *(("tif", {0: start}) for start in _TIFF_STARTS),
+    ("gif", {0: b"GIF87a"}),
+    ("gif", {0: b"GIF89a"}),
+    *((("avif", {4: b"ftypavif"}), ("avif", {4: b"ftypavis"})) if "AVIF" in PILLOW_FORMATS else ()),
+)
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_ORIENTATION = 256, 257, 258, 274
+_TIFF_PARTS = ((273, 279), (324, 325))  # tags of offsets and lengths of strips, and of tiles
 _SIXTEEN_BIT_MODES = {0: "I;16", 2: "RGB;16", 4: "LA;16", 6: "RGBA;16"}  # by PNG colour type
 
 
@@ -47,12 +64,12 @@ class ImageInfo(NamedTuple):
     """Facts from the header of an image.
 
     Attributes:
-        kind: ``jpg``, ``png``, ``webp``, or ``npy`` for stored pixels.
+        kind: ``jpg``, ``png``, ``webp``, ``tif``, ``gif``, ``avif``, or ``npy`` for stored pixels.
         width: Width in pixels after the EXIF orientation is applied.
         height: Height in pixels after the EXIF orientation is applied.
         mode: Pillow's mode, such as ``RGB``, ``L``, ``CMYK``, ``P`` or ``RGBA``. For a PNG with
             16 bits per channel: ``I;16``, ``LA;16``, ``RGB;16`` or ``RGBA;16``.
-        orientation: EXIF orientation, 1 to 8.
+        orientation: EXIF orientation, 1 to 8; 1 for a TIFF, because Pillow applies it.
         restart: MCUs between two restart markers if a JPEG can be cropped along them, otherwise 0.
         mcu_width: Width in pixels of a JPEG's MCU as stored, which depends on its chroma
             subsampling; 0 for other types.
@@ -70,20 +87,15 @@ class ImageInfo(NamedTuple):
 
 
 def sniff(data: bytes | memoryview) -> str | None:
-    """Detect an image type by the first bytes: ``jpg``, ``png``, ``webp``, ``npy``, or None.
+    """Detect an image type by the first bytes, as in `ImageInfo.kind`; None for other files.
 
-    >>> sniff(bytes.fromhex("89504e470d0a1a0a")), sniff(b"GIF89a")
-    ('png', None)
+    >>> sniff(bytes.fromhex("89504e470d0a1a0a")), sniff(b"GIF89a"), sniff(b"BM")
+    ('png', 'gif', None)
     """
     head = bytes(data[:12])
-    if head[:3] == b"\xff\xd8\xff":
-        return "jpg"
-    if head[:8] == _PNG_START:
-        return "png"
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "webp"
-    if head[:6] == b"\x93NUMPY":
-        return "npy"
+    for kind, signature in _SIGNATURES:
+        if all(head.startswith(part, offset) for offset, part in signature.items()):
+            return kind
     return None
 
 
@@ -91,14 +103,14 @@ def probe(data: bytes | memoryview) -> ImageInfo:
     """Read the header of an image and check that the file is complete.
 
     Raises:
-        DecodeError: The file is not a JPEG, PNG or WebP, its header is damaged, it is truncated,
+        DecodeError: The file is of none of `IMAGE_TYPES`, its header is damaged, it is truncated,
             or the image is larger than `MAX_PIXELS` or `MAX_SIDE`.
     """
     if len(data) == 0:
         raise DecodeError("is empty")
     kind = sniff(data)
     if kind is None:
-        raise DecodeError(f"is not a JPEG, PNG or WebP: it starts with {bytes(data[:8])!r}")
+        raise DecodeError(f"is not a {IMAGE_TYPES}: it starts with {bytes(data[:8])!r}")
     try:
         info = _PROBES[kind](data)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
@@ -159,11 +171,54 @@ def _probe_pillow(data: bytes | memoryview, kind: str) -> ImageInfo:
             return ImageInfo(kind, width, height, sixteen_bit_mode(data) or image.mode, orientation)
 
 
+def _probe_tiff(data: bytes | memoryview) -> ImageInfo:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(data), formats=["TIFF"]) as image:
+            tags: Any = image.tag_v2  # type: ignore[attr-defined]
+            width, height = int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
+            for starts, counts in _TIFF_PARTS:
+                for start, count in zip(tags.get(starts, ()), tags.get(counts, ()), strict=False):
+                    if start + count > len(data):
+                        raise ValueError(
+                            f"TIFF is truncated: pixels at byte {start} end at {start + count:,} of {len(data):,}"
+                        )
+            if tags.get(_TIFF_ORIENTATION, 1) in (5, 6, 7, 8):
+                width, height = height, width
+            mode = sixteen_bit_mode(data) or image.mode
+    if mode[0] in "IF" and mode != "I;16":
+        raise ValueError(f"TIFF of mode {mode} has no 8 bits per channel: convert it to PNG, or to npy")
+    return ImageInfo("tif", width, height, mode, 1)
+
+
+def _tiff_depth(data: bytes | memoryview) -> str | None:
+    """Return ``I;16`` for a grey TIFF with 16 bits; refuse colours with more than 8, which Pillow would reduce."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=["TIFF"]) as image:
+                bits = image.tag_v2.get(_TIFF_BITS, (1,))  # type: ignore[attr-defined]
+                mode = image.mode
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None  # the decoder will report it
+    if len(bits) > 1 and max(bits) > 8:
+        raise DecodeError(
+            f"is a TIFF with {max(bits)} bits in each of {len(bits)} channels, which Pillow reduces to 8: convert it "
+            "to PNG, or to npy"
+        )
+    return "I;16" if mode.startswith("I;16") else None
+
+
 def sixteen_bit_mode(data: bytes | memoryview) -> str | None:
-    """Return the mode of a PNG with 16 bits per channel, and None for any other file.
+    """Return the mode of a PNG, or a grey TIFF, with 16 bits per channel, and None for any other file.
 
     Pillow cannot tell: unless the image is grey, it converts the pixels to a mode with 8 bits.
+
+    Raises:
+        DecodeError: The file is a TIFF with several channels of more than 8 bits.
     """
+    if bytes(data[:4]) in _TIFF_STARTS:
+        return _tiff_depth(data)
     if bytes(data[:8]) != _PNG_START or bytes(data[12:16]) != b"IHDR" or len(data) < 26 or data[24] != 16:
         return None
     return _SIXTEEN_BIT_MODES.get(data[25])
@@ -173,6 +228,9 @@ _PROBES: dict[str, Callable[[bytes | memoryview], ImageInfo]] = {
     "jpg": _probe_jpeg,
     "png": lambda data: _probe_pillow(data, "png"),
     "webp": lambda data: _probe_pillow(data, "webp"),
+    "gif": lambda data: _probe_pillow(data, "gif"),
+    "avif": lambda data: _probe_pillow(data, "avif"),
+    "tif": _probe_tiff,
     "npy": _probe_npy,
 }
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from wds_tools.format.index import ABSENT, Index
 
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 
 
 def split_at_last_dot(name: str) -> tuple[str, str] | None:

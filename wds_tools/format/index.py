@@ -7,7 +7,7 @@ specifies it. In memory each column is a numpy array, because the loader reads m
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import ManifestError
-from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.pages import memory_of
 from wds_tools.format.sample import IMAGE_FIELDS
@@ -28,8 +27,10 @@ NO_LABEL = np.iinfo(np.int64).min
 ABSENT = -1
 """Offset of a field that a sample does not have."""
 
-_METADATA_KEY = b"wds_tools"
-_CHECKSUM = "xxh3"  # in the metadata, because an index may be read without the manifest and its checksums
+METADATA_KEY = b"wds_tools"
+"""Key of the metadata of the Parquet file that describes the index."""
+
+CHECKSUM = "xxh3"  # in the metadata, because an index may be read without the manifest and its checksums
 _TEXT_COLUMNS = ["key", "mode"]
 _ROW_BYTES = 43  # memory of a row without the columns of fields; texts count as references
 _TEXT_BYTES = 49  # memory of a text without its characters
@@ -50,11 +51,14 @@ class FieldColumns:
             lacks the field.
         size: int64 [n], length in bytes.
         xxh3: uint64 [n], XXH3-64 of the bytes, seed 0.
+        header: int32 [n], bytes of the tar headers before the field; None if all have one block and members follow
+            each other, and for an index that was read from a file: `index_edit.header_bytes` reads it.
     """
 
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
     xxh3: NDArray[np.uint64]
+    header: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class Index:
         mcu_width: int8 [n], width in pixels of a JPEG's MCU as stored, which depends on its chroma
             subsampling; 0 for other types.
         mcu_height: int8 [n], height in pixels of a JPEG's MCU as stored; 0 for other types.
+        columns: Names of further columns in the file, for conditions; `index_edit` reads them.
     """
 
     shard: str
@@ -92,6 +97,7 @@ class Index:
     restart: NDArray[np.int32]
     mcu_width: NDArray[np.int8]
     mcu_height: NDArray[np.int8]
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -114,60 +120,6 @@ class Index:
         return (first, last) if last else (0, 0)
 
 
-@dataclass(slots=True)
-class IndexBuilder:
-    """Collects the rows of an index while its shard is written or scanned."""
-
-    keys: list[str] = field(default_factory=list)
-    fields: list[dict[str, tuple[int, int, int]]] = field(default_factory=list)
-    labels: list[int | None] = field(default_factory=list)
-    images: list[ImageInfo | None] = field(default_factory=list)
-
-    def add(
-        self,
-        key: str,
-        fields: dict[str, tuple[int, int, int]],
-        label: int | None = None,
-        image: ImageInfo | None = None,
-    ) -> None:
-        """Add the row of a sample.
-
-        Args:
-            key: Key of the sample.
-            fields: Field name to (offset, size, xxh3) as in `FieldColumns`.
-            label: Class number, or None.
-            image: Facts from the header of its image, or None without an image.
-        """
-        self.keys.append(key)
-        self.fields.append(fields)
-        self.labels.append(label)
-        self.images.append(image)
-
-    def build(self, *, shard: str, shard_bytes: int, shard_xxh3: str) -> Index:
-        """Return the index of the finished shard; the arguments are attributes of `Index`."""
-        names = list(dict.fromkeys(name for row in self.fields for name in row))
-        absent = (ABSENT, 0, 0)
-        fields = {}
-        for name in names:
-            offset, size, xxh3 = zip(*(row.get(name, absent) for row in self.fields), strict=True)
-            fields[name] = FieldColumns(np.array(offset, np.int64), np.array(size, np.int64), np.array(xxh3, np.uint64))
-        return Index(
-            shard=shard,
-            shard_bytes=shard_bytes,
-            shard_xxh3=shard_xxh3,
-            keys=self.keys,
-            fields=fields,
-            label=np.array([NO_LABEL if label is None else label for label in self.labels], np.int64),
-            width=np.array([image.width if image else 0 for image in self.images], np.int32),
-            height=np.array([image.height if image else 0 for image in self.images], np.int32),
-            mode=[image.mode if image else "" for image in self.images],
-            orientation=np.array([image.orientation if image else 1 for image in self.images], np.int8),
-            restart=np.array([image.restart if image else 0 for image in self.images], np.int32),
-            mcu_width=np.array([image.mcu_width if image else 0 for image in self.images], np.int8),
-            mcu_height=np.array([image.mcu_height if image else 0 for image in self.images], np.int8),
-        )
-
-
 def index_name(shard: str) -> str:
     """Return the file name of a shard's index.
 
@@ -177,14 +129,28 @@ def index_name(shard: str) -> str:
     return shard.removesuffix(".tar") + ".parquet"
 
 
-def shard_entry(shard: str, index: bytes, *, samples: int, shard_bytes: int, shard_xxh3: str) -> ShardEntry:
-    """Return the manifest's entry for a shard and its index, which is stored beside it as these bytes."""
+def index_names(shard: str) -> tuple[str, str]:
+    """Return the file names that an index may have: the second is used where another tool has a file of the first.
+
+    >>> index_names("00000.tar")
+    ('00000.parquet', '00000.index.parquet')
+    """
+    return index_name(shard), shard.removesuffix(".tar") + ".index.parquet"
+
+
+def shard_entry(
+    shard: str, index: bytes, *, samples: int, shard_bytes: int, shard_xxh3: str, name: str | None = None
+) -> ShardEntry:
+    """Return the manifest's entry for a shard and its index, which is stored beside it as these bytes.
+
+    ``name`` is the file name of the index; None takes `index_name`.
+    """
     return ShardEntry(
         name=shard,
         samples=samples,
         bytes=shard_bytes,
         xxh3=shard_xxh3,
-        index=index_name(shard),
+        index=name or index_name(shard),
         index_bytes=len(index),
         index_xxh3=xxhash.xxh3_128_hexdigest(index),
     )
@@ -195,24 +161,26 @@ def to_bytes(index: Index) -> bytes:
     columns = {"key": _text_array(index.keys)}
     for name, part in index.fields.items():
         present = part.offset != ABSENT
-        columns[f"{name}.offset"] = _number_array(part.offset, present)
-        columns[f"{name}.size"] = _number_array(part.size, present)
-        columns[f"{name}.xxh3"] = _number_array(part.xxh3, present)
-    columns["label"] = _number_array(index.label, index.label != NO_LABEL)
-    columns["width"] = _number_array(index.width)
-    columns["height"] = _number_array(index.height)
+        columns[f"{name}.offset"] = number_array(part.offset, present)
+        columns[f"{name}.size"] = number_array(part.size, present)
+        columns[f"{name}.xxh3"] = number_array(part.xxh3, present)
+        if part.header is not None:
+            columns[f"{name}.header"] = number_array(part.header, present)
+    columns["label"] = number_array(index.label, index.label != NO_LABEL)
+    columns["width"] = number_array(index.width)
+    columns["height"] = number_array(index.height)
     columns["mode"] = _text_array(index.mode)
     for name in ("orientation", *_JPEG_COLUMNS):
-        columns[name] = _number_array(getattr(index, name))
+        columns[name] = number_array(getattr(index, name))
     metadata = {
         "version": FORMAT_VERSION,
         "shard": index.shard,
         "shard_bytes": index.shard_bytes,
         "shard_xxh3": index.shard_xxh3,
         "fields": list(index.fields),
-        _CHECKSUM: content_checksum(index),
+        CHECKSUM: content_checksum(index),
     }
-    return _write(pa.table(columns), metadata)
+    return write_table(pa.table(columns), metadata)
 
 
 def content_checksum(index: Index) -> str:
@@ -232,7 +200,7 @@ def content_checksum(index: Index) -> str:
 
 
 # pa.array() would import pandas if it is installed, which takes 0.2 s in every process that packs.
-def _number_array(values: NDArray[Any], present: NDArray[np.bool_] | None = None) -> Any:
+def number_array(values: NDArray[Any], present: NDArray[np.bool_] | None = None) -> Any:
     """Return an Arrow array that is null where ``present`` is False."""
     valid = None if present is None or present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
@@ -244,8 +212,9 @@ def _text_array(values: list[str]) -> Any:
     return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
-def _write(table: Any, metadata: dict[str, Any]) -> bytes:
-    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(metadata)})
+def write_table(table: Any, metadata: dict[str, Any]) -> bytes:
+    """Encode the columns of an index and the JSON object that describes it."""
+    table = table.replace_schema_metadata({METADATA_KEY: json.dumps(metadata)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", row_group_size=1 << 20)
     return bytes(sink.getvalue().to_pybytes())
@@ -266,11 +235,11 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
     try:
         _check_memory(data)
         file = pq.ParquetFile(pa.BufferReader(data))
-        metadata = json.loads(file.schema_arrow.metadata[_METADATA_KEY])
+        metadata = json.loads(file.schema_arrow.metadata[METADATA_KEY])
         version = metadata["version"]
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ManifestError(
-            f"{name} is not an index of wds_tools ({_one_line(error)}): rebuild it with `wds-tools index`"
+            f"{name} is not an index of wds_tools ({one_line(error)}): rebuild it with `wds-tools index`"
         ) from error
     if version != FORMAT_VERSION:
         raise ManifestError(
@@ -286,11 +255,11 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
         _check_values(index)
         _check_texts(index, data)
         checksum = content_checksum(index)
-        if metadata.get(_CHECKSUM, checksum) != checksum:  # older indexes have no checksum
-            raise ValueError(f"its checksum is {checksum}, but it records {metadata[_CHECKSUM]!r}: it was damaged")
+        if metadata.get(CHECKSUM, checksum) != checksum:  # older indexes have no checksum
+            raise ValueError(f"its checksum is {checksum}, but it records {metadata[CHECKSUM]!r}: it was damaged")
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ManifestError(
-            f"{name} breaks the format of an index ({type(error).__name__} {_one_line(error)}): "
+            f"{name} breaks the format of an index ({type(error).__name__} {one_line(error)}): "
             "rebuild it with `wds-tools index`"
         ) from error
     _check_ranges(index, name)
@@ -340,24 +309,7 @@ def _columns_to_read(file: Any, metadata: dict[str, Any]) -> list[str]:
     return [name for name in known if name in available]
 
 
-def rename(data: bytes, *, name: str, shard: str) -> bytes:
-    """Return the index of the same shard under another name; unknown columns are kept.
-
-    Args:
-        data: An index as `from_bytes` accepts it.
-        name: Name of its file, for error messages.
-        shard: New name of the shard.
-
-    Raises:
-        ManifestError: The data is not a valid index.
-    """
-    index = from_bytes(data, name=name)
-    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    metadata = json.loads(table.schema.metadata[_METADATA_KEY])
-    return _write(table, {**metadata, "shard": shard, _CHECKSUM: content_checksum(replace(index, shard=shard))})
-
-
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Return the message of an error on one line; Arrow writes several."""
     return " ".join(str(error).split())
 
@@ -403,12 +355,15 @@ def _from_table(table: Any, metadata: dict[str, Any]) -> Index:
         mode=texts("mode"),
         orientation=numbers("orientation", np.int8, 1),
         **{name: numbers_or_zeros(name, dtype) for name, dtype in _JPEG_COLUMNS.items()},
+        columns=tuple(metadata.get("columns", ())),
     )
 
 
 def _check_values(index: Index) -> None:
     if not isinstance(index.shard, str) or not isinstance(index.shard_xxh3, str):
         raise TypeError(f"shard is {index.shard!r} and shard_xxh3 is {index.shard_xxh3!r}; both must be text")
+    if not all(isinstance(name, str) for name in index.columns):
+        raise TypeError(f"columns are {index.columns!r}; allowed are names")
     if np.any(index.width < 0) or np.any(index.height < 0):
         raise ValueError("an image has a negative size")
     if np.any(index.orientation < 1) or np.any(index.orientation > 8):

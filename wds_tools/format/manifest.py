@@ -70,6 +70,21 @@ class ImageStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Addition:
+    """Fields that were added later: a dataset in a subfolder, with the same names of shards and the same keys.
+
+    Attributes:
+        folder: Name of the subfolder.
+        fingerprint: Fingerprint of the dataset in it.
+        fields: Field name to the number of samples that have the field.
+    """
+
+    folder: str
+    fingerprint: str
+    fields: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Contents of a dataset.
 
@@ -80,6 +95,9 @@ class Manifest:
         shuffled: Whether packing put the samples in random order.
         images: Range of the image sizes, None if unknown.
         source: Options of the packer and a digest of its list of inputs, None if unknown.
+        label: Where the labels of the indexes come from, as text for `LabelSource`, or ``index``; None for the
+            field ``cls``.
+        additions: Fields that were added later.
         checksum: Checksum at the end of the manifest file; None for version 1, which has no
             checksum, and for a manifest that was not read from a file. Ignored by ``==``.
     """
@@ -90,6 +108,8 @@ class Manifest:
     shuffled: bool = False
     images: ImageStats | None = None
     source: dict[str, Any] | None = None
+    label: str | None = None
+    additions: tuple[Addition, ...] = ()
     checksum: str | None = field(default=None, compare=False)
 
     @property
@@ -101,6 +121,16 @@ class Manifest:
     def bytes(self) -> int:
         """Length of all shards in bytes."""
         return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def all_fields(self) -> dict[str, int]:
+        """Field name to the number of samples that have the field, with the fields that were added later."""
+        return {**self.fields, **{name: n for addition in self.additions for name, n in addition.fields.items()}}
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples may have labels."""
+        return self.label is not None or "cls" in self.fields
 
     @property
     def fingerprint(self) -> str:
@@ -140,6 +170,8 @@ def to_json(manifest: Manifest) -> str:
             "classes": list(manifest.classes),
             "images": asdict(manifest.images) if manifest.images else None,
             "source": manifest.source,
+            **({"label": manifest.label} if manifest.label is not None else {}),
+            **({"additions": list(map(asdict, manifest.additions))} if manifest.additions else {}),
             "shards": [asdict(shard) for shard in manifest.shards],
         }
     )
@@ -269,10 +301,29 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
         raise TypeError(
             f"shuffled is {raw['shuffled']!r} and source is {source!r}; allowed are a boolean, and an object or null"
         )
+    if not isinstance(label := raw.get("label"), str | None):
+        raise TypeError(f"label is {label!r}; allowed is text or null")
     images = ImageStats(**raw["images"]) if raw.get("images") is not None else None
     if images is not None and not all(_is_count(size) for size in asdict(images).values()):
         raise TypeError(f"images are {raw['images']!r}; allowed are whole numbers")
-    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source)
+    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source, label, _additions(raw, fields))
+
+
+def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, ...]:
+    """Return the additions of a manifest, checked: plain names of folders, and fields that occur once."""
+    additions = tuple(Addition(**entry) for entry in raw.get("additions", []))
+    seen = set(fields)
+    for addition in additions:
+        if not isinstance(addition.folder, str) or not _is_plain_name(addition.folder) or addition.folder[0] == ".":
+            raise ValueError(f"{addition.folder!r} is not the name of a folder beside the manifest")
+        if not isinstance(addition.fingerprint, str) or not _CHECKSUM.fullmatch(addition.fingerprint):
+            raise ValueError(f"addition {addition.folder!r} has fingerprint {addition.fingerprint!r}")
+        if not isinstance(addition.fields, dict) or not all(map(_is_count, addition.fields.values())):
+            raise TypeError(f"addition {addition.folder!r} has fields {addition.fields!r}; allowed are counts")
+        if twice := seen & addition.fields.keys():
+            raise ValueError(f"field {min(twice)!r} occurs twice")
+        seen |= addition.fields.keys()
+    return additions
 
 
 def _check_entry(shard: ShardEntry) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from wds_tools.errors import OptionError
 
-IMAGE_FIELDS = ("jpg", "png", "webp", "jpeg", "npy")
+IMAGE_FIELDS = ("jpg", "png", "webp", "jpeg", "tif", "tiff", "gif", "avif", "npy")
 """Fields that may hold the image of a sample, in order of preference.
 
 ``npy`` counts only if it is uint8 [height, width, 3].

@@ -38,7 +38,10 @@ _CONSTANT_SUM = sum(_MODE_AND_OWNER) + sum(_MTIME) + 8 * ord(" ") + sum(_MAGIC_A
 
 
 class Bytes(Protocol):
-    """The bytes of an archive: a memoryview, or a stream that is sliced from the start to the end."""
+    """The bytes of an archive: a memoryview, or a stream that is sliced from the start to the end.
+
+    The length of a stream may be larger than the archive until its end was read; a slice beyond the end is shorter.
+    """
 
     def __len__(self) -> int: ...
 
@@ -151,14 +154,16 @@ def walk(buffer: Bytes, *, shard: str, complete: bool = False) -> Iterator[Membe
     """
     position = 0
     while position < len(buffer):
-        if len(buffer) - position < BLOCK:
+        block = buffer[position : position + BLOCK]
+        if not len(block):
+            break
+        if len(block) < BLOCK:
             raise TruncatedShardError(
-                f"ends with {len(buffer) - position} bytes of a header of {BLOCK}: "
-                "the shard was truncated; copy or pack it again",
+                f"ends with {len(block)} bytes of a header of {BLOCK}: the shard was truncated; copy or pack it again",
                 shard=shard,
                 offset=position,
             )
-        if buffer[position : position + BLOCK] == _ZERO_BLOCK:
+        if block == _ZERO_BLOCK:
             _check_end(buffer, position, shard)
             return
         member, position = _parse_member(buffer, position, shard)
@@ -174,7 +179,7 @@ def walk(buffer: Bytes, *, shard: str, complete: bool = False) -> Iterator[Membe
 
 def _check_end(buffer: Bytes, position: int, shard: str) -> None:
     """Check that another zero block follows the one at ``position``, and then nothing but zeros."""
-    if len(buffer) - position < 2 * BLOCK:
+    if len(buffer[position : position + 2 * BLOCK]) < 2 * BLOCK:
         raise TruncatedShardError(
             "ends with one zero block, but two close a tar archive: the shard was truncated; copy or pack it again",
             shard=shard,
@@ -184,6 +189,8 @@ def _check_end(buffer: Bytes, position: int, shard: str) -> None:
     zeros = bytes(chunk)
     for start in range(position, len(buffer), chunk):
         part = buffer[start : start + chunk]
+        if not len(part):
+            return
         if part != zeros[: len(part)]:
             first = start + next(i for i, byte in enumerate(part) if byte)
             raise ShardError(

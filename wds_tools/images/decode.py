@@ -260,6 +260,8 @@ def orient_box(box: Box, orientation: int, size: tuple[int, int]) -> Box:
 def _decode_with_pillow(data: memoryview | bytearray, *, rgb: bool) -> Pixels:
     with _open_with_pillow(data) as image:
         if rgb:
+            if image.mode[0] in "IF":  # of a TIFF; convert() would clip the values
+                raise DecodeError(f"image of mode {image.mode} has more than 8 bits per channel: read the stored field")
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))  # convert() always copies
         stored = np.asarray(image.convert("L") if image.mode == "1" else image)
         return stored if stored.ndim == 3 else stored[:, :, None]

@@ -77,7 +77,7 @@ def contact_sheet(
     chosen = view_named(view, size)
     manifest = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
     check_fields(("image",), manifest.fields)
-    fields = ("image", "label") if "cls" in manifest.fields else ("image",)
+    fields = ("image", "label") if manifest.has_labels else ("image",)
     count = min(count, manifest.samples)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # images of different sizes are allowed here
@@ -94,7 +94,7 @@ def contact_sheet(
     with loader:
         loader.set_epoch(epoch)
         batch = next(iter(loader))
-        labels = batch.label.tolist() if "cls" in manifest.fields else [None] * count
+        labels = batch.label.tolist() if manifest.has_labels else [None] * count
         sheet = _sheet(list(batch.image), [_caption(label, loader.classes) for label in labels], size)
     try:
         sheet.save(Path(out))

@@ -257,7 +257,7 @@ def epochs_to_measure(order: Order) -> int:
 
 def labels_to_measure(shards: ShardSet, order: Order, global_batch: int) -> NDArray[np.int64] | None:
     """Return the labels to measure a shuffle; None for too many samples or samples without a label."""
-    if order.samples > _MAX_MEASURED_SAMPLES or "cls" not in shards.manifest.fields or global_batch > order.samples:
+    if order.samples > _MAX_MEASURED_SAMPLES or not shards.manifest.has_labels or global_batch > order.samples:
         return None
     labels = labels_of(shards)
     return None if (labels == NO_LABEL).any() else labels

@@ -125,6 +125,8 @@ def describe(
     totals = _Totals()
     for number in range(len(manifest.shards)):
         totals.add(shards.index(number, keep=False))
+        for added, _ in shards.added(number):
+            totals.add_fields(shards.index(added, keep=False))
     unlabelled = totals.labels.pop(NO_LABEL, 0)
     return DatasetStats(
         dataset=os.fspath(dataset),
@@ -167,6 +169,10 @@ class _Totals:
         self.crop_ready += int((index.restart > 0).sum())
         self.modes.update(mode for mode in index.mode if mode)
         self.labels.update(_counts(index.label))
+        self.add_fields(index)
+
+    def add_fields(self, index: Index) -> None:
+        """Add only the fields of an index."""
         self.field_samples.update(count_fields(index))
         self.field_bytes.update({name: int(columns.size.sum()) for name, columns in index.fields.items()})
 

@@ -171,7 +171,8 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
     """Open one dataset and check the options against it."""
     shards = open_shards(name, remote=request.remote, for_training=True)
     manifest = shards.manifest
-    check_fields(request.names, manifest.fields)
+    check_fields(request.names, manifest.all_fields, has_labels=manifest.has_labels)
+    shards = shards.with_fields(request.names)
     if request.view is not None:
         _check_view(request.view, shards)
     block = default_block(manifest.samples, manifest.bytes)

@@ -163,6 +163,7 @@ def reshard(
     seed: int = 0,
     workers: int | None = None,
     fresh: bool = False,
+    label: str | None = None,
     images: str | None = "keep",
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
@@ -174,13 +175,14 @@ def reshard(
     The original stays as it is. To continue an interrupted run, repeat the same call.
 
     Args:
-        dataset: Folder or URL of a dataset, or tar shards that another tool wrote.
+        dataset: Folder or URL of a dataset, or tar shards that another tool wrote, also ``.tar.gz`` and ``.tar.zst``.
         dst: Folder or URL of the new dataset, as for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         shuffle: Store the samples in random order. By default they keep their order.
         seed: Seed of this shuffle.
         workers: Number of worker processes, as for `pack`.
         fresh: Remove what an earlier pack left in ``dst``, and start over.
+        label: Where labels are, as for `index_shards`. By default where the manifest states, otherwise ``cls``.
         images: As for `pack`, but by default ``keep``: images are copied unchanged. None chooses as `pack` does.
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
@@ -205,6 +207,7 @@ def reshard(
         seed=seed,
         workers=workers,
         fresh=fresh,
+        columns=None if label is None else {"label": label},
         images=images,
         resize=resize,
         quality=quality,

@@ -23,7 +23,7 @@ from wds_tools.storage.commit import commit_bytes
 CARD_NAME = "README.md"
 
 _TYPES = {
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"), "image"),
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "int64"),
     **dict.fromkeys(("txt", "text", "transcript"), "string"),
     **dict.fromkeys(("json", "jsn"), "json"),
@@ -174,7 +174,7 @@ def _features(manifests: Iterable[Manifest]) -> list[str]:
 
 def _type_lines(name: str, manifests: list[Manifest]) -> list[str] | None:
     classes = manifests[0].classes
-    if name == "cls" and classes and len(set(classes)) == len(classes):
+    if name == "cls" and classes and len(set(classes)) == len(classes) and manifests[0].label is None:
         names = (f"      '{number}': {_yaml(word)}" for number, word in enumerate(classes))
         return ["dtype:", "  class_label:", "    names:", *names]
     others = any(field in manifest.fields for manifest in manifests for field in IMAGE_FIELDS if field != "npy")

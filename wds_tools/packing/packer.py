@@ -82,7 +82,8 @@ def pack(
         src: The source. In a folder, images in ``<class>/**`` are labelled with their class; images directly in the
             folder get no labels. Other formats are given as a local path. A folder of images, tar archives and
             WebDataset shards may also be at a URL. An object with ``len()`` and ``[]``,
-            such as a torch ``Dataset``, is packed in this process.
+            such as a torch ``Dataset``, is packed in this process; so is a stream of Hugging Face's ``datasets``,
+            ``load_dataset(..., streaming=True)["train"]``, which is read twice and not stored meanwhile.
         dst: Folder for shards, indexes and manifest, created if missing. Or a URL such as "s3://bucket/train": each
             shard is uploaded when it is finished, and the manifest last.
         kind: Format of ``src``, such as "hdf5"; detected by default.

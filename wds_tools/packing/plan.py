@@ -141,12 +141,12 @@ def extension_kind(path: str) -> str:
     ('jpg', 'png')
     """
     kind = path.rpartition(".")[2].lower()
-    return "jpg" if kind == "jpeg" else kind
+    return {"jpeg": "jpg", "tiff": "tif"}.get(kind, kind)
 
 
 def _name_gives_type(entry: Input) -> bool:
     """Return whether the name of an input shows its image type, and it has no further fields."""
-    return entry.extra == 0 and extension_kind(entry.path) in ("jpg", "png", "webp")
+    return entry.extra == 0 and extension_kind(entry.path) in ("jpg", "png", "webp", "tif", "gif", "avif")
 
 
 def unify_head(inputs: list[Input], kind_of: Callable[[Input], str | None], *, by_name: bool = True) -> None:

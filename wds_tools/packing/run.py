@@ -267,6 +267,8 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
         shuffled=onto.shuffled and new.shuffled,
         images=merge_stats([onto.images, new.images]),
         source={"kind": APPENDED, "parts": [*parts, new.source]},
+        label=onto.label,
+        additions=onto.additions,
     )
 
 

@@ -15,7 +15,8 @@ import xxhash
 
 from wds_tools.errors import SampleError
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.index import Index, IndexBuilder, index_name, shard_entry, to_bytes
+from wds_tools.format.index import Index, index_name, shard_entry, to_bytes
+from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.sample import Sample, split_name
 from wds_tools.format.tar import BLOCK, END, build_header, padded
@@ -134,6 +135,7 @@ class ShardFile:
         headers = self._headers(sample)
         self._keys.add(sample.key)
         locations: dict[str, tuple[int, int, int]] = {}
+        long_headers = {name: len(h) for name, h in zip(sample.fields, headers, strict=True) if len(h) != BLOCK}
         parts: list[bytes] = []
         end = self.bytes
         for header, (name, data) in zip(headers, sample.fields.items(), strict=True):
@@ -143,7 +145,7 @@ class ShardFile:
             end += len(header) + padded(size)
         self._output.write(parts, end - self.bytes)
         self.bytes = end
-        self._rows.add(sample.key, locations, label, image)
+        self._rows.add(sample.key, locations, label, image, long_headers)
 
     def _headers(self, sample: Sample) -> list[bytes]:
         """Return the header of each member. All are checked before the first byte is written."""

@@ -89,7 +89,7 @@ def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, .
     """Return fields that every sample has, according to the manifest and the indexes."""
     everywhere = [name for name, count in manifest.fields.items() if count == manifest.samples]
     known = sum(manifest.fields.get(name, 0) for name in IMAGE_FIELDS) >= manifest.samples
-    labels, deep = "cls" in everywhere, False
+    labels, deep = manifest.label is not None or "cls" in everywhere, False
     for index in indexes:
         known = known and bool((index.width > 0).all())
         labels = labels and bool((index.label != NO_LABEL).all())

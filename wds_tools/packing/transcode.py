@@ -151,7 +151,7 @@ class Encoded:
     """An image as it is stored.
 
     Attributes:
-        kind: Its type, which is also the name of its field: ``jpg``, ``png``, ``webp`` or ``npy``.
+        kind: Its type, which is also the name of its field, such as ``jpg``; see `ImageInfo`.
         data: Encoded bytes.
         info: Size, mode and layout from its header.
     """

@@ -22,6 +22,7 @@ from wds_tools.errors import ChecksumError, MissingFieldError
 from wds_tools.format.index import ABSENT, FieldColumns, Index, image_field
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
+from wds_tools.order.sequence import default_block
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Block, Extent, is_url
 
@@ -154,6 +155,11 @@ class Rows:
         for name, columns in shard.index.fields.items():
             present = columns.offset[rows] != ABSENT
             found.append((_Column(shard, name, columns, rows[present]), present.tolist()))
+        for number, _ in self._reader.shards.added(shard.number):
+            added, rows_of = self._reader.added(shard, number)
+            for name, columns in added.index.fields.items():
+                present = _is_present(columns, rows_of[rows])
+                found.append((_Column(added, name, columns, rows_of[rows][present]), present.tolist()))
         return found
 
     def _stored(
@@ -189,16 +195,21 @@ class Rows:
 
     def _column(self, name: str, shard: _Shard, rows: NDArray[np.int64]) -> _Column:
         """Return one field of some samples of a shard; raise MissingFieldError if one of them lacks it."""
-        columns = shard.image if name == "image" else shard.index.fields.get(name)
-        offset = columns.offset[rows] if columns else np.full(len(rows), ABSENT)
-        if columns is None or (offset == ABSENT).any():
-            row = int(rows[np.flatnonzero(offset == ABSENT)[0]])
+        columns, source, rows_there = shard.image if name == "image" else shard.index.fields.get(name), shard, rows
+        if columns is None:
+            for number, fields in self._reader.shards.added(shard.number):
+                if name in fields:
+                    source, rows_of = self._reader.added(shard, number)
+                    columns, rows_there = source.index.fields.get(name), rows_of[rows]
+        present = np.zeros(len(rows), bool) if columns is None else _is_present(columns, rows_there)
+        if columns is None or not present.all():
+            row = int(rows[np.flatnonzero(~present)[0]])
             raise MissingFieldError(
                 f"the sample has no field {name!r}; it has {_fields_of(shard.index, row)}",
                 shard=shard.name,
                 key=shard.index.keys[row],
             )
-        return _Column(shard, name, columns, rows)
+        return _Column(source, name, columns, rows_there)
 
 
 class Reader:
@@ -211,15 +222,18 @@ class Reader:
 
     def __init__(self, shards: ShardSet, *, block: int | NDArray[np.int64]) -> None:
         self.shards = shards
-        self._blocks = np.broadcast_to(block, len(shards.locations))
+        added = [default_block(entry.samples, entry.bytes) for entry in shards.added_entries]
+        self._block = block
+        self._blocks = np.concatenate([np.broadcast_to(block, len(shards.locations)), added]).astype(np.int64)
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
+        self._added = lru_cache(maxsize=_MAX_SHARDS)(self._rows_of_added)
         self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
 
     def reopened(self) -> Reader:
         """Return a reader of the same dataset for another thread."""
-        return Reader(self.shards.reopened(), block=self._blocks)
+        return Reader(self.shards.reopened(), block=self._block)
 
     def rows(self, ids: NDArray[np.int64]) -> Rows:
         """Return the samples with these ids, int64 [n]; no bytes of them are read yet."""
@@ -239,9 +253,32 @@ class Reader:
         self.shards.read_ahead([number for number, _ in missing], [self.block(*key) for key in missing])
 
     def blocks_of(self, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return (shard number, block number in the shard) of the blocks of samples, each once, in their order."""
+        """Return (shard number, block number in the shard) of the blocks of samples, each once, in their order.
+
+        The blocks of fields that were added later come after the others.
+        """
         shards, rows = self.locate(ids)
-        return list(dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True)))
+        found = dict.fromkeys(zip(shards.tolist(), (rows // self._blocks[shards]).tolist(), strict=True))
+        if self.shards.has_added:
+            for shard in dict.fromkeys(shards.tolist()):
+                for number, _ in self.shards.added(shard):
+                    there = self.added(self.shard(shard), number)[1][rows[shards == shard]]
+                    blocks = there[there >= 0] // self._blocks[number]
+                    found.update(dict.fromkeys((number, block) for block in blocks.tolist()))
+        return list(found)
+
+    def added(self, shard: _Shard, number: int) -> tuple[_Shard, NDArray[np.int64]]:
+        """Return a shard with fields that were added to another one, and the row there of each sample, -1 for none.
+
+        Args:
+            shard: The shard of the samples.
+            number: Number of the shard with the added fields.
+        """
+        return self.shard(number), self._added(shard.number, number)
+
+    def _rows_of_added(self, shard: int, number: int) -> NDArray[np.int64]:
+        keys = {key: row for row, key in enumerate(self.shard(number).index.keys)}
+        return np.array([keys.get(key, -1) for key in self.shard(shard).index.keys], np.int64)
 
     def block(self, number: int, block: int) -> Block:
         """Return block ``block`` of shard ``number``."""
@@ -322,6 +359,12 @@ def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], number: int) -> _Sh
     return _Shard(number, shards.shard_name(number), index, image, kind, block, _spans(index, block))
 
 
+def _is_present(columns: FieldColumns, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which rows have a field: bool [n]; a row of -1 has none."""
+    present: NDArray[np.bool_] = (rows >= 0) & (columns.offset[rows] != ABSENT)
+    return present
+
+
 def _fields_of(index: Index, row: int) -> str:
     return ", ".join(name for name, columns in index.fields.items() if columns.offset[row] != ABSENT) or "none"
 
@@ -357,12 +400,13 @@ def _spans(index: Index, block: int) -> NDArray[np.int64]:
     return np.stack([np.minimum(start, stop), stop], axis=1)
 
 
-def check_fields(fields: Sequence[str], available: Iterable[str]) -> None:
+def check_fields(fields: Sequence[str], available: Iterable[str], *, has_labels: bool = False) -> None:
     """Check that a dataset has the requested fields.
 
     Args:
         fields: The requested fields.
         available: The stored fields of the dataset.
+        has_labels: Whether samples have labels even without the field ``cls``.
 
     Raises:
         MissingFieldError: A field is missing; the message lists the available ones.
@@ -371,7 +415,7 @@ def check_fields(fields: Sequence[str], available: Iterable[str]) -> None:
     virtual = {"__key__"}
     if stored & set(IMAGE_FIELDS):
         virtual.add("image")
-    if "cls" in stored:
+    if has_labels or "cls" in stored:
         virtual.add("label")
     missing = [name for name in fields if name not in stored | virtual]
     if missing:

@@ -157,20 +157,45 @@ def _indexes(shards: ShardSet, first_shards: int | None) -> Iterator[Index]:
 
 def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.int64]:
     """Return the ids of the samples that meet a condition: int64 [n]."""
-    found, start, expression = [], 0, None
-    for index in _indexes(shards, first_shards):
-        table = columns_of(index, start)
-        if expression is None:
-            expression = parse(where, columns=table.column_names, classes=shards.manifest.classes)
+    found, start = [], 0
+    expression, further = _parse(shards, first_shards, where)
+    for number, index in enumerate(_indexes(shards, first_shards)):
+        table = _with_columns(columns_of(index, start), shards, number, index, further)
         try:
             found.append(table.filter(expression)["id"].to_numpy())
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise OptionError(
                 f"where={str(where)!r} cannot be applied ({' '.join(str(error).split())}); "
-                f"the index has {', '.join(table.column_names)}"
+                f"the index has {', '.join([*table.column_names, *index.columns])}"
             ) from error
         start += len(index)
     return np.concatenate(found)
+
+
+def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, list[str]]:
+    """Return a condition as an expression, and the further columns that it uses.
+
+    Usually all shards have the columns of the first; the other indexes are read only if it lacks a column.
+    """
+    first, classes = shards.index(0), shards.manifest.classes
+    own = columns_of(first, 0).column_names
+    further: Sequence[str] = first.columns
+    try:
+        expression = parse(where, columns=[*own, *further], classes=classes)
+    except OptionError:
+        further = list(dict.fromkeys(name for index in _indexes(shards, first_shards) for name in index.columns))
+        expression = parse(where, columns=[*own, *further], classes=classes)
+    return expression, [name for name in further if name in str(expression)]
+
+
+def _with_columns(table: pa.Table, shards: ShardSet, number: int, index: Index, names: Sequence[str]) -> pa.Table:
+    """Return a table with further columns of an index; those that it lacks are null."""
+    known = [name for name in names if name in index.columns]
+    further = shards.columns(number, known) if known else None
+    for name in names:
+        column = pa.nulls(len(index)) if further is None or name not in known else further[name]
+        table = table.append_column(name, column)
+    return table
 
 
 def columns_of(index: Index, start: int) -> pa.Table:

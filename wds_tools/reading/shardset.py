@@ -11,17 +11,22 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
-from wds_tools.format.index import Index, from_bytes, index_name, shard_entry
+from wds_tools.format.index import Index, from_bytes, index_names, shard_entry
+from wds_tools.format.index_edit import header_bytes, is_index, read_columns
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
+from wds_tools.reading.locations import ShardLocation, added_shards
 from wds_tools.storage import (
     Block,
     Extent,
@@ -42,16 +47,11 @@ MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
 
 
-@dataclass(frozen=True, slots=True)
-class ShardLocation:
-    """A shard and the store that has it."""
-
-    store: Store
-    entry: ShardEntry
-
-
 class ShardSet:
     """The shards of a dataset. Indexes are read and verified when they are first needed.
+
+    Shards have numbers: first those of ``locations``, and after them those with fields that were added later. Methods
+    that read bytes or an index accept both.
 
     Args:
         manifest: Manifest of the dataset.
@@ -63,10 +63,36 @@ class ShardSet:
         self.manifest = manifest
         self.locations = tuple(locations)
         self.name = name
-        self.stores = tuple({id(location.store): location.store for location in self.locations}.values())
+        added = [(number, part) for number, location in enumerate(self.locations) for part in location.added]
+        self._all = (*self.locations, *(part for _, part in added))
+        self.has_added = bool(added)
+        """Whether there are shards with fields that were added later."""
+        self._added: dict[int, list[int]] = {}
+        for number, (base, _) in enumerate(added, len(self.locations)):
+            self._added.setdefault(base, []).append(number)
+        self.stores = tuple({id(location.store): location.store for location in self._all}.values())
         """The stores of the shards, each once."""
         self._one_folder = len(self.stores) == 1
         self._indexes = LRUCache[int, Index](max_items=MAX_OPEN_INDEXES, max_bytes=MAX_INDEX_BYTES)
+
+    def added(self, shard: int) -> list[tuple[int, tuple[str, ...]]]:
+        """Return the shards with fields that were added to a shard: their numbers, and the names of their fields."""
+        return [(number, self._all[number].fields) for number in self._added.get(shard, ())]
+
+    @property
+    def added_entries(self) -> list[ShardEntry]:
+        """The entries of all shards with fields that were added later, in the order of their numbers."""
+        return [location.entry for location in self._all[len(self.locations) :]]
+
+    def with_fields(self, names: Sequence[str]) -> ShardSet:
+        """Return the dataset without the added shards that have none of some fields; all if no field is stored."""
+        if not self.has_added or not set(names) - {"__key__"}:
+            return self
+        locations = [
+            replace(location, added=tuple(part for part in location.added if set(part.fields) & set(names)))
+            for location in self.locations
+        ]
+        return ShardSet(self.manifest, locations, name=self.name)
 
     @property
     def has_manifest(self) -> bool:
@@ -81,11 +107,11 @@ class ShardSet:
 
     def shard_name(self, shard: int) -> str:
         """Return the name of a shard for messages, with its folder if the dataset has several folders."""
-        return self.locations[shard].entry.name if self._one_folder else self.shard_url(shard)
+        return self._all[shard].entry.name if self._one_folder else self.shard_url(shard)
 
     def shard_url(self, shard: int) -> str:
         """Return the path or URL of a shard."""
-        location = self.locations[shard]
+        location = self._all[shard]
         return join(location.store.folder, location.entry.name)
 
     def index(self, shard: int, *, keep: bool = True) -> Index:
@@ -103,7 +129,7 @@ class ShardSet:
         known = self._indexes.get(shard)
         if known is not None:
             return known
-        index = self._read_index(self.locations[shard])
+        index = self._read_index(self._all[shard])
         if keep:
             self._indexes.put(shard, index, index.memory_bytes)
         return index
@@ -111,8 +137,11 @@ class ShardSet:
     def reopened(self) -> ShardSet:
         """Return the same shards with stores of their own, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
-        locations = [ShardLocation(stores[id(location.store)], location.entry) for location in self.locations]
-        return ShardSet(self.manifest, locations, name=self.name)
+
+        def moved(location: ShardLocation) -> ShardLocation:
+            return replace(location, store=stores[id(location.store)], added=tuple(map(moved, location.added)))
+
+        return ShardSet(self.manifest, list(map(moved, self.locations)), name=self.name)
 
     @property
     def is_remote(self) -> bool:
@@ -121,7 +150,7 @@ class ShardSet:
 
     def block(self, shard: int, span: Range) -> Block:
         """Return a range of a shard as a unit of reading."""
-        entry = self.locations[shard].entry
+        entry = self._all[shard].entry
         return Block(StoredFile(entry.name, entry.bytes, entry.xxh3), *span)
 
     def fetch(self, shard: int, ranges: Sequence[Range]) -> list[memoryview]:
@@ -131,7 +160,7 @@ class ShardSet:
             TruncatedShardError: The length of the shard is not the one that its manifest records.
             StoreError: The shard cannot be read.
         """
-        location = self.locations[shard]
+        location = self._all[shard]
         return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
 
     def fetch_extents(self, shards: Sequence[int], extents: Sequence[Extent]) -> list[memoryview]:
@@ -166,9 +195,10 @@ class ShardSet:
 
     def read_indexes_ahead(self, shards: Iterable[int], *, wait: bool = True) -> None:
         """Read indexes into the cache, many at a time, if they are remote; without ``wait``, only start to."""
-        missing = [shard for shard in shards if self._indexes.get(shard) is None]
+        wanted = [number for shard in shards for number in (shard, *self._added.get(shard, ()))]
+        missing = [shard for shard in wanted if self._indexes.get(shard) is None]
         for store, positions in self._by_store(missing):
-            entries = [self.locations[missing[position]].entry for position in positions]
+            entries = [self._all[missing[position]].entry for position in positions]
             store.read_files_ahead([_index_file(entry) for entry in entries], wait=wait)
 
     def release(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
@@ -178,7 +208,7 @@ class ShardSet:
 
     def drop_cached(self, shard: int, blocks: Sequence[Block]) -> bool:
         """Remove damaged blocks from the cache; return whether another fetch may return different bytes."""
-        return self.locations[shard].store.drop_cached(blocks)
+        return self._all[shard].store.drop_cached(blocks)
 
     @property
     def statistics(self) -> FetchStatistics:
@@ -192,7 +222,7 @@ class ShardSet:
 
     def stream(self, shard: int, *, on_chunk: Callable[[int, memoryview], object] | None = None) -> ObjectStream:
         """Return the bytes of a shard, to be read from start to end; see `stream_object`."""
-        location = self.locations[shard]
+        location = self._all[shard]
         return stream_object(location.store, location.entry.name, total_bytes=location.entry.bytes, on_chunk=on_chunk)
 
     def _by_store(self, shards: Sequence[int]) -> Iterator[tuple[Store, Sequence[int]]]:
@@ -203,11 +233,36 @@ class ShardSet:
             return
         positions: dict[int, list[int]] = {}
         for position, shard in enumerate(shards):
-            positions.setdefault(id(self.locations[shard].store), []).append(position)
+            positions.setdefault(id(self._all[shard].store), []).append(position)
         for found in positions.values():
-            yield self.locations[shards[found[0]]].store, found
+            yield self._all[shards[found[0]]].store, found
+
+    def columns(self, shard: int, names: Sequence[str]) -> pa.Table:
+        """Return further columns of the index of a shard, see `Index.columns`; raises as `index` does."""
+        location = self.locations[shard]
+        path = join(location.store.folder, location.entry.index)
+        return read_columns(self._index_bytes(location), names, name=path)
+
+    def headers(self, shard: int, index: Index) -> dict[str, NDArray[np.int32] | None]:
+        """Return the bytes of the tar headers of each field, see `header_bytes`; raises as `index` does."""
+        location = self.locations[shard]
+        path, data = join(location.store.folder, location.entry.index), self._index_bytes(location)
+        return {field: header_bytes(data, field, name=path) for field in index.fields}
 
     def _read_index(self, location: ShardLocation) -> Index:
+        entry = location.entry
+        path = join(location.store.folder, entry.index)
+        index = from_bytes(self._index_bytes(location), name=path, samples=entry.samples)
+        if index.shard_bytes != entry.bytes:
+            raise ManifestError(
+                f"the index {path} is for a shard of {index.shard_bytes:,} bytes, but the manifest records "
+                f"{entry.bytes:,}: rebuild it with `wds-tools index`",
+                shard=entry.name,
+            )
+        return index
+
+    def _index_bytes(self, location: ShardLocation) -> bytes:
+        """Return the verified file of an index."""
         entry = location.entry
         path = join(location.store.folder, entry.index)
         try:
@@ -225,14 +280,7 @@ class ShardSet:
                 "it was damaged or replaced; copy it, or rebuild it with `wds-tools index`",
                 shard=entry.name,
             )
-        index = from_bytes(data, name=path, samples=entry.samples)
-        if index.shard_bytes != entry.bytes:
-            raise ManifestError(
-                f"the index {path} is for a shard of {index.shard_bytes:,} bytes, but the manifest records "
-                f"{entry.bytes:,}: rebuild it with `wds-tools index`",
-                shard=entry.name,
-            )
-        return index
+        return data
 
 
 def _index_file(entry: ShardEntry) -> StoredFile:
@@ -277,7 +325,9 @@ def open_shards(
         raise NotADatasetError(_why_not_a_dataset(name, folder, manifest_name)) from None
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
-    return ShardSet(manifest, [ShardLocation(store, entry) for entry in manifest.shards], name=name)
+    added = added_shards(store, manifest, remote, for_training=for_training)
+    locations = [ShardLocation(store, entry, added=added.get(entry.name, ())) for entry in manifest.shards]
+    return ShardSet(manifest, locations, name=name)
 
 
 def is_pattern(name: str) -> bool:
@@ -314,6 +364,7 @@ def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) ->
     stores: dict[str, Store] = {}
     manifests: dict[str, Manifest | None] = {}
     listed: dict[str, dict[str, ShardEntry]] = {}
+    added: dict[str, dict[str, tuple[ShardLocation, ...]]] = {}
     locations, totals = [], Totals()  # totals of the shards that no manifest lists
     for url in urls:
         folder, name = split_folder(url)
@@ -321,8 +372,9 @@ def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) ->
             stores[folder] = open_store(folder, remote=remote, for_training=for_training)
             found = manifests[folder] = _find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
+            added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
         entry = listed[folder].get(name) or _entry_from_index(stores[folder], name, totals)
-        locations.append(ShardLocation(stores[folder], entry))
+        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(name, ())))
     known = [manifest for manifest in manifests.values() if manifest]
     combined = _combine(known, locations)
     fields = dict(Counter(combined.fields) + totals.fields)
@@ -339,16 +391,28 @@ def _find_manifest(store: Store) -> Manifest | None:
 
 def _entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
     """Return the manifest entry of a shard, and add its index to the totals."""
-    try:
-        data = store.read(index_name(name))
-    except FileNotFoundError:
+    for file_name in index_names(name):
+        try:
+            data = store.read(file_name)
+        except FileNotFoundError:
+            continue
+        if is_index(data):
+            break
+    else:
         path = join(store.folder, name)
         raise NotADatasetError(
             f"{path}: no such shard, or no index beside it: index it once with `wds-tools index '{path}'`"
-        ) from None
-    index = from_bytes(data, name=join(store.folder, index_name(name)))
+        )
+    index = from_bytes(data, name=join(store.folder, file_name))
     totals.add(index)
-    return shard_entry(name, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3)
+    return shard_entry(
+        name,
+        data,
+        samples=len(index),
+        shard_bytes=index.shard_bytes,
+        shard_xxh3=index.shard_xxh3,
+        name=file_name,
+    )
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
@@ -370,4 +434,6 @@ def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) 
         fields=fields,
         classes=classes.pop() if len(classes) == 1 else (),
         shuffled=bool(manifests) and all(manifest.shuffled for manifest in manifests),
+        label=next((manifest.label for manifest in manifests if manifest.label is not None), None),
+        additions=tuple(addition for manifest in manifests for addition in manifest.additions),
     )

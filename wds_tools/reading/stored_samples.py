@@ -30,7 +30,7 @@ class StoredSample(NamedTuple):
 
 
 def stored_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
-    """Yield every sample of shard ``number``, in order.
+    """Yield every sample of shard ``number``, in order, with the fields that were added to it later.
 
     Raises:
         ChecksumError: Bytes, or the index, have changed since they were packed.
@@ -38,6 +38,30 @@ def stored_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
         TruncatedShardError: The length of the shard is not the one that its manifest records.
         StoreError: The shard or its index cannot be read.
     """
+    added = [_Added(stored_samples(shards, other)) for other, _ in shards.added(number)]
+    for sample in _own_samples(shards, number):
+        for part in added:
+            sample.fields.update(part.fields_of(sample.key))
+        yield sample
+
+
+class _Added:
+    """The samples of a shard with added fields, in the order of the shard that they belong to; some may be missing."""
+
+    def __init__(self, samples: Iterator[StoredSample]) -> None:
+        self._samples = samples
+        self._next = next(samples, None)
+
+    def fields_of(self, key: str) -> dict[str, memoryview]:
+        """Return the fields of a sample; none if it has none. Keys are requested in the order of the shard."""
+        if self._next is None or self._next.key != key:
+            return {}
+        fields = {name: memoryview(bytes(data)) for name, data in self._next.fields.items()}  # valid after the next
+        self._next = next(self._samples, None)
+        return fields
+
+
+def _own_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
     index = shards.index(number)
     stream = shards.stream(number)
     for rows in _row_ranges(index):

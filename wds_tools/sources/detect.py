@@ -15,11 +15,13 @@ from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, as_source_error
-from wds_tools.sources.files import map_file
+from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
+from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.image_tree import is_image_name
+from wds_tools.sources.labels import quoted_list
 from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
 from wds_tools.sources.remote_folder import RemoteFolderSource
-from wds_tools.sources.tar import is_tar
+from wds_tools.sources.streams import is_stream
 from wds_tools.storage import is_url
 from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.patterns import expand_pattern, has_pattern
@@ -30,6 +32,7 @@ _FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # only a table may be given
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted")
 _SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
+_PYTHON_KINDS = {"object", "stream"}
 _METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's tables of the images in the same folder
 
 
@@ -44,7 +47,7 @@ def open_source(
     """Return the source that reads ``src``.
 
     Args:
-        src: A path, a URL, a pattern, or an object with ``len()`` and ``[]``.
+        src: A path, a URL, a pattern, an object with ``len()`` and ``[]``, or a stream of ``datasets``.
         kind: A name in `KINDS` or `ALIASES`; None detects it.
         classes: Class names by number, if they are known.
         columns: The user's mapping from role to column.
@@ -64,7 +67,12 @@ def open_source(
     if is_path == (kind == "object"):
         if is_path:
             raise OptionError(f"kind='object', but {src} is a path: objects are packed from Python")
-        kind = "object"
+        kind = "stream" if is_stream(src) else "object"
+        if isinstance(src, Mapping):
+            raise OptionError(
+                f"src is a {type(src).__name__} with {quoted_list(list(map(str, src)))}; pack one of them, such as one "
+                "split"
+            )
     path = None
     if is_path:
         path, kind = _resolve(Path(src), kind)
@@ -111,7 +119,7 @@ def _detect_remote(url: str, remote: RemoteOptions) -> str:
     Raises:
         SourceError: There is nothing, neither archives nor images, or there is a folder for each split.
     """
-    if has_pattern(url) or url.endswith(".tar") or "*" in url:
+    if has_pattern(url) or is_tar(url) or "*" in url:
         return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote), remote)
     found = list_objects(url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
@@ -132,12 +140,7 @@ def _detect_remote(url: str, remote: RemoteOptions) -> str:
 
 
 def _kind_of_archive(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
-    view = RemoteFiles(files[:1], remote)[0]
-    try:
-        members = list(islice(tar.walk(view, shard=files[0].name), _MAX_NAMES))
-    except ShardError:
-        return "tar"
-    names = [member.name for member in members if member.is_file]
+    names = _first_members(TarFiles(RemoteFiles(files[:1], remote), [files[0].name])[0], files[0].name)
     if _are_samples(names, split_name) and not _keys_have_dots(names):
         return "webdataset"
     return "dotted" if _are_samples(names, split_at_last_dot) and _keys_have_dots(names) else "tar"
@@ -274,14 +277,18 @@ def _is_dotted(path: Path) -> bool:
 
 def _member_names(path: Path) -> list[str]:
     """Return the names of the first files in an archive, or in the first archive of a folder."""
-    tars = [path] if path.is_file() else sorted(path.glob("*.tar"))
-    if not tars or not tars[0].name.endswith(".tar"):
+    tars = [path] if path.is_file() else sorted(found for found in path.glob("*") if is_tar(found.name))
+    if not tars or not is_tar(tars[0].name):
         return []
+    return _first_members(TarFiles(MappedFiles((tars[0],)), [tars[0].name])[0], tars[0].name)
+
+
+def _first_members(archive: tar.Bytes, name: str) -> list[str]:
+    """Return the names of the first files in an archive; none if it is damaged."""
     try:
-        members = list(islice(tar.walk(map_file(tars[0]), shard=tars[0].name), _MAX_NAMES))
-    except ShardError:
+        return [member.name for member in islice(tar.walk(archive, shard=name), _MAX_NAMES) if member.is_file]
+    except (ShardError, SourceError):
         return []
-    return [member.name for member in members if member.is_file]
 
 
 def _are_samples(names: Sequence[str], split: Callable[[str], tuple[str, str] | None]) -> bool:
@@ -312,13 +319,14 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "table": ("table:TableSource", _is_table),
     "webdataset": ("webdataset:WebDatasetSource", _is_webdataset),
     "dotted": ("webdataset:DottedSource", _is_dotted),
-    "tar": ("tar:TarSource", _has_extension(".tar")),
+    "tar": ("tar:TarSource", _has_extension(".tar", *CODECS)),
     "zip": ("zips:ZipSource", _has_extension(".zip")),
     "arrow": ("arrow:ArrowSource", _has_extension(".arrow")),
     "parquet": ("parquet:ParquetSource", _has_extension(".parquet", ".pq")),
     "tfrecord": ("tfrecord:TfRecordSource", _is_tfrecord),
     "folder": ("folder:FolderSource", _not_detected),
     "object": ("objects:ObjectSource", _not_detected),
+    "stream": ("streams:StreamSource", _not_detected),
 }
 """Kind -> (module and class, test for a path), in the order in which they are tried."""
 
@@ -341,10 +349,12 @@ ALIASES = {
 
 def names_of_kinds() -> list[str]:
     """Return all names that ``--from`` accepts."""
-    return sorted({*KINDS, *ALIASES} - {"object"})
+    return sorted({*KINDS, *ALIASES} - _PYTHON_KINDS)
 
 
 def _all_names() -> str:
     """Return the names that ``--from`` accepts as text: each kind with its aliases in parentheses."""
-    aliases = {kind: [name for name, other in ALIASES.items() if other == kind] for kind in KINDS if kind != "object"}
+    aliases = {
+        kind: [name for name, other in ALIASES.items() if other == kind] for kind in KINDS if kind not in _PYTHON_KINDS
+    }
     return ", ".join(f"{kind} ({', '.join(names)})" if names else kind for kind, names in sorted(aliases.items()))

@@ -1,4 +1,4 @@
-"""A folder of images: ``<class>/**/*.{jpg,jpeg,png,webp}``, or a flat folder of images without labels.
+"""A folder of images: ``<class>/**/*.{jpg,jpeg,png,webp,tif,tiff,gif,avif}``, or a flat folder without labels.
 
 Class numbers are those of torchvision's ``ImageFolder``: the class folders in sorted order. Names
 are read as bytes and kept as UTF-8 with surrogate escapes, so names that are not UTF-8 are

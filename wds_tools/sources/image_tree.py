@@ -9,7 +9,7 @@ from wds_tools.sources.base import Input, Listing, Skip
 from wds_tools.sources.labels import quoted_list
 from wds_tools.wording import counted
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif")
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
 ImageFile = tuple[bytes, int, tuple[int, ...]]

@@ -138,4 +138,4 @@ def _datum(value: memoryview) -> tuple[tuple[memoryview, int] | None, str]:
         return (data, label), ""
     if len(data) > len(value) // 2:
         return None, "is a Datum of raw pixels, whose channel order is not known: write encoded images"
-    return None, f"is not a JPEG, PNG or WebP: it starts with {bytes(value[:8])!r}"
+    return None, f"is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}"

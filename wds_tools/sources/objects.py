@@ -54,8 +54,8 @@ class ObjectSource:
     ) -> None:
         if not hasattr(items, "__getitem__") or not hasattr(items, "__len__"):
             raise OptionError(
-                f"src is a {type(items).__name__}; allowed are paths and objects with len() and []: "
-                "put the items of an iterator into a list, or write them to files"
+                f"src is a {type(items).__name__}; allowed are paths, objects with len() and [], and streams of "
+                "Hugging Face's datasets: put the items of an iterator into a list, or write them to files"
             )
         self.items = items
         self.columns = check_columns(columns)

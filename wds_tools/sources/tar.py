@@ -1,7 +1,7 @@
 """Tar archives of image folders: ``photos.tar`` with ``cat/1.jpg``, or one per class, as in ImageNet.
 
 Members are listed by the strict reader of `wds_tools.format.tar`. They are read from the mapped
-archive, which is not unpacked to disk.
+archive, which is not unpacked to disk; a compressed one is decompressed as a stream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wds_tools.errors import OptionError, ShardError, SourceError
 from wds_tools.format import tar
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip
-from wds_tools.sources.files import MappedFiles
+from wds_tools.sources.compressed import TarFiles, is_tar, tar_stem
 from wds_tools.sources.image_tree import (
     NOT_AN_IMAGE,
     ImageFile,
@@ -24,17 +24,12 @@ from wds_tools.sources.image_tree import (
     path_bytes,
     without_common_folder,
 )
-from wds_tools.sources.remote_files import RemoteFiles, locate, open_files, stamp_of
+from wds_tools.sources.remote_files import locate, open_files, stamp_of
 from wds_tools.storage.listing import RemoteFile
 
 
-def is_tar(name: str) -> bool:
-    """Return whether a file name is that of a tar archive."""
-    return name.lower().endswith(".tar")
-
-
 class TarSource(LazySource):
-    """Plain tar archives, treated as one folder of images.
+    """Tar archives, treated as one folder of images.
 
     Args:
         path: An archive, a pattern, or a folder of archives. If there are several archives without
@@ -79,7 +74,7 @@ class TarSource(LazySource):
                 else:
                     skipped.append(Skip(member.name, NOT_AN_IMAGE))
         if len(self.paths) > 1 and not any(b"/" in name for name, _, _ in files):
-            stems = [path_bytes(path.stem) + b"/" for path in self.paths]
+            stems = [path_bytes(tar_stem(path.name)) + b"/" for path in self.paths]
             files = [(stems[location[0]] + name, size, location) for name, size, location in files]
         listing = list_tree(self.path, without_common_folder(files), skipped, self.classes, stamp_of(self.paths))
         grouped = [entry._replace(group=self._mapped.group(*entry.location[:2])) for entry in listing.inputs]
@@ -95,14 +90,14 @@ class TarSource(LazySource):
         return Record(bytes(self._mapped.slice(number, offset, offset + size)))
 
     @cached_property
-    def _mapped(self) -> MappedFiles | RemoteFiles:
-        return open_files(self.paths, self.remote)
+    def _mapped(self) -> TarFiles:
+        return TarFiles(open_files(self.paths, self.remote), [path.name for path in self.paths])
 
     def _members(self, number: int, path: Path | RemoteFile) -> list[tar.Member]:
         data = self._mapped[number]
         if bytes(data[:2]) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
             raise SourceError(
-                f"{path} is compressed, so its members cannot be read at random: decompress it first, with gunzip"
+                f"{path} is compressed, but does not end in .tar.gz, .tgz or .tar.zst: rename it, or decompress it"
             )
         try:
             return list(tar.walk(data, shard=path.name))

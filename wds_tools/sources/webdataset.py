@@ -12,19 +12,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError, StoreError
 from wds_tools.format import codecs, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.index import NO_LABEL, from_bytes
+from wds_tools.format.label_source import LabelSource, class_folders
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
+from wds_tools.sources.added_fields import AddedFields
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
-from wds_tools.sources.columns import facts_bytes
-from wds_tools.sources.files import MappedFiles
+from wds_tools.sources.columns import LABEL, facts_bytes
+from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.labels import label_inputs
-from wds_tools.sources.remote_files import RemoteFiles, locate, open_files, stamp_of
-from wds_tools.sources.tar import is_tar
+from wds_tools.sources.remote_files import locate, open_files, stamp_of
 from wds_tools.storage import open_store
 from wds_tools.storage.patterns import has_pattern
 
@@ -35,12 +39,14 @@ Split = Callable[[str], tuple[str, str] | None]
 
 
 class WebDatasetSource(LazySource):
-    """Tar shards of samples.
+    """Tar shards of samples, plain or compressed.
 
     Args:
         path: A shard, a pattern, or a folder: of a folder with a manifest, the shards that it lists.
         classes: Class names by number; None takes those of the manifest.
-        columns: Must be None: the names of fields are fixed.
+        columns: ``label`` may be a field, an entry of a JSON field as ``json:label``, or ``folder``, see
+            `LabelSource`. By default labels are those of the index if the manifest states where they come from,
+            otherwise the field ``cls``.
         remote: How URLs are read, if ``path`` is a URL; otherwise None.
     """
 
@@ -54,12 +60,18 @@ class WebDatasetSource(LazySource):
         columns: Mapping[str, str] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
-        if columns:
-            raise OptionError(f"columns={columns!r}, but shards have fields with fixed names: omit columns")
+        if set(columns or {}) - {LABEL}:
+            raise OptionError(
+                f"columns={columns!r}, but shards have fields with fixed names: only the label can be named, such as "
+                "label=json:label"
+            )
         self.path = str(path)
         self.remote = remote
         manifest = self._manifest()
         self.indexed = manifest is not None
+        self.label = LabelSource.parse((columns or {}).get(LABEL, "cls"))
+        self.additions = manifest.additions if manifest is not None else ()
+        self._stated = manifest if manifest is not None and manifest.label is not None and not columns else None
         self.classes = classes or (manifest.classes if manifest else None) or None
         self.shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
@@ -77,6 +89,8 @@ class WebDatasetSource(LazySource):
         labels: list[Any] = []
         dots = Dots()
         for number, path in enumerate(self.paths):
+            indexed = self._indexed_labels(number)
+            added = self._added.spans(path.name) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
                 for key, location, fields in samples(self._mapped[number], number, path.name, split=self.split):
                     dots.add(key, fields)
@@ -85,10 +99,16 @@ class WebDatasetSource(LazySource):
                         skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
                         continue
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
-                    inputs.append(Input(name, len(fields[image]), None, location, group, extra))
-                    labels.append(bytes(fields["cls"][:4096]).strip() if "cls" in fields else None)
+                    spans = [part.get(key, ((0, 0), 0)) for part in added]
+                    where = (*location, *(end for span, _ in spans for end in span))
+                    extra += sum(size for _, size in spans)
+                    inputs.append(Input(name, len(fields[image]), None, where, group, extra))
+                    labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.path} cannot be packed: {dots}. {_DOTS_REMEDY}")
+        if self.label.field is None:
+            folders = class_folders(label for label in labels if label is not None)
+            labels = [folders.get(label) for label in labels]
         inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=self.path)
         return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled)
 
@@ -98,7 +118,7 @@ class WebDatasetSource(LazySource):
         Raises:
             SourceError: The shard has changed since it was listed.
         """
-        number, start, stop = entry.location
+        number, start, stop, *ends = entry.location
         with as_source_error("cannot be read", ShardError):
             found = list(
                 samples(
@@ -121,15 +141,41 @@ class WebDatasetSource(LazySource):
                 f"has an image of type {codecs.sniff(fields[image])} in field {image!r}, and another field named "
                 f"{codecs.sniff(fields[image])!r}: rename one of them"
             )
+        if self._added:
+            kept |= self._added.fields(self.paths[number].name, list(zip(ends[::2], ends[1::2], strict=True)))
         facts = _json_object(fields.get("json"))
         if facts is None:
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept)
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
 
+    def _label(self, key: str, fields: _Fields, name: str) -> int | str | bytes | None:
+        if self.label == LabelSource():  # the usual case, whose text `label_inputs` checks
+            return bytes(fields["cls"][:4096]).strip() if "cls" in fields else None
+        try:
+            return self.label.value(key, fields.get(self.label.field or ""))
+        except ValueError as error:
+            raise SourceError(f"{name}: {error}; choose another label, or fix the sample") from error
+
+    def _indexed_labels(self, number: int) -> dict[str, int] | None:
+        """Return the labels of a shard by key, if the manifest states that they are those of its index."""
+        if self._stated is None:
+            return None
+        entry = self._stated.shards[number]
+        with as_source_error(f"the index {entry.index} cannot be read", ManifestError):
+            data = open_store(self.path, remote=self.remote or RemoteOptions.of()).read(entry.index)
+            index = from_bytes(data, name=entry.index, samples=entry.samples)
+        labelled = np.flatnonzero(index.label != NO_LABEL).tolist()
+        return {index.keys[row]: int(index.label[row]) for row in labelled}
+
     @cached_property
-    def _mapped(self) -> MappedFiles | RemoteFiles:
-        return open_files(self.paths, self.remote)
+    def _added(self) -> AddedFields | None:
+        """The fields that were added to the dataset later, if there are any."""
+        return AddedFields(self.path, self.additions, self.remote) if self.additions else None
+
+    @cached_property
+    def _mapped(self) -> TarFiles:
+        return TarFiles(open_files(self.paths, self.remote), [path.name for path in self.paths])
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest of a folder; None without one."""

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +73,7 @@ def copy_dataset(
     """Copy a dataset from a URL to a local folder. After an interruption, the same call continues.
 
     Every shard and index is compared with its checksum in the manifest. The copy has the same manifest, byte for byte.
+    Fields that were added later are copied too.
 
     Args:
         url: URL of the dataset's folder or manifest.
@@ -107,9 +108,19 @@ def copy_dataset(
             raise NotADatasetError(f"{client.url} has no {manifest_name}; pass the URL of a dataset") from None
         manifest = from_json(data, name=f"{client.url}/{manifest_name}")
         files = _files_of(manifest)
-        copy = _Copy(client, Path(dst), data, files, stop)
+        parts: list[CopyReport] = []
+
+        def copy_additions() -> None:
+            for addition in manifest.additions:
+                source, target = f"{folder.rstrip('/')}/{addition.folder}", Path(dst) / addition.folder
+                options = {"progress": progress, "storage_options": storage_options, "retry_seconds": retry_seconds}
+                parts.append(copy_dataset(source, target, **options))  # type: ignore[arg-type]
+
+        copy = _Copy(client, Path(dst), data, files, stop, copy_additions)
         _run(copy, shows_progress(progress))
-        return CopyReport(manifest, Path(dst), copy.copied, copy.kept, time.monotonic() - started)
+        copied = copy.copied + sum(part.copied_bytes for part in parts)
+        kept = copy.kept + sum(part.kept_bytes for part in parts)
+        return CopyReport(manifest, Path(dst), copied, kept, time.monotonic() - started)
     finally:
         client.close()
 
@@ -143,7 +154,13 @@ class _Copy:
     """One run. A ``with`` block locks the folder."""
 
     def __init__(
-        self, client: Client, folder: Path, manifest: bytes, files: list[StoredFile], stop: threading.Event
+        self,
+        client: Client,
+        folder: Path,
+        manifest: bytes,
+        files: list[StoredFile],
+        stop: threading.Event,
+        before_manifest: Callable[[], None],
     ) -> None:
         self.folder = folder
         self.files = files
@@ -152,6 +169,7 @@ class _Copy:
         self._client = client
         self._manifest = manifest
         self._stop = stop
+        self._before_manifest = before_manifest
         self._work = folder / WORK_NAME
         self._is_complete = False
         self._mutex = threading.Lock()
@@ -196,6 +214,7 @@ class _Copy:
         if errors:
             raise errors[0]
         sync_folder(self.folder)
+        self._before_manifest()
         if not self._is_complete:
             commit_card(self.folder, card(from_json(self._manifest)))
             commit_bytes(self.folder / MANIFEST_NAME, self._manifest)

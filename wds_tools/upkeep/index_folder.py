@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
-from wds_tools.format.index import Index, shard_entry, to_bytes
-from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.tar import Bytes
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import commit_card
 from wds_tools.packing.remote_destination import parse_destination, publish_card
-from wds_tools.packing.shard_file import commit_index
 from wds_tools.storage import join, open_store, split_folder
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
@@ -50,9 +47,6 @@ class IndexFolder(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file; it appears complete, or not at all."""
-
-    def write_index(self, index: Index) -> ShardEntry:
-        """Write the index of a shard, and return the entry of both for the manifest."""
 
     def write_card(self, data: bytes) -> None:
         """Write the dataset card, unless a user wrote or edited the README.md."""
@@ -100,10 +94,6 @@ class LocalIndexFolder:
         """Write a file."""
         commit_bytes(self.folder / name, data)
 
-    def write_index(self, index: Index) -> ShardEntry:
-        """Write an index."""
-        return commit_index(index, self.folder)
-
     def write_card(self, data: bytes) -> None:
         """Write the dataset card."""
         commit_card(self.folder, data)
@@ -147,15 +137,6 @@ class RemoteIndexFolder:
         """Write an object."""
         self._bucket.write(name, data)
 
-    def write_index(self, index: Index) -> ShardEntry:
-        """Write an index."""
-        data = to_bytes(index)
-        entry = shard_entry(
-            index.shard, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3
-        )
-        self._bucket.write(entry.index, data)
-        return entry
-
     def write_card(self, data: bytes) -> None:
         """Write the dataset card."""
         publish_card(self._bucket, data)
@@ -171,12 +152,12 @@ def _refuse_empty(size: int, shard: str) -> None:
         raise TruncatedShardError("is empty: copy it again, or pack it again", shard=shard, offset=0)
 
 
-def open_folder(patterns: Sequence[str], remote: RemoteOptions) -> tuple[IndexFolder, list[str]]:
-    """Return the folder of the shards that patterns name, and the names of the shards in it.
+def open_folders(patterns: Sequence[str], remote: RemoteOptions) -> list[tuple[IndexFolder, list[str]]]:
+    """Return the folders of the shards that patterns name, and the names of the shards in each.
 
     Raises:
         NotADatasetError: A pattern matches nothing, or a shard does not exist.
-        OptionError: Shards are in several folders, a shard is given twice, or a URL is not writable.
+        OptionError: A shard is given twice, or a URL is not writable.
         StoreError: The storage at a URL fails.
     """
     remote_folders: dict[str, RemoteIndexFolder] = {}
@@ -198,15 +179,15 @@ def open_folder(patterns: Sequence[str], remote: RemoteOptions) -> tuple[IndexFo
     if repeated:
         place, count = repeated[0]
         raise OptionError(f"shard {split_folder(str(place))[1]} is named {count} times; name each shard once")
-    folders = sorted({_folder_of(place) for place in places})
-    if len(folders) > 1:
-        raise OptionError(
-            f"shards are in {len(folders)} folders ({folders[0]}, {folders[1]}, ...); allowed is one, "
-            "because a manifest is in the folder of its shards: index each folder separately"
-        )
-    first = places[0]
-    folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(folders[0])
-    return folder, [split_folder(str(place))[1] for place in places]
+    by_folder: dict[str, list[Path | str]] = {}
+    for place in places:
+        by_folder.setdefault(_folder_of(place), []).append(place)
+    found: list[tuple[IndexFolder, list[str]]] = []
+    for name, shards in by_folder.items():
+        first = shards[0]
+        folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(name)
+        found.append((folder, [split_folder(str(place))[1] for place in shards]))
+    return found
 
 
 def _folder_of(place: Path | str) -> str:
@@ -237,7 +218,8 @@ def _check_local_shard(path: Path) -> None:
         raise NotADatasetError(f"shard {path} does not exist; check the path and the range of the pattern")
     if path.suffix != ".tar":
         raise OptionError(
-            f"shard {path} does not end in .tar; only plain tar files can be indexed: decompress it first"
+            f"shard {path} does not end in .tar; only plain tar files can be indexed: decompress it first, or write it "
+            "again with `wds-tools reshard`, which also reads .tar.gz and .tar.zst"
         )
 
 

@@ -5,32 +5,36 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import xxhash
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, ManifestError, OptionError, ShardError, StoreError, WdsToolsError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
-from wds_tools.format.index import index_name
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest
+from wds_tools.format.index import Index, index_names, shard_entry, to_bytes
+from wds_tools.format.index_edit import add_columns, is_index, relabel
+from wds_tools.format.label_source import INDEX, LabelSource
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card
+from wds_tools.packing.config import class_names
 from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import open_shards
 from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folder
+from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folders
+from wds_tools.upkeep.labelling import LabelNames
 from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, scan_shard
+from wds_tools.upkeep.shard_table import columns_by_key, is_table
 from wds_tools.wording import counted
 
 SOURCE_KIND = "shards"
 """``source.kind`` of the manifest. `pack` did not write such shards, so it never removes them."""
-
-INDEX_MARK = b"wds_tools"
-"""Occurs in the metadata of every index."""
 
 _log = logging.getLogger("wds_tools")
 
@@ -39,17 +43,28 @@ def index_shards(
     patterns: str | Sequence[str],
     *,
     manifest: str | None = None,
+    label: str | None = None,
+    classes: str | Path | Sequence[str] | None = None,
     dots_in_fields: bool = False,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Write an index next to each shard, and then a manifest.
 
+    If another tool has written a table beside a shard, as img2dataset writes ``00000.parquet`` beside ``00000.tar``,
+    the index is named ``00000.index.parquet``. Columns of the table become columns of the index, by the column
+    ``key``: ``where=`` accepts them.
+
     Args:
         patterns: Shards of one folder, as one pattern or several: names, globs, or braces such as
             ``train-{000000..000009}.tar``. They may be URLs that fsspec can write to, such as ``s3://bucket/train/*.tar``:
             shards are then read in ranges of a few MiB, and indexes and manifest are uploaded.
         manifest: File name of the manifest; None means ``manifest.json``.
+        label: Where labels are: a field such as ``cls`` or ``y.txt``, an entry of a JSON field such as ``json:label``
+            or ``json:meta.label``, or ``folder`` for class folders in the keys, as in ``cat/0001.jpg``. None takes
+            that of an existing manifest, otherwise ``cls``. Names get numbers in sorted order.
+        classes: Class names by number, or a file with one name per line. By default those of an existing manifest,
+            and then new names in sorted order.
         dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field
             ``2024.01.jpg``. By default, it is an error if this would put several images whose keys
             seem to have dots into one sample.
@@ -61,57 +76,196 @@ def index_shards(
 
     Raises:
         NotADatasetError: A pattern matches nothing, or a shard does not exist.
-        OptionError: Shards are in several folders, a shard is given twice, or a URL is not writable.
+        OptionError: Shards are in several folders, a shard is given twice, a URL is not writable, or ``label`` is
+            invalid.
         ShardError: A shard is damaged, truncated or not a WebDataset; the error has shard and byte.
-            Or keys have dots.
+            Or keys have dots, a label is neither a number nor a name, or a table beside a shard cannot be read.
         DestinationError: The folder cannot be written to, or has other files with the names of
             indexes or manifest.
         StoreError: The storage at a URL fails.
     """
     remote = RemoteOptions.of(storage_options=storage_options)
-    folder, shards = open_folder([patterns] if isinstance(patterns, str) else patterns, remote)
-    manifest_name = _manifest_name(manifest)
-    old = _old_manifest(folder, manifest_name, shards)
-    missing_indexes = _check_indexes(folder, shards)
+    jobs = _open([patterns] if isinstance(patterns, str) else patterns, manifest, label, remote)
+    if len(jobs) > 1:
+        raise OptionError(
+            f"shards are in {len(jobs)} folders ({jobs[0].folder.name}, {jobs[1].folder.name}, ...); allowed is one, "
+            "because a manifest is in the folder of its shards: index them with index_folders()"
+        )
+    return _index(jobs, class_names(classes), remote, progress, dots_in_fields=dots_in_fields)[0]
+
+
+def index_folders(
+    patterns: Sequence[str],
+    *,
+    manifest: str | None = None,
+    label: str | None = None,
+    classes: str | Path | Sequence[str] | None = None,
+    dots_in_fields: bool = False,
+    progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, Manifest]:
+    """Write indexes and manifests for shards in several folders, such as ``train`` and ``val``.
+
+    It is `index_shards` for each folder, but class names have the same numbers in all of them.
+
+    Args:
+        patterns: Shards of any number of folders.
+        manifest: As for `index_shards`.
+        label: As for `index_shards`.
+        classes: As for `index_shards`.
+        dots_in_fields: As for `index_shards`.
+        progress: As for `index_shards`.
+        storage_options: As for `index_shards`.
+
+    Returns:
+        The manifest of each folder, by its path or URL. Raises as `index_shards` does.
+    """
+    remote = RemoteOptions.of(storage_options=storage_options)
+    jobs = _open(patterns, manifest, label, remote)
+    manifests_ = _index(jobs, class_names(classes), remote, progress, dots_in_fields=dots_in_fields)
+    return {job.folder.name: new for job, new in zip(jobs, manifests_, strict=True)}
+
+
+class _Files(NamedTuple):
+    """The files beside a shard: name of its index, whether that exists, and the name of another tool's table."""
+
+    index_file: str
+    exists: bool
+    table: str | None
+
+
+@dataclass(slots=True)
+class _Job:
+    """The shards of one folder.
+
+    Attributes:
+        folder: The folder.
+        shards: Names of its shards.
+        files: The files beside each shard.
+        manifest_name: File name of the manifest.
+        old: An existing manifest.
+        label: Where labels are, as given or as in the existing manifest; None for the default.
+        entries: Entries of the shards for the manifest, as far as they are indexed.
+        totals: Totals over them.
+    """
+
+    folder: IndexFolder
+    shards: list[str]
+    files: list[_Files]
+    manifest_name: str
+    old: Manifest | None
+    label: str | None
+    entries: list[ShardEntry] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def source(self) -> LabelSource:
+        """Where labels are."""
+        return LabelSource.parse(self.label or "cls")
+
+
+def _open(patterns: Sequence[str], manifest: str | None, label: str | None, remote: RemoteOptions) -> list[_Job]:
+    if label is not None:
+        LabelSource.parse(label)
+    name, jobs = _manifest_name(manifest), []
+    for folder, shards in open_folders(patterns, remote):
+        old = _old_manifest(folder, name, shards)
+        known = old.label if old is not None and old.label != INDEX else None
+        files = [_files_beside(folder, shard) for shard in shards]
+        jobs.append(_Job(folder, shards, files, name, old, label or known))
+    return jobs
+
+
+def _index(
+    jobs: Sequence[_Job],
+    classes: tuple[str, ...] | None,
+    remote: RemoteOptions,
+    progress: bool | None,
+    *,
+    dots_in_fields: bool,
+) -> list[Manifest]:
+    """Write the indexes of all folders, then their manifests."""
+    manifests_: list[Manifest] = []
     try:
-        new = _index_all(folder, shards, progress, dots_in_fields=dots_in_fields)
-        # What the old manifest states about the same shards is still true.
-        if old is not None and old.fingerprint == new.fingerprint:
-            new = replace(new, classes=old.classes, shuffled=old.shuffled, source=old.source)
-        elif old is not None and old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
-            new = replace(new, classes=old.classes)  # shards were added
-        if manifest_name == MANIFEST_NAME:  # a folder of several datasets has no card
-            folder.write_card(card(new))
-        folder.write(manifest_name, manifests.to_json(new).encode())
-        if (repeated := find_repeated_key(open_shards(join(folder.name, manifest_name), remote=remote))) is not None:
-            _log.warning("%s", repeated)
+        with _progress_bar(jobs, progress) as bar:
+            names = LabelNames(jobs[0].source, is_given=any(job.label for job in jobs))
+            for job in jobs:
+                _index_folder(job, names, bar, dots_in_fields=dots_in_fields)
+        known = classes or dict.fromkeys(name for job in jobs if job.old for name in job.old.classes)
+        numbered = names.classes(known, closed=classes is not None)
+        for job in jobs:
+            _number_names(job, names, numbered)
+            new = _manifest_of(job, numbered if classes or names.is_used else ())
+            if job.manifest_name == MANIFEST_NAME:  # a folder of several datasets has no card
+                job.folder.write_card(card(new))
+            job.folder.write(job.manifest_name, manifests.to_json(new).encode())
+            manifests_.append(new)
+            path = join(job.folder.name, job.manifest_name)
+            if (repeated := find_repeated_key(open_shards(path, remote=remote))) is not None:
+                _log.warning("%s", repeated)
     except BaseException as error:
-        folder.remove(missing_indexes)
+        for job in jobs[len(manifests_) :]:
+            job.folder.remove(file.index_file for file in job.files if not file.exists)
         if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
-            raise not_writable(folder.name, error) from error
+            raise not_writable(jobs[min(len(manifests_), len(jobs) - 1)].folder.name, error) from error
         raise
-    return new
+    return manifests_
 
 
-def _index_all(folder: IndexFolder, shards: Sequence[str], progress: bool | None, *, dots_in_fields: bool) -> Manifest:
-    """Write the index of every shard; return their manifest."""
-    entries, totals, dots = [], Totals(), Dots()
-    total, show = sum(map(folder.size, shards)), shows_progress(progress)
-    with tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
-        for shard in shards:
-            with folder.open(shard, bar.update) as view:
-                result = scan_shard(view, shard)
-            entries.append(folder.write_index(result.index))
-            totals.add(result.index)
-            dots.add_index(result.index)
-            _log_warnings(result)
-    if not any(entry.samples for entry in entries):
+def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
+    total = sum(job.folder.size(shard) for job in jobs for shard in job.shards)
+    return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)
+
+
+def _index_folder(job: _Job, names: LabelNames, bar: Any, *, dots_in_fields: bool) -> None:
+    """Write the index of every shard of a folder."""
+    dots = Dots()
+    for shard, beside in zip(job.shards, job.files, strict=True):
+        with job.folder.open(shard, bar.update) as view:
+            result = scan_shard(view, shard, job.source)
+        names.add(f"{job.folder.name}/{shard}", result.index, result.names)
+        job.entries.append(_write_index(job.folder, result.index, beside))
+        job.totals.add(result.index)
+        dots.add_index(result.index)
+        _log_warnings(result)
+    if not any(entry.samples for entry in job.entries):
         raise ShardError(
-            f"no sample in {counted(len(shards), 'shard')}: members need names such as 000001.jpg, 000001.cls"
+            f"no sample in {counted(len(job.shards), 'shard')}: members need names such as 000001.jpg, 000001.cls"
         )
     if dots.belong_to_keys and not dots_in_fields:
         raise ShardError(f"{dots}. {DOTS_REMEDY}")
-    return Manifest(tuple(entries), dict(totals.fields), images=totals.images, source={"kind": SOURCE_KIND})
+
+
+def _number_names(job: _Job, names: LabelNames, classes: Sequence[str]) -> None:
+    """Write the class numbers of labels that are names to the indexes."""
+    for number, entry in enumerate(job.entries):
+        label = names.numbers(f"{job.folder.name}/{entry.name}", classes)
+        if label is None:
+            continue
+        data = relabel(job.folder.read(entry.index) or b"", label, name=join(job.folder.name, entry.index))
+        job.folder.write(entry.index, data)
+        job.entries[number] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
+
+
+def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
+    """Return the manifest of a folder. What the old one states about the same shards is still true."""
+    label = job.label if job.label not in (None, "cls") else None
+    new = Manifest(
+        tuple(job.entries),
+        dict(job.totals.fields),
+        classes,
+        images=job.totals.images,
+        source={"kind": SOURCE_KIND},
+        label=label,
+    )
+    old = job.old
+    if old is not None and old.fingerprint == new.fingerprint:
+        return replace(
+            new, classes=classes or old.classes, shuffled=old.shuffled, source=old.source, additions=old.additions
+        )
+    if old is not None and old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
+        return replace(new, classes=classes or old.classes, additions=old.additions)  # shards were added
+    return new
 
 
 def _manifest_name(name: str | None) -> str:
@@ -147,22 +301,37 @@ def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Mani
     return old
 
 
-def _check_indexes(folder: IndexFolder, shards: Sequence[str]) -> list[str]:
-    """Return the names of the indexes that do not exist.
+def _write_index(folder: IndexFolder, index: Index, files: _Files) -> ShardEntry:
+    """Write an index, with the columns of another tool's table; return the entry of the shard."""
+    data = to_bytes(index)
+    if files.table is not None:
+        columns = columns_by_key(folder.read(files.table) or b"", index.keys, name=join(folder.name, files.table))
+        if columns is None:
+            _log.warning("%s has no text column 'key', so its columns are not used", files.table)
+        elif columns.num_columns:
+            data = add_columns(data, columns)
+    folder.write(files.index_file, data)
+    return shard_entry(
+        index.shard,
+        data,
+        samples=len(index),
+        shard_bytes=index.shard_bytes,
+        shard_xxh3=index.shard_xxh3,
+        name=files.index_file,
+    )
 
-    Existing indexes will be replaced, so a file with the name of an index that is not an index is
-    an error.
-    """
-    missing = []
-    for name in map(index_name, shards):
+
+def _files_beside(folder: IndexFolder, shard: str) -> _Files:
+    """Choose the name of an index. An existing index is replaced; the file of another tool is not."""
+    table = None
+    for name in index_names(shard):
         data = folder.read(name)
-        if data is None:
-            missing.append(name)
-        elif INDEX_MARK not in data:
-            raise DestinationError(
-                f"{join(folder.name, name)} exists and is not an index of wds_tools: move it away first"
-            )
-    return missing
+        if data is None or is_index(data):
+            return _Files(name, data is not None, table)
+        if table is not None or not is_table(data):
+            break
+        table = name
+    raise DestinationError(f"{join(folder.name, name)} exists and is not an index of wds_tools: move it away first")
 
 
 def _log_warnings(result: ScanResult) -> None:

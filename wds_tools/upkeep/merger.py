@@ -1,7 +1,7 @@
 """`merge()`: joins datasets into one. Shards become hard links if possible, and are copied otherwise.
 
 Shards are renumbered but not rewritten. Indexes are rewritten, because an index contains the name
-of its shard.
+of its shard. If classes have other numbers in the inputs, the labels in the indexes are changed too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ import xxhash
 from tqdm import tqdm
 
 from wds_tools.errors import ChecksumError, DestinationError, OptionError, WdsToolsError
-from wds_tools.format import index as indexes
 from wds_tools.format.index import index_name, shard_entry
+from wds_tools.format.index_edit import relabel, rename
+from wds_tools.format.label_source import INDEX
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import RemoteOptions
@@ -34,6 +35,7 @@ from wds_tools.storage import is_url
 from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress
+from wds_tools.upkeep.class_union import ClassUnion, unite_classes
 
 _log = logging.getLogger("wds_tools")
 SOURCE_KIND = "merge"
@@ -60,6 +62,8 @@ class MergeReport:
         copied: Number of shards that were copied.
         kept: Number of shards that an earlier run had finished; all shards if the dataset was complete.
         seconds: Duration.
+        relabelled: Number of shards whose labels have new numbers in the index, because classes were united by
+            name; the field ``cls`` in them keeps the old number. Shards of an earlier run count too.
         repeated_key: A key that occurs more than once in the new dataset; None if there is none, or
             if an earlier run had completed the dataset.
     """
@@ -70,6 +74,7 @@ class MergeReport:
     copied: int
     kept: int
     seconds: float
+    relabelled: int = 0
     repeated_key: RepeatedKey | None = None
 
 
@@ -88,6 +93,12 @@ def merge(
     remain when the inputs are removed. Remote shards, and those on other file systems, are copied
     and verified with their checksums.
 
+    Classes are united by name: the result has those of the first input, then the new ones of the others. Where a
+    class gets another number, the labels in the indexes are changed, and the manifest states ``"label": "index"``.
+    The field ``cls`` in the shards keeps the old number, which other readers see; `reshard` writes the new one.
+
+    Fields that were added later, by `add_fields`, are left out, with a warning. `reshard` writes them into the shards.
+
     Keys do not change, because shards are not rewritten. If a key occurs in several inputs, as is
     usual for datasets written by `pack`, a warning names it, because some readers refuse repeated
     keys. `reshard` writes unique keys.
@@ -97,9 +108,7 @@ def merge(
         wds_tools.merge(["shards/2024", "s3://bucket/2025"], "shards/both").manifest.samples  # 120000
 
     Args:
-        datasets: Folders or URLs with a manifest, manifests, or patterns of indexed shards. Each
-            class must have the same number in all of them: shorter lists of names must be the
-            beginning of the longest.
+        datasets: Folders or URLs with a manifest, manifests, or patterns of indexed shards.
         dst: Local folder for shards, indexes and manifest. Shards are named ``shard-000000.tar``
             and so on.
         copy: Copy local shards too, so that the new dataset does not share files with its inputs.
@@ -111,8 +120,8 @@ def merge(
         The manifest, and how many shards were linked and copied.
 
     Raises:
-        OptionError: A dataset is given twice, classes have different numbers, or ``dst`` is an
-            input or a URL.
+        OptionError: A dataset is given twice, one has labels without class names and another has names, or
+            ``dst`` is an input or a URL.
         NotADatasetError: An input is not a dataset.
         DestinationError: ``dst`` contains something else, is in use, or its disk is full.
         ChecksumError: A copied shard does not match its checksum.
@@ -127,17 +136,23 @@ def merge(
     sets = [open_shards(name, remote=remote) for name in datasets]
     dst = Path(dst)
     _check_inputs(sets, dst)
-    classes = _common_classes(sets)
-    source = _source(sets)
+    for shards in sets:
+        if shards.manifest.additions:
+            names = ", ".join(name for addition in shards.manifest.additions for name in addition.fields)
+            _log.warning("%s: the fields that were added later are not merged: %s", shards.name, names)
+    union = unite_classes(sets)
+    source = _source(sets, union)
+    pairs = zip(sets, union.numbers, strict=True)
+    relabelled = sum(len(shards.locations) for shards, numbers in pairs if numbers is not None)
     if not fresh and (done := _finished(dst, source)) is not None:
-        return MergeReport(done, dst, 0, 0, len(done.shards), time.monotonic() - started)
+        return MergeReport(done, dst, 0, 0, len(done.shards), time.monotonic() - started, relabelled)
     try:
         with FolderDestination(dst) as destination:
             destination.start(source, fresh=fresh)
-            run = _MergeRun(join_sets(sets), destination, copy)
+            run = _MergeRun(sets, union, destination, copy)
             try:
                 repeated = find_repeated_key(run.shards)
-                manifest = run.run(classes, _shuffled(sets), source, progress)
+                manifest = run.run(source, progress)
             except WdsToolsError:
                 if not run.linked + run.copied + run.kept:
                     destination.roll_back(())  # no shard is finished, so leave the folder free for other inputs
@@ -151,19 +166,23 @@ def merge(
         ) from error
     if repeated is not None:
         _log.warning("%s", repeated)
-    return MergeReport(manifest, dst, run.linked, run.copied, run.kept, time.monotonic() - started, repeated)
+    seconds = time.monotonic() - started
+    return MergeReport(manifest, dst, run.linked, run.copied, run.kept, seconds, relabelled, repeated)
 
 
 class _MergeRun:
     """One run over all shards of all inputs."""
 
-    def __init__(self, shards: ShardSet, destination: FolderDestination, copy: bool) -> None:
-        self.shards = shards
+    def __init__(self, sets: Sequence[ShardSet], union: ClassUnion, destination: FolderDestination, copy: bool) -> None:
+        self.shards = join_sets(sets)
+        self.union = union
+        self.is_shuffled = _shuffled(sets)
+        self.dataset_of = [number for number, shards in enumerate(sets) for _ in shards.locations]
         self.destination = destination
         self.copy = copy
         self.linked = self.copied = self.kept = 0
 
-    def run(self, classes: tuple[str, ...], shuffled: bool, source: dict[str, Any], progress: bool | None) -> Manifest:
+    def run(self, source: dict[str, Any], progress: bool | None) -> Manifest:
         """Add the shards that are missing, then write the manifest."""
         finished = self.destination.finished_shards()
         self.kept = len(finished)
@@ -176,7 +195,8 @@ class _MergeRun:
                 reports.append(report if report is not None else self._add_shard(number, bar))
                 if report is not None:
                     bar.update(entry.bytes)
-        manifest = manifest_of(reports, classes=classes, shuffled=shuffled, source=source)
+        manifest = manifest_of(reports, classes=self.union.names, shuffled=self.is_shuffled, source=source)
+        manifest = replace(manifest, label=INDEX if self.union.is_changed else self.shards.manifest.label)
         self.destination.commit(manifest, ())
         return manifest
 
@@ -185,7 +205,11 @@ class _MergeRun:
         folder, name = self.destination.folder, shard_name(number)
         index = self.shards.index(number)  # verifies the index before the shard is copied
         place = self.shards.locations[number]
-        data = indexes.rename(place.store.read(place.entry.index), name=self.shards.shard_url(number), shard=name)
+        url = self.shards.shard_url(number)
+        data = rename(place.store.read(place.entry.index), name=url, shard=name)
+        label = self.union.relabelled(self.dataset_of[number], index.label, name=url)
+        if label is not None:
+            data = relabel(data, label, name=url)
         if self._link(number, folder / name):
             self.linked += 1
             bar.update(place.entry.bytes)
@@ -235,8 +259,8 @@ class _MergeRun:
                 )
 
 
-def _source(sets: Sequence[ShardSet]) -> dict[str, Any]:
-    """Return the ``source`` of the manifest: the identity of each input, without its path."""
+def _source(sets: Sequence[ShardSet], union: ClassUnion) -> dict[str, Any]:
+    """Return the ``source`` of the manifest: the identity of each input, without its path, and of new class numbers."""
     inputs = [
         {
             "fingerprint": shards.manifest.fingerprint,
@@ -245,7 +269,7 @@ def _source(sets: Sequence[ShardSet]) -> dict[str, Any]:
         }
         for shards in sets
     ]
-    return {"kind": SOURCE_KIND, "inputs": inputs}
+    return {"kind": SOURCE_KIND, "inputs": inputs, **({"classes": union.digest} if union.is_changed else {})}
 
 
 def _shuffled(sets: Sequence[ShardSet]) -> bool:
@@ -271,35 +295,6 @@ def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
         for folder in {place.store.folder for place in shards.locations if isinstance(place.store, LocalStore)}:
             if dst.exists() and os.path.samefile(folder, dst):  # noqa: PTH121 - `folder` is a string
                 raise OptionError(f"{dst} is one of the inputs; merge into another folder")
-
-
-def _common_classes(sets: Sequence[ShardSet]) -> tuple[str, ...]:
-    """Return the class names of the result, or raise an error if a number means different classes."""
-    labelled = [shards for shards in sets if "cls" in shards.manifest.fields or shards.manifest.classes]
-    if not labelled:
-        return ()
-    longest = max(labelled, key=lambda shards: len(shards.manifest.classes))
-    names = longest.manifest.classes
-    for shards in labelled:
-        own = shards.manifest.classes
-        if own == names[: len(own)] and bool(own) == bool(names):
-            continue
-        raise OptionError(f"{_difference(shards, longest)}: {_CLASSES_REMEDY}")
-    return names
-
-
-_CLASSES_REMEDY = (
-    "labels are stored in the shards as numbers, so the classes of all inputs must have the same names in the same "
-    "order; pack them again with one `--classes FILE` that names all classes (`wds-tools unpack` restores the files)"
-)
-
-
-def _difference(one: ShardSet, other: ShardSet) -> str:
-    own, names = one.manifest.classes, other.manifest.classes
-    if not own:
-        return f"{one.name} has labels without class names, {other.name} names {len(names)} classes"
-    number = next(number for number, name in enumerate(own) if name != names[number])
-    return f"class {number} is {own[number]!r} in {one.name} and {names[number]!r} in {other.name}"
 
 
 def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:

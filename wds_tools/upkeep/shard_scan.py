@@ -10,14 +10,15 @@ import xxhash
 from wds_tools.errors import DecodeError, ShardError
 from wds_tools.format import codecs, tar
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.index import NO_LABEL, Index, IndexBuilder
+from wds_tools.format.index import NO_LABEL, Index
+from wds_tools.format.index_builder import IndexBuilder
+from wds_tools.format.label_source import LabelSource
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.format.tar import Bytes, Member
 
 MAX_FIELDS = 1000
 """Limit for the distinct fields of a shard. Each field takes three columns of the index."""
 
-_KEPT = frozenset({*IMAGE_FIELDS, "cls"})  # fields whose content is needed at the end of the sample
 _STEP_BYTES = 1 << 20  # other fields are read in parts of this size: both checksums find them in the CPU cache
 
 DOTS_REMEDY = (
@@ -35,52 +36,62 @@ class ScanResult:
         ignored: Number of members that WebDataset ignores: folders, links, hidden files, names
             without an extension.
         broken: Keys of the samples whose image header cannot be read.
+        names: Labels that are names, by row; their samples have no label in the index.
     """
 
     index: Index
     ignored: int
     broken: list[str]
+    names: dict[int, str]
 
 
-def scan_shard(view: Bytes, shard: str) -> ScanResult:
+def scan_shard(view: Bytes, shard: str, label: LabelSource) -> ScanResult:
     """Read a shard once, from start to end.
 
     Args:
         view: The bytes of the shard.
         shard: Its file name.
+        label: Where labels are.
 
     Raises:
         ShardError: The shard is damaged or truncated, the members of a sample are not consecutive,
-            or a sample has a field twice.
+            or a sample has a field twice, or a label that is neither a number nor a name.
     """
-    scan = _ShardScan(view, shard)
+    scan = _ShardScan(view, shard, label)
     for member in tar.walk(view, shard=shard):
         scan.add(member)
     return scan.finish()
 
 
-@dataclass(slots=True)
+@dataclass
 class _ShardScan:
     """Collects the members of a shard, added in order, into samples."""
 
     view: Bytes
     shard: str
+    label: LabelSource
     rows: IndexBuilder = field(default_factory=IndexBuilder)
     ignored: int = 0
     broken: list[str] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
     _digest: Any = field(default_factory=xxhash.xxh3_128)
     _digested: int = 0
     _keys: set[str] = field(default_factory=set)
     _names: set[str] = field(default_factory=set)
     _key: str | None = None
     _fields: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # name -> offset, size, XXH3-64
-    _contents: dict[str, memoryview] = field(default_factory=dict)  # of the fields in `_KEPT`
+    _headers: dict[str, int] = field(default_factory=dict)  # name -> bytes of the tar headers, if not one block
+    _contents: dict[str, memoryview] = field(default_factory=dict)  # of images and the label
+
+    def __post_init__(self) -> None:
+        self._kept = frozenset({*IMAGE_FIELDS, self.label.field})  # fields whose content is needed at the end
 
     def add(self, member: Member) -> None:
         """Add the next member."""
         parts = split_name(member.name) if member.is_file else None
         if parts is None:
             self.ignored += 1
+            self.rows.has_other_members = True
             return
         key, name = parts
         if key != self._key:
@@ -93,13 +104,15 @@ class _ShardScan:
                 f"more than {MAX_FIELDS} distinct fields, probably because keys have dots. {DOTS_REMEDY}", member
             )
         self._fields[name] = (member.offset, member.size, self._digest_field(member, name))
+        if member.offset - member.header_offset != tar.BLOCK:
+            self._headers[name] = member.offset - member.header_offset
 
     def finish(self) -> ScanResult:
         """Return the content of the shard."""
         self._end()
         self._digest_to(len(self.view))
         index = self.rows.build(shard=self.shard, shard_bytes=len(self.view), shard_xxh3=self._digest.hexdigest())
-        return ScanResult(index, self.ignored, self.broken)
+        return ScanResult(index, self.ignored, self.broken, self.names)
 
     def _begin(self, key: str, member: Member) -> None:
         self._end()
@@ -117,14 +130,19 @@ class _ShardScan:
     def _end(self) -> None:
         if self._key is None:
             return
-        self.rows.add(self._key, self._fields, self._label(), self._image(self._key))
-        self._fields, self._contents = {}, {}
+        self.rows.add(self._key, self._fields, self._label(self._key), self._image(self._key), self._headers)
+        self._fields, self._contents, self._headers = {}, {}, {}
 
-    def _label(self) -> int | None:
-        if "cls" not in self._fields:
+    def _label(self, key: str) -> int | None:
+        """Return the class number of a sample; a name is added to ``names``."""
+        try:
+            value = self.label.value(key, self._contents.get(self.label.field or ""))
+        except ValueError as error:
+            raise ShardError(f"{error}: choose another label, or fix the sample", shard=self.shard, key=key) from error
+        if isinstance(value, str):
+            self.names[len(self.rows.keys)] = value
             return None
-        label = codecs.parse_label(bytes(self._contents.get("cls", b"")))
-        return label if label is not None and NO_LABEL < label < -NO_LABEL else None
+        return value if value is not None and NO_LABEL < value < -NO_LABEL else None
 
     def _image(self, key: str) -> ImageInfo | None:
         name = next((name for name in IMAGE_FIELDS if name in self._fields), None)
@@ -141,10 +159,10 @@ class _ShardScan:
         """Return the XXH3-64 of a field, and add it to the checksum of the shard. Keep images and labels."""
         self._digest_to(member.offset)
         stop = self._digested = member.offset + member.size
-        if name in _KEPT or member.size <= _STEP_BYTES:
+        if name in self._kept or member.size <= _STEP_BYTES:
             data = self.view[member.offset : stop]
             self._digest.update(data)
-            if name in _KEPT:
+            if name in self._kept:
                 self._contents[name] = data
             return xxhash.xxh3_64_intdigest(data)
         digest = xxhash.xxh3_64()

@@ -212,7 +212,7 @@ def _check_not_dataset(shards: ShardSet, dst: Path) -> None:
 def _wanted(shards: ShardSet, fields: Sequence[str] | None) -> frozenset[str] | None:
     if fields is None:
         return None
-    known = set(shards.manifest.fields)
+    known = set(shards.manifest.all_fields)
     missing = sorted(set(fields) - known - ({"image"} if known & set(IMAGE_FIELDS) else set()))
     if missing or not fields:
         raise MissingFieldError(

@@ -11,7 +11,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,22 @@ from tqdm import tqdm
 from wds_tools.errors import ManifestError, ShardError, StoreError, shortened
 from wds_tools.format import tar
 from wds_tools.format.index import ABSENT, Index
-from wds_tools.format.manifest import MANIFEST_NAME, OLD_VERSION
+from wds_tools.format.manifest import MANIFEST_NAME, OLD_VERSION, Addition
 from wds_tools.format.sample import split_name
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME
 from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.checksums import ShardChecksums
+from wds_tools.upkeep.exporter import TIMM_NAME, WIDS_NAME
 
 MAX_DAMAGES = 1000
 """Limit for the damages that a report lists. All damages are counted."""
 
-_EXPECTED_FILES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl"}
+_EXPECTED_FILES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl", TIMM_NAME, WIDS_NAME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,10 @@ def verify(
             index = _check_shard(shards, number, report, bar.update)
             if index is not None:
                 totals.add(index)
+    for addition in shards.manifest.additions:
+        folder = join(shards.locations[0].store.folder, addition.folder)
+        part = verify(folder, cache_dir=cache_dir, progress=progress, storage_options=storage_options)
+        _add_part(shards, addition, part, report)
     if report.ok and (repeated := find_repeated_key(shards)) is not None:
         report.notes.append(str(repeated))
     if shards.has_manifest:  # a pattern does not name all files of its folder
@@ -155,6 +161,24 @@ def verify(
             _check_manifest(shards, totals, report)
     report.seconds = time.monotonic() - started
     return report
+
+
+def _add_part(shards: ShardSet, addition: Addition, part: VerifyReport, report: VerifyReport) -> None:
+    """Add the report about fields that were added later, and check that their samples are those of the dataset."""
+    report.add([replace(damage, shard=f"{addition.folder}/{damage.shard}") for damage in part.damages])
+    report.damage_count += part.damage_count - len(part.damages)
+    report.unchecked |= {f"{addition.folder}/{name}": reason for name, reason in part.unchecked.items()}
+    report.bytes += part.bytes
+    if not report.ok:
+        return
+    for number in range(len(shards.locations)):
+        keys = set(shards.index(number, keep=False).keys)
+        for other, fields in shards.added(number):
+            strange = set(shards.index(other, keep=False).keys) - keys
+            if strange and set(fields) == addition.fields.keys():
+                name = f"{addition.folder}/{shards.manifest.shards[number].name}"
+                reason = "no sample of the dataset has this key, to which fields were added"
+                report.add([Damage(name, min(strange), None, None, reason)])
 
 
 def _check_manifest(shards: ShardSet, totals: Totals, report: VerifyReport) -> None:
@@ -340,7 +364,8 @@ def _padding_damage(data: tar.Bytes, index: Index) -> int | None:
 def _unlisted_files(shards: ShardSet) -> list[str]:
     """Return the files in the folder of the manifest that it does not list."""
     expected = _EXPECTED_FILES | {shards.name.rpartition("/")[2]}
-    expected |= {name for entry in shards.manifest.shards for name in (entry.name, entry.index)}
+    for entry in shards.manifest.shards:
+        expected |= {entry.name, entry.index, f"{entry.name}.idx", f"{entry.name.removesuffix('.tar')}.idx"}
     try:
         return sorted(set(shards.locations[0].store.list()) - expected)
     except (StoreError, OSError):

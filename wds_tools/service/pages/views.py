@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from wds_tools.errors import printable, shortened
+from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.service.pages.browse import Opened, Page
 from wds_tools.service.pages.state import State
 from wds_tools.service.reports import CAUSES, STEP, cause_name
@@ -100,8 +101,8 @@ def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] |
 def python_of(url: str, opened: Opened, *, sample: int | None = None, state: State | None = None) -> str:
     """Return code that loads a sample, or the samples of a filter."""
     fields = opened.manifest.fields
-    image = next((name for name in ("jpg", "png", "webp", "jpeg", "npy") if name in fields), None)
-    names = (["image"] if image else []) + (["label"] if "cls" in fields else [])
+    image = next((name for name in IMAGE_FIELDS if name in fields), None)
+    names = (["image"] if image else []) + (["label"] if opened.manifest.has_labels else [])
     chosen = tuple(names) or tuple(fields)
     options = "" if chosen == ("image", "label") else f", fields={chosen!r}"
     if sample is not None:

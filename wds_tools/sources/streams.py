@@ -1,0 +1,191 @@
+"""Streams of Hugging Face's ``datasets``: what ``load_dataset(..., streaming=True)`` returns.
+
+A stream has no length and no positions, so it is read twice: once to list the samples, and once to pack them. While it
+is listed, its state is kept every `WINDOW_BYTES`, so that the second pass can begin there. It is packed in this
+process, because the stream may use functions of the user's script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import fsspec
+import xxhash
+
+from wds_tools.errors import OptionError
+from wds_tools.lru_cache import LRUCache
+from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, Record, Skip, field_bytes
+from wds_tools.sources.columns import check_columns, facts_bytes
+from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
+from wds_tools.sources.labels import label_inputs
+
+_DIGEST_BITS = (1 << 62) - 1
+_Row = dict[str, Any]
+
+
+def is_stream(value: Any) -> bool:
+    """Return whether an object is a stream that can be continued from a state, as those of ``datasets`` can."""
+    methods = ("__iter__", "state_dict", "load_state_dict", "decode")
+    return not hasattr(value, "__len__") and all(hasattr(value, name) for name in methods)
+
+
+class StreamSource:
+    """An ``IterableDataset`` of ``datasets`` with known features.
+
+    Args:
+        stream: The stream, without ``shuffle()`` and random functions: it must yield the same each time.
+        classes: Class names by number; None takes those of its features.
+        columns: Names of the columns: ``image`` and ``label``.
+    """
+
+    kind = "stream"
+    in_process = True
+
+    def __init__(
+        self, stream: Any, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
+        self.classes = classes
+        self.columns = check_columns(columns)
+        if stream.features is None:
+            raise OptionError(
+                "the features of the stream are not known, as after map(): give them with stream.cast(features)"
+            )
+        self._stream = stream.decode(False)  # bytes of images, as they are stored
+        self._name = "/".join(map(str, filter(None, (stream.info.dataset_name, stream.split)))) or "stream"
+        self._starts: list[tuple[int, Any]] = []  # of each group: first row, state of the stream; None at its begin
+        self._rows: Iterator[_Row] | None = None
+        self._next = -1  # the group that follows the last one that was read
+
+    def scan(self) -> Listing:
+        """List the rows, reading the whole stream.
+
+        Raises:
+            SourceError: There is no column of images, or no image.
+            OptionError: The stream cannot be continued in the middle.
+        """
+        inputs: list[Input] = []
+        skipped: list[Skip] = []
+        labels: list[Any] = []
+        digest, filled, last = xxhash.xxh3_128(), 0, (0, 0)
+        state: Any = None
+        self._starts = [(0, None)]
+        for row, values in enumerate(self._stream):
+            path, found = f"{self._name}#{row}", self._with_bytes(values)
+            number = _digest(found)
+            digest.update(number.to_bytes(8, "little"))
+            size, extra = _sizes(found, self._roles)
+            if filled and filled + size > WINDOW_BYTES:
+                self._starts.append((row, state))
+                filled = 0
+            filled += size
+            state, last = self._stream.state_dict(), (row, number)
+            if size:
+                group = len(self._starts) - 1
+                inputs.append(Input(path, size, None, (row, number), group, extra))
+                labels.append(values.get(self._roles.label) if self._roles.label else None)
+            else:
+                file = (values.get(self._roles.image) or {}).get("path")
+                skipped.append(Skip(path, f"{file} cannot be read" if file else "has no image"))
+        self._check_state(last)
+        inputs, classes = label_inputs(inputs, labels, self._roles.classes, skipped, where=self._name)
+        return Listing(inputs, skipped, classes, digest.hexdigest())
+
+    def read(self, entry: Input) -> Record:
+        """Read a row.
+
+        Raises:
+            SourceError: The row contains no image.
+            OptionError: The row is another one than was listed.
+        """
+        row, number = entry.location
+        start, _ = self._starts[entry.group]
+        rows = self._group(entry.group)
+        if row - start >= len(rows) or _digest(rows[row - start]) != number:
+            raise self._differs(row)
+        return to_record(rows[row - start], self._roles)
+
+    @cached_property
+    def _roles(self) -> Roles:
+        return find_roles(self._stream.features.arrow_schema, self.columns, self.classes, self._name)
+
+    @cached_property
+    def _loaded(self) -> LRUCache[int, list[_Row]]:
+        return LRUCache(max_bytes=2 * WINDOW_BYTES)
+
+    def _group(self, number: int) -> list[_Row]:
+        """Return the rows of a group. Groups in order are read without starting again."""
+        rows = self._loaded.get(number)
+        if rows is not None:
+            return rows
+        if number != self._next or self._rows is None:
+            self._rows = self._from(number)
+        start = self._starts[number][0]
+        count = self._starts[number + 1][0] - start if number + 1 < len(self._starts) else None
+        rows = []
+        for values in self._rows:
+            rows.append(self._with_bytes(values))
+            if len(rows) == count:
+                break
+        self._next = number + 1
+        self._loaded.put(number, rows, sum(_sizes(row, self._roles)[0] for row in rows))
+        return rows
+
+    def _from(self, group: int) -> Iterator[_Row]:
+        """Return the rows from the start of a group on."""
+        stream, state = self._stream.decode(False), self._starts[group][1]  # decode() returns a new stream
+        if state is not None:
+            stream.load_state_dict(state)
+        return iter(stream)
+
+    def _check_state(self, last: tuple[int, int]) -> None:
+        """Read the last row again from a state: a stream with a shuffle buffer would continue with other rows."""
+        row, number = last
+        start = self._starts[-1][0]
+        if self._starts[-1][1] is None or not row:
+            return
+        rows = self._from(len(self._starts) - 1)
+        for _ in range(row - start):
+            next(rows, None)
+        if _digest(self._with_bytes(next(rows, {}))) != number:
+            raise self._differs(row)
+
+    def _differs(self, row: int) -> OptionError:
+        return OptionError(
+            f"row {row} of {self._name} differs when it is read again: pass the stream without shuffle() and without "
+            "random functions; pack shuffles the samples itself"
+        )
+
+    def _with_bytes(self, values: _Row) -> _Row:
+        """Return a row with the bytes of images that it names by path or URL only."""
+        row = dict(values)
+        for name in (self._roles.image, *self._roles.more_images):
+            cell = row.get(name)
+            if isinstance(cell, dict) and cell.get("bytes") is None and cell.get("path"):
+                try:
+                    with fsspec.open(cell["path"], "rb") as file:
+                        row[name] = {**cell, "bytes": file.read()}
+                except (OSError, ValueError):
+                    continue  # the sample is skipped, with the path as the reason
+        return row
+
+
+def _digest(row: _Row) -> int:
+    """Return a hash of the values of a row."""
+    digest = xxhash.xxh3_64()
+    for name, value in sorted(row.items()):
+        data = value.get("bytes") if isinstance(value, dict) else None
+        digest.update(f"{name}\0".encode())
+        digest.update(data if isinstance(data, bytes) else repr(value).encode())
+    return digest.intdigest() & _DIGEST_BITS
+
+
+def _sizes(row: _Row, roles: Roles) -> tuple[int, int]:
+    """Return the bytes of the image, 0 without one, and those that its other fields take in a shard."""
+    image = row.get(roles.image)
+    data, path = (image.get("bytes"), image.get("path")) if isinstance(image, dict) else (image, None)
+    others = [(row.get(name) or {}).get("bytes") or b"" for name in roles.more_images]
+    extra = sum(field_bytes(len(other)) for other in others)
+    extra += sum(field_bytes(len(str(row[name]).encode())) for name in roles.fields if row.get(name) is not None)
+    return len(data or b""), extra + facts_bytes(to_facts(row, roles, path))

@@ -1,0 +1,280 @@
+"""`export()`: writes beside the shards of a dataset what other readers need, from manifest and indexes alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+from wds_tools.format.index import ABSENT
+from wds_tools.format.label_source import INDEX
+from wds_tools.format.manifest import MANIFEST_NAME
+from wds_tools.format.tar import MAX_USTAR_NAME
+from wds_tools.options import RemoteOptions
+from wds_tools.packing.card import CARD_NAME, card, may_replace
+from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.reading.keys import find_repeated_key
+from wds_tools.reading.shardset import ShardSet, is_pattern, open_shards, split_manifest
+from wds_tools.storage.commit import commit_bytes
+from wds_tools.storage.upload import Bucket
+from wds_tools.terminal import shows_progress
+from wds_tools.upkeep import export_formats
+from wds_tools.upkeep.energon_database import write_database
+from wds_tools.upkeep.index_folder import not_writable
+from wds_tools.upkeep.members import StoredKey, stored_keys
+
+READERS = ("dali", "energon", "hf", "timm", "wids")
+ENERGON_FOLDER = ".nv-meta"
+TIMM_NAME = "_info.json"
+WIDS_NAME = "shardindex.json"
+_log = logging.getLogger("wds_tools")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """The result of `export`.
+
+    Attributes:
+        dataset: The argument of `export`.
+        folder: Folder or URL of the shards.
+        files: Reader to the names of the files that were written, in the folder.
+        kept: Names of files that were kept, because a user wrote or edited them.
+        seconds: Duration.
+    """
+
+    dataset: str
+    folder: str
+    files: dict[str, list[str]]
+    kept: list[str]
+    seconds: float
+
+
+def export(
+    dataset: str | os.PathLike[str],
+    to: str | Sequence[str],
+    *,
+    split: str = "train",
+    progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ExportReport:
+    """Write what other readers of WebDataset shards need, beside the shards. No shard is read or changed.
+
+    ==========  ==========================================================================================
+    ``dali``    ``shard-000000.idx`` for each shard, as NVIDIA DALI's ``wds2idx`` writes it
+    ``energon`` ``shard-000000.tar.idx`` for each shard and ``.nv-meta/``, as Megatron-Energon's ``prepare``
+    ``hf``      ``README.md``, the dataset card, for Hugging Face's ``load_dataset(folder)``
+    ``timm``    ``_info.json``, for timm's ``wds/`` datasets
+    ``wids``    ``shardindex.json``, for ``wids.ShardListDataset``
+    ==========  ==========================================================================================
+
+    Existing files are replaced, but not a ``README.md`` or ``.nv-meta/dataset.yaml`` that a user may have written.
+    After samples were appended, export again.
+
+    Args:
+        dataset: Folder or URL of a dataset, or its manifest.
+        to: Names of readers, as a sequence or separated by commas.
+        split: Name of the split, for Energon and timm. In ``_info.json`` other splits are kept.
+        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
+        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        OptionError: An unknown reader, a URL that is not writable, or a dataset that a reader cannot read: repeated
+            keys for Energon, white space in field names for DALI, names of more than 100 bytes for wids.
+        NotADatasetError: There is no dataset, or it is a pattern without a manifest.
+        ManifestError: Manifest or index is invalid, or the index does not record the tar headers of the shard.
+        DestinationError: The folder cannot be written to.
+        StoreError: The storage at a URL fails.
+    """
+    started = time.monotonic()
+    readers = _readers(to)
+    if not split or not split.replace("-", "_").isidentifier():
+        raise OptionError(f"split={split!r}; allowed is a name such as 'train' or 'val'")
+    spec = os.fspath(dataset)
+    if is_pattern(spec):
+        raise NotADatasetError(f"{spec} is a pattern of shards; name a folder with a manifest: `wds-tools index`")
+    remote = RemoteOptions.of(None, 1, storage_options=storage_options)
+    shards = open_shards(spec, remote=remote)
+    folder, manifest_name = split_manifest(spec)
+    output = _Output(folder, remote)
+    run = _Export(shards, output, split, is_default=manifest_name == MANIFEST_NAME)
+    try:
+        run.check(readers)
+        with tqdm(total=len(readers), disable=not shows_progress(progress), file=sys.stderr) as bar:
+            for reader in readers:
+                run.write(reader)
+                bar.update(1)
+    except OSError as error:
+        if isinstance(error, WdsToolsError):
+            raise
+        raise not_writable(folder, error) from error
+    return ExportReport(spec, folder, run.files, run.kept, time.monotonic() - started)
+
+
+def _readers(to: str | Sequence[str]) -> list[str]:
+    names = [name.strip() for name in to.split(",")] if isinstance(to, str) else list(to)
+    unknown = [name for name in names if name not in READERS]
+    if unknown or not names:
+        raise OptionError(f"to={to!r}; allowed are {', '.join(map(repr, READERS))}, several separated by commas")
+    return list(dict.fromkeys(names))
+
+
+class _Output:
+    """The folder of the shards, local or at a URL, to which files are written."""
+
+    def __init__(self, folder: str, remote: RemoteOptions) -> None:
+        place = parse_destination(folder)
+        self.folder = place if isinstance(place, Path) else None
+        self._bucket = Bucket(place, remote=remote) if isinstance(place, str) else None
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if it does not exist."""
+        if self._bucket is not None:
+            return self._bucket.read(name)
+        assert self.folder is not None
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file; it appears complete, or not at all."""
+        if self._bucket is not None:
+            self._bucket.write(name, data)
+            return
+        assert self.folder is not None
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        commit_bytes(path, data)
+
+    def put(self, path: Path, name: str) -> None:
+        """Move a local file here."""
+        if self._bucket is not None:
+            self._bucket.put(path, name)
+            return
+        assert self.folder is not None
+        path.replace(self.folder / name)
+
+
+@dataclass
+class _Export:
+    """One export.
+
+    Attributes:
+        files: Names of the written files by reader.
+        kept: Names of files of users.
+    """
+
+    shards: ShardSet
+    output: _Output
+    split: str
+    is_default: bool
+    files: dict[str, list[str]] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+
+    def check(self, readers: Sequence[str]) -> None:
+        """Raise an error if a reader could not read the dataset; warn if labels are others than in the index."""
+        if "energon" in readers and (repeated := find_repeated_key(self.shards)) is not None:
+            raise OptionError(f"cannot be exported to energon: {repeated}")
+        if "wids" in readers and (long := self._long_name()) is not None:
+            raise OptionError(
+                f"cannot be exported to wids: it reads names of at most {MAX_USTAR_NAME} bytes, and member {long!r} is "
+                "longer: `wds-tools reshard` writes the same samples with short keys"
+            )
+        if self.shards.manifest.label == INDEX:
+            _log.warning(
+                "%s was merged from datasets with other class numbers: other readers see the numbers in the field cls, "
+                "not those of the index; `wds-tools reshard` writes shards with the new numbers",
+                self.shards.name,
+            )
+
+    def _long_name(self) -> str | None:
+        """Return the name of a member that does not fit a ustar header, or None."""
+        for number in range(len(self.shards.locations)):
+            index = self.shards.index(number, keep=False)
+            for name, columns in index.fields.items():
+                most = MAX_USTAR_NAME - 1 - len(name.encode())
+                for row in np.flatnonzero(columns.offset != ABSENT).tolist():
+                    if len(index.keys[row].encode()) > most:
+                        return f"{index.keys[row]}.{name}"
+        return None
+
+    def write(self, reader: str) -> None:
+        """Write the files of one reader."""
+        self.files[reader] = []
+        manifest, write = self.shards.manifest, {"dali": self._dali, "energon": self._energon, "hf": self._hf}
+        if reader in write:
+            write[reader]()
+        elif reader == "timm":
+            data = export_formats.timm_info(manifest, split=self.split, old=self._old_json(TIMM_NAME))
+            self._write(reader, TIMM_NAME, data)
+        else:
+            name = Path(self.shards.name).resolve().name
+            self._write(reader, WIDS_NAME, export_formats.wids_index(manifest, name=name))
+
+    def _write(self, reader: str, name: str, data: bytes) -> None:
+        self.output.write(name, data)
+        self.files[reader].append(name)
+
+    def _old_json(self, name: str) -> dict[str, Any]:
+        try:
+            old = json.loads(self.output.read(name) or b"{}")
+        except ValueError:
+            old = {}
+        return old if isinstance(old, dict) else {}
+
+    def _samples(self) -> Iterator[tuple[str, list[StoredKey]]]:
+        for number, location in enumerate(self.shards.locations):
+            index = self.shards.index(number, keep=False)
+            headers = self.shards.headers(number, index)
+            yield location.entry.name, stored_keys(index, headers, name=self.shards.shard_url(number))
+
+    def _dali(self) -> None:
+        for shard, samples in self._samples():
+            data = export_formats.dali_index(samples, shard=shard)
+            self._write("dali", f"{shard.removesuffix('.tar')}.idx", data)
+
+    def _energon(self) -> None:
+        manifest = self.shards.manifest
+        for name, data in export_formats.energon_files(manifest, split=self.split).items():
+            path = f"{ENERGON_FOLDER}/{name}"
+            if name == "dataset.yaml" and self.output.read(path) not in (None, data):
+                self.kept.append(path)
+            else:
+                self._write("energon", path, data)
+        with tempfile.TemporaryDirectory(dir=self.output.folder and self.output.folder / ENERGON_FOLDER) as folder:
+            database = Path(folder) / "index.sqlite"
+            write_database(database, self._energon_shards())
+            self.output.put(database, f"{ENERGON_FOLDER}/index.sqlite")
+        self.files["energon"].append(f"{ENERGON_FOLDER}/index.sqlite")
+
+    def _energon_shards(self) -> Iterator[list[StoredKey]]:
+        for shard, samples in self._samples():
+            if samples:
+                self._write("energon", f"{shard}.idx", export_formats.energon_index(samples))
+                yield samples
+
+    def _hf(self) -> None:
+        if not self.is_default:
+            raise OptionError(
+                f"{self.shards.name} is one of several datasets in its folder, and a card describes all files of a "
+                "folder: write the README.md yourself, with data_files for each split"
+            )
+        data, old = card(self.shards.manifest), self.output.read(CARD_NAME)
+        if may_replace(old, where=self.shards.name):
+            self._write("hf", CARD_NAME, data)
+        else:
+            self.kept.append(CARD_NAME)

@@ -1,0 +1,430 @@
+"""`add_fields()`: new fields for the samples of a dataset, in shards of their own, which are read beside the old ones.
+
+The new shards are a dataset in a subfolder: its shards have the names of those of the dataset, and its samples their
+keys. The manifest of the dataset lists the subfolder. See docs/decisions/0021-added-fields.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from wds_tools.errors import DestinationError, NotADatasetError, OptionError, SampleError, SourceError, WdsToolsError
+from wds_tools.format import manifest as manifests
+from wds_tools.format.index import ABSENT, index_name
+from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry
+from wds_tools.format.sample import IMAGE_FIELDS, Sample
+from wds_tools.format.totals import Totals
+from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.packing.shard_file import ShardFile
+from wds_tools.reading.shardset import ShardSet, is_pattern, open_shards, split_manifest
+from wds_tools.sources.columns import plain_name
+from wds_tools.storage.commit import commit_bytes, sync_folder
+from wds_tools.storage.lock import lock_file
+from wds_tools.terminal import shows_progress
+from wds_tools.upkeep.field_source import KeyedFields, keyed_fields
+from wds_tools.upkeep.spool import Spool
+
+SOURCE_KIND = "added fields"
+WORK_NAME = ".adding"
+Match = Literal["key", "path"]
+_RESERVED = ("cls", "image", "label", *IMAGE_FIELDS)
+_BATCH = 4096
+_log = logging.getLogger("wds_tools")
+
+
+@dataclass(frozen=True, slots=True)
+class AddReport:
+    """The result of `add_fields`.
+
+    Attributes:
+        folder: Folder of the new shards.
+        fields: New field to the number of samples that have it.
+        samples: Number of samples with at least one of them.
+        missing: Number of samples of the dataset without any of them.
+        unknown: Number of keys of the source that no sample has.
+        unknown_key: The first of them, or None.
+        bytes: Length of the new shards.
+        seconds: Duration.
+    """
+
+    folder: Path
+    fields: dict[str, int]
+    samples: int
+    missing: int
+    unknown: int
+    unknown_key: str | None
+    bytes: int
+    seconds: float
+
+
+def add_fields(
+    dataset: str | os.PathLike[str],
+    source: Any,
+    *,
+    name: str | None = None,
+    key: str = "key",
+    fields: Mapping[str, str] | None = None,
+    match: Match = "key",
+    strict: bool = False,
+    progress: bool | None = None,
+) -> AddReport:
+    """Add fields to the samples of a dataset, such as captions, embeddings or masks, without rewriting it.
+
+    The new fields are written to shards in a subfolder, and loaders read them as if they were in the old ones. The
+    order of samples, the states of loaders and the shards of the dataset stay as they are.
+
+    Example::
+
+        wds_tools.add_fields("shards/photos", "captions.parquet")        # columns key and caption: the field txt
+        wds_tools.make_loader("shards/photos", batch_size=256, fields=("image", "txt"))
+
+    Args:
+        dataset: Local folder of a dataset, or its manifest.
+        source: A Parquet, CSV, TSV or JSON Lines file, or a folder of Parquet files; a folder of files ``KEY.FIELD``;
+            tar shards; or an iterable of dictionaries with ``__key__``, as `ShardWriter` takes them. Rows may be in any
+            order.
+        name: Name of the subfolder; None takes the name of the source without its extension.
+        key: Column of a table with the keys.
+        fields: Field to column of a table, such as ``{"caption2.txt": "blip"}``, or to a field of files and shards,
+            such as ``{"mask.png": "png"}``; None takes all.
+        match: What the keys of the source are: ``key``, the key of a sample; or ``path``, the ``path`` in its field
+            ``json``, where `pack` keeps the name of the file.
+        strict: Raise an error, before the dataset changes, if a key is unknown or a sample gets no field.
+        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
+
+    Returns:
+        What was added.
+
+    Raises:
+        OptionError: The dataset is at a URL or a pattern, its keys repeat, or a field exists already.
+        NotADatasetError: There is no dataset.
+        SourceError: The source cannot be read, has a key twice, or none of its keys is one of the dataset; or, with
+            ``strict``, a key is unknown or missing.
+        SampleError: A value cannot be encoded for its field.
+        DestinationError: The subfolder exists, another process adds fields, or the disk is full.
+    """
+    started = time.monotonic()
+    if match not in get_args(Match):
+        raise OptionError(f"match={match!r}; allowed are 'key' and 'path'")
+    folder, manifest_name = _local(dataset)
+    shards = open_shards(folder / manifest_name)
+    name = _name(name, source)
+    try:
+        with _Work(folder, name) as work:
+            run = _Run(shards, work, match, strict)
+            run.read(keyed_fields(source, key=key, fields=fields or {}), progress)
+            added = run.write()
+            _list_addition(folder / manifest_name, shards.manifest, Addition(name, added.fingerprint, added.fields))
+            work.is_finished = True
+    except OSError as error:
+        if isinstance(error, WdsToolsError):
+            raise
+        raise DestinationError(
+            f"cannot write to {folder}: {error.strerror or error}; the dataset is unchanged: fix the cause, then run "
+            "the same command again"
+        ) from error
+    return AddReport(
+        folder / name,
+        added.fields,
+        added.samples,
+        shards.manifest.samples - added.samples,
+        run.unknown,
+        run.unknown_key,
+        added.bytes,
+        time.monotonic() - started,
+    )
+
+
+def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
+    """Remove fields that `add_fields` added.
+
+    Args:
+        dataset: Local folder of the dataset, or its manifest.
+        name: Name of the subfolder.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        OptionError: The dataset is at a URL, or has no such addition.
+        NotADatasetError: There is no dataset.
+        DestinationError: The manifest cannot be written.
+    """
+    folder, manifest_name = _local(dataset)
+    path = folder / manifest_name
+    old = _read_manifest(path)
+    found = next((addition for addition in old.additions if addition.folder == name), None)
+    if found is None:
+        names = ", ".join(repr(addition.folder) for addition in old.additions) or "none"
+        raise OptionError(f"{folder} has no added fields {name!r}; it has {names}")
+    try:
+        _write_additions(path, [addition for addition in old.additions if addition is not found])
+    except OSError as error:
+        raise DestinationError(
+            f"cannot write to {folder}: {error.strerror or error}; the dataset is unchanged"
+        ) from error
+    _remove_files(folder / name, old.shards)
+    return found
+
+
+def _local(dataset: str | os.PathLike[str]) -> tuple[Path, str]:
+    spec = os.fspath(dataset)
+    if is_pattern(spec):
+        raise OptionError(f"{spec} is a pattern of shards; name the folder of a dataset: `wds-tools index` creates one")
+    folder, name = split_manifest(spec)
+    place = parse_destination(folder)
+    if isinstance(place, str):
+        raise OptionError(
+            f"{place} is a URL; fields can be added only to local datasets: add them to a copy, then upload"
+        )
+    return place, name
+
+
+def _name(name: str | None, source: Any) -> str:
+    if name is None:
+        name = plain_name(Path(source).name.partition(".")[0]) if isinstance(source, (str, Path)) else "added"
+    if not name.replace("-", "_").isidentifier() or not name.isascii():
+        raise OptionError(f"name={name!r}; allowed are letters, digits, - and _, as in 'captions'")
+    return name
+
+
+class _Work:
+    """The subfolder of the new shards, and the work area. A ``with`` block locks the dataset for one process."""
+
+    def __init__(self, dataset: Path, name: str) -> None:
+        self.folder = dataset / name
+        self.is_finished = False
+        self._area = dataset / WORK_NAME
+        self._shards: list[str] = []
+
+    def __enter__(self) -> _Work:
+        try:
+            self._lock = lock_file(self._area / "lock")
+        except BlockingIOError as error:
+            raise DestinationError(f"another process is adding fields to {self.folder.parent}; wait for it") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.is_finished and self._shards:
+            _remove_names(self.folder, self._shards)
+        shutil.rmtree(self._area, ignore_errors=True)
+        os.close(self._lock)
+
+    def begin(self, manifest: Manifest) -> None:
+        """Create the subfolder; what an interrupted run left in it is removed.
+
+        Raises:
+            OptionError: Fields with this name were added.
+            DestinationError: The subfolder contains something else.
+        """
+        name = self.folder.name
+        if any(addition.folder == name for addition in manifest.additions):
+            raise OptionError(
+                f"{self.folder} has added fields already: choose another name, or remove them with `wds-tools "
+                f"add-fields {self.folder.parent} --remove {name}`"
+            )
+        self._shards = [entry.name for entry in manifest.shards]
+        known = {MANIFEST_NAME, *self._shards, *map(index_name, self._shards)}
+        self.folder.mkdir(exist_ok=True)
+        strange = sorted(path.name for path in self.folder.iterdir() if path.name not in known and path.name[0] != ".")
+        if strange:
+            self._shards = []
+            raise DestinationError(f"{self.folder} contains {strange[0]}: choose another name for the new fields")
+        _remove_names(self.folder, self._shards)
+        self.folder.mkdir(exist_ok=True)
+
+    @property
+    def spool(self) -> Path:
+        """Folder for records that do not fit into memory."""
+        return self._area / "records"
+
+
+@dataclass
+class _Run:
+    """One run: reads the source, then writes the shards."""
+
+    shards: ShardSet
+    work: _Work
+    match: Match
+    strict: bool
+    unknown: int = 0
+    unknown_key: str | None = None
+    known: int = 0
+    _fields: set[str] = field(default_factory=set)
+
+    def read(self, records: Iterator[KeyedFields], progress: bool | None) -> None:
+        """Read the source, and sort its records by shard.
+
+        Raises:
+            SourceError: No key of the source is known; with ``strict``, one is unknown.
+        """
+        self.work.begin(self.shards.manifest)
+        self.spool = Spool(self.work.spool)
+        hashes, shard_of = self._keys()
+        with tqdm(unit=" samples", disable=not shows_progress(progress), file=sys.stderr) as bar:
+            while batch := list(islice(records, _BATCH)):
+                wanted = _hashes(key for key, _ in batch)
+                at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+                is_known = hashes[at] == wanted
+                for record, shard, found in zip(batch, shard_of[at].tolist(), is_known.tolist(), strict=True):
+                    self._add(record, shard if found else None)
+                bar.update(len(batch))
+        if not self.known:
+            example = f", such as {self.unknown_key!r}" if self.unknown_key is not None else ""
+            own = next(iter(self._names_of(0)), None)
+            raise SourceError(
+                f"none of the {self.unknown:,} keys of the source{example} is a {self.match} of the dataset, such as "
+                f"{own!r}: name the column with --key (key=), or use --match path (match='path')"
+            )
+        if self.strict and self.unknown:
+            raise SourceError(f"{self.unknown:,} keys of the source are unknown, such as {self.unknown_key!r}")
+
+    def _add(self, record: KeyedFields, shard: int | None) -> None:
+        key, fields = record
+        if shard is None:
+            self.unknown += 1
+            self.unknown_key = key if self.unknown_key is None else self.unknown_key
+            return
+        for name in fields.keys() - self._fields:
+            self._check_field(name)
+        self.known += 1
+        if fields:
+            self.spool.add(shard, record)
+
+    def _check_field(self, name: str) -> None:
+        if name in _RESERVED:
+            raise OptionError(
+                f"field {name!r} cannot be added, because image and label of a sample are in the index of its shard: "
+                f"use another name, as in --field mask.png={name} (fields={{'mask.png': {name!r}}})"
+            )
+        if name in self.shards.manifest.all_fields:
+            raise OptionError(f"the dataset has a field {name!r}: use another name (--field NEW=COLUMN)")
+        self._fields.add(name)
+
+    def _keys(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Return the hashes of all keys, sorted: uint64 [n], and the number of the shard of each: int64 [n]."""
+        parts = [_hashes(self._names_of(number)) for number in range(len(self.shards.locations))]
+        hashes = np.concatenate(parts)
+        shard_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        order = np.argsort(hashes, kind="stable")
+        hashes, shard_of = hashes[order], shard_of[order]
+        if len(hashes) and (hashes[1:] == hashes[:-1]).any():
+            raise OptionError(
+                f"a {self.match} occurs twice in {self.shards.name}, so fields cannot be matched by it: write the "
+                "samples with unique keys, by `wds-tools reshard`"
+            )
+        return hashes, shard_of
+
+    def _names_of(self, number: int) -> list[str]:
+        """Return what the keys of the source are compared with, for the samples of a shard."""
+        index = self.shards.index(number, keep=False)
+        if self.match == "key":
+            return index.keys
+        columns = index.fields.get("json")
+        if columns is None or (columns.offset == ABSENT).any():
+            raise OptionError(f"{self.shards.shard_url(number)} has samples without the field json: match by key")
+        spans = list(zip(columns.offset.tolist(), (columns.offset + columns.size).tolist(), strict=True))
+        paths = []
+        for key, data in zip(index.keys, self.shards.fetch(number, spans), strict=True):
+            value = json.loads(bytes(data))
+            path = value.get("path") if isinstance(value, dict) else None
+            if not isinstance(path, str):
+                raise SampleError("its field json has no path: match by key", shard=index.shard, key=key)
+            paths.append(path)
+        return paths
+
+    def write(self) -> Manifest:
+        """Write the shards and their manifest.
+
+        Raises:
+            SourceError: A key occurs twice in the source; with ``strict``, a sample gets no field.
+        """
+        entries, totals = [], Totals()
+        for number, location in enumerate(self.shards.locations):
+            shard = self._write_shard(number, location.entry.name)
+            if shard.entry is not None and shard.index is not None:
+                entries.append(shard.entry)
+                totals.add(shard.index)
+        source = {"kind": SOURCE_KIND, "match": self.match}
+        manifest = Manifest(tuple(entries), dict(totals.fields), source=source)
+        if self.strict and manifest.samples < self.shards.manifest.samples:
+            raise SourceError(
+                f"{self.shards.manifest.samples - manifest.samples:,} of {self.shards.manifest.samples:,} samples get "
+                "no field, because the source has no value for them"
+            )
+        if not manifest.samples:
+            raise SourceError("the source has no value for any sample")
+        commit_bytes(self.work.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
+        return manifest
+
+    def _write_shard(self, number: int, name: str) -> ShardFile:
+        found: dict[str, dict[str, bytes]] = {}
+        for key, fields in self.spool.records(number):
+            old = found.setdefault(key, {})
+            if twice := old.keys() & fields.keys():
+                raise SourceError(f"key {key!r} occurs twice in the source, with field {min(twice)!r}")
+            old.update(fields)
+        keys = self.shards.index(number, keep=False).keys
+        with ShardFile(self.work.folder / name) as shard:
+            for key, name_in_source in zip(keys, self._names_of(number), strict=True):
+                if fields := found.get(name_in_source, {}):
+                    shard.write(Sample(key, dict(sorted(fields.items()))))
+        return shard
+
+
+def _hashes(keys: Iterable[str]) -> NDArray[np.uint64]:
+    return np.array([xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass")) for key in keys], np.uint64)
+
+
+def _list_addition(path: Path, expected: Manifest, addition: Addition) -> None:
+    """Add an addition to the manifest, which must be the one that was opened."""
+    current = _read_manifest(path)
+    if current.checksum != expected.checksum:
+        raise DestinationError(f"{path} was changed while fields were added: run the same command again")
+    _write_additions(path, [*current.additions, addition])
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        return manifests.from_json(path.read_bytes(), name=str(path))
+    except FileNotFoundError:
+        raise NotADatasetError(f"{path} does not exist; name the folder of a dataset, or its manifest") from None
+
+
+def _write_additions(path: Path, additions: Iterable[Addition]) -> None:
+    raw, _ = manifests.from_unsealed(path.read_bytes(), name=str(path))
+    raw.pop("additions", None)
+    if listed := [asdict(addition) for addition in additions]:
+        raw["additions"] = listed
+    commit_bytes(path, manifests.seal(raw).encode())
+
+
+def _remove_files(folder: Path, entries: Iterable[ShardEntry]) -> None:
+    _remove_names(folder, [entry.name for entry in entries])
+
+
+def _remove_names(folder: Path, shards: Iterable[str]) -> None:
+    """Remove the files of added fields, the manifest first, and the folder if it is then empty."""
+    for name in (MANIFEST_NAME, *(file for shard in shards for file in (shard, index_name(shard)))):
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        for leftover in folder.glob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+        folder.rmdir()
+        sync_folder(folder.parent)

@@ -1,0 +1,204 @@
+"""Values of new fields by key: from Parquet, CSV, JSON Lines, a folder of files, tar shards, or Python."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wds_tools.errors import OptionError, SampleError, ShardError, SourceError
+from wds_tools.format.sample import split_name
+from wds_tools.packing.encode import encode_field
+from wds_tools.sources.base import as_source_error
+from wds_tools.sources.columns import field_name, plain_name
+from wds_tools.sources.compressed import TarFiles, is_tar
+from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.parquet import is_parquet
+from wds_tools.sources.webdataset import samples
+
+KeyedFields = tuple[str, dict[str, bytes]]
+"""Key of a sample, and its new fields."""
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_ROWS = 1000  # of a Parquet file that are converted at once
+_TEXT_FIELDS = (".txt", ".json")
+
+
+def keyed_fields(source: Any, *, key: str, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
+    """Yield the new fields of each sample, in the order of the source.
+
+    Args:
+        source: Path of a Parquet, CSV, TSV or JSON Lines file, of a folder of them or of files KEY.FIELD, or of tar
+            shards; or an iterable of dictionaries with ``__key__``, as `ShardWriter` takes them.
+        key: Column of the key, in tables.
+        fields: Column of each field, in tables, or its name in files and shards; empty takes all.
+
+    Raises:
+        SourceError: The source cannot be read, or has no column of keys.
+        OptionError: An object that is not a source.
+    """
+    if not isinstance(source, (str, Path)):
+        return _from_python(source, fields)
+    path = Path(source)
+    name = path.name.lower()
+    if name.endswith(_TABLES):
+        return _from_table(path, key, fields)
+    if is_parquet(name) or (path.is_dir() and any(is_parquet(found.name) for found in path.glob("*"))):
+        return _from_parquet(path, key, fields)
+    is_archive = is_tar(name) or (path.is_dir() and any(is_tar(found.name) for found in path.glob("*")))
+    return _renamed(_from_shards(path) if is_archive else _from_folder(path), fields)
+
+
+def _renamed(records: Iterator[KeyedFields], fields: Mapping[str, str]) -> Iterator[KeyedFields]:
+    for key, found in records:
+        yield key, {new: found[old] for new, old in fields.items() if old in found} if fields else found
+
+
+def _from_python(items: Any, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
+    if not isinstance(items, Iterable) or isinstance(items, Mapping) or fields:
+        raise OptionError(
+            f"source is a {type(items).__name__}; allowed are paths, and iterables of dictionaries with __key__ and "
+            "the new fields, without fields="
+        )
+    for item in items:
+        if not isinstance(item, Mapping) or not isinstance(item.get("__key__"), str):
+            raise SampleError(
+                f"an item of the source is {str(item)[:80]!r}; it must be a dictionary with text in __key__"
+            )
+        yield item["__key__"], {name: encode_field(name, item[name]) for name in item if not name.startswith("__")}
+
+
+def _from_table(path: Path, key: str, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
+    for row in _rows_of_table(path):
+        names = _fields_of(row, key, fields, where=str(path))
+        found = {}
+        for field, column in names.items():
+            value = row.get(column)
+            if value not in (None, ""):
+                found[field] = _table_value(path, field, value)
+        yield str(row[key]), found
+
+
+def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
+    with (
+        as_source_error(f"{path} cannot be read", ValueError, csv.Error),
+        path.open(encoding="utf-8-sig", newline="") as file,
+    ):
+        if path.suffix.lower() in (".jsonl", ".ndjson"):
+            yield from (json.loads(line) for line in file if line.strip())
+            return
+        header = file.readline()
+        separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+        file.seek(0)
+        yield from csv.DictReader(file, delimiter=separator)
+
+
+def _table_value(path: Path, field: str, value: Any) -> bytes:
+    """Return the bytes of a field: text and JSON as they are; a text in another field is the path of a file."""
+    if isinstance(value, str) and not field.endswith(_TEXT_FIELDS) and field != "txt":
+        with as_source_error(f"{path.parent / value} cannot be read"):
+            return (path.parent / value).read_bytes()
+    return value.encode() if isinstance(value, str) else encode_field(field, value)
+
+
+def _from_parquet(path: Path, key: str, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
+    for part in find_files(path, is_parquet, "Parquet"):
+        with as_source_error(f"{part} cannot be read as Parquet", pa.ArrowException):
+            file = pq.ParquetFile(part)
+            names = file.schema_arrow.names
+            kinds = {name: file.schema_arrow.field(name).type for name in names}
+            first = _fields_of(dict.fromkeys(names), key, fields, where=str(part), kinds=kinds)
+            for batch in file.iter_batches(_ROWS, columns=[key, *dict.fromkeys(first.values())], use_threads=False):
+                yield from _rows_of_batch(batch, key, first)
+
+
+def _rows_of_batch(batch: Any, key: str, names: Mapping[str, str]) -> Iterator[KeyedFields]:
+    keys = batch.column(key).cast(pa.string()).to_pylist()
+    columns = {field: _values(field, batch.column(column)) for field, column in names.items()}
+    for row, name in enumerate(keys):
+        if name is not None:
+            yield name, {field: data for field, value in columns.items() if (data := value(row)) is not None}
+
+
+def _values(field: str, column: Any) -> Callable[[int], bytes | None]:
+    """Return a function that returns the value of a row as bytes; None for a null."""
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    numbers = is_list and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+
+    def value(row: int) -> bytes | None:
+        cell = column[row]
+        if not cell.is_valid:
+            return None
+        if numbers and field.endswith("npy"):
+            return encode_field(field, np.asarray(cell.values.to_numpy(zero_copy_only=False)))
+        found = cell.as_py()
+        if isinstance(found, dict) and "bytes" in found:  # an image as Hugging Face stores it
+            return found["bytes"]  # type: ignore[no-any-return]
+        return encode_field(field, found)
+
+    return value
+
+
+def _fields_of(
+    row: Mapping[str, Any], key: str, fields: Mapping[str, str], *, where: str, kinds: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return field -> column.
+
+    Raises:
+        SourceError: There is no column of keys, or none of a field.
+    """
+    if key not in row:
+        raise SourceError(
+            f"{where} has no column {key!r} of keys; it has {', '.join(map(repr, row))}: name it with --key (key=)"
+        )
+    if missing := [column for column in fields.values() if column not in row]:
+        raise SourceError(f"{where} has no column {missing[0]!r}; it has {', '.join(map(repr, row))}")
+    if fields:
+        return dict(fields)
+    return {_field_of(name, (kinds or {}).get(name)): name for name in row if name != key and name is not None}
+
+
+def _field_of(column: str, kind: Any) -> str:
+    """Return the field of a column: its own name if that has an extension, otherwise one for the type of the values."""
+    known = field_name(column)
+    if known is not None:
+        return known
+    if kind is None or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return f"{plain_name(column)}.txt"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        plain = pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)
+        return f"{plain_name(column)}.npy" if plain else f"{plain_name(column)}.json"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        raise SourceError(
+            f"column {column!r} has bytes, whose type is not known: name the field, as in --field mask.png={column} "
+            f"(fields={{'mask.png': {column!r}}})"
+        )
+    return f"{plain_name(column)}.json"
+
+
+def _from_shards(path: Path) -> Iterator[KeyedFields]:
+    paths = find_files(path, is_tar, "tar")
+    archives = TarFiles(MappedFiles(paths), [part.name for part in paths])
+    for number, part in enumerate(paths):
+        with as_source_error(f"{part} cannot be read", ShardError):
+            for key, _, found in samples(archives[number], number, part.name):
+                yield key, {name: bytes(data) for name, data in found.items()}
+
+
+def _from_folder(path: Path) -> Iterator[KeyedFields]:
+    """Yield the files of a folder, one field at a time: a later field of a key is joined to the earlier ones."""
+    if not path.is_dir():
+        raise SourceError(f"{path} cannot be read: allowed are Parquet, CSV, TSV, JSON Lines, tar shards and folders")
+    for file in sorted(path.rglob("*")):
+        parts = split_name(str(file.relative_to(path)))
+        if parts is None or not file.is_file() or file.name.startswith("."):
+            continue
+        with as_source_error(f"{file} cannot be read"):
+            yield parts[0], {parts[1]: file.read_bytes()}
