@@ -19,7 +19,7 @@ from wds_tools.loading.bad_samples import ErrorPolicy, OnError
 from wds_tools.loading.cuda import check_device
 from wds_tools.loading.handover import BatchTransform
 from wds_tools.loading.loader import Loader
-from wds_tools.loading.pipeline import PipelineOptions
+from wds_tools.loading.pools import PipelineOptions
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, open_dataset
 from wds_tools.loading.workers import STALL_SECONDS

@@ -23,7 +23,8 @@ from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.diagnosis import Setting, has_large_images, report
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import BatchTransform, Handover
-from wds_tools.loading.pipeline import FinishedBatch, Pipeline, PipelineOptions
+from wds_tools.loading.pipeline import FinishedBatch, Pipeline
+from wds_tools.loading.pools import PipelineOptions
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.statistics import LoaderStats, Meter
 from wds_tools.loading.stats_output import LiveReports, ProgressLine, StatsFile, StatsOutput

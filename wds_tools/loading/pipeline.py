@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import threading
 import time
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
-from wds_tools.images import native
 from wds_tools.loading.assemble import ImageSpec, Recipe
 from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler
 from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
@@ -28,13 +26,13 @@ from wds_tools.loading.copier import CudaCopier, StartedCopy
 from wds_tools.loading.cuda import CudaDriver, copy_to_device, device_of_process
 from wds_tools.loading.numa import cores_near
 from wds_tools.loading.pacing import StepPacer
+from wds_tools.loading.pools import PipelineOptions, start_pool
 from wds_tools.loading.ring import Ring
 from wds_tools.loading.statistics import Meter
 from wds_tools.loading.tasks import (
     BatchRunner,
     BatchTask,
     ImageSpecTask,
-    InlinePool,
     SampleResults,
     TaskResult,
     split_into_tasks,
@@ -83,19 +81,6 @@ class _Gpu:
     pacer: StepPacer
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineOptions:
-    """Options of `make_loader` about workers and devices. They are documented there."""
-
-    batch_size: int
-    device: torch.device
-    device_prefetch: int
-    bind_workers: bool
-    start_method: str
-    stall_seconds: float
-    read_ahead_bytes: int
-
-
 class Pipeline:
     """Loads batches with workers. It closes at the first error; a loader then creates a new pipeline.
 
@@ -136,36 +121,11 @@ class Pipeline:
                 rows=options.batch_size,
                 image_spec=recipe.image_spec,
             )
-        self.pool = self._start_pool(BatchRunner(recipe, self._ring))
+        self.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
+        if isinstance(self.pool, WorkerPool):
+            self.pool.when_idle = self._send_spare
         self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
         self._gpu: _Gpu | None = None
-
-    def _start_pool(self, runner: BatchRunner) -> WorkerPool | InlinePool:
-        if self._autoscaler.workers == 0:
-            _log.debug("no workers: this process makes the batches; JPEGs are decoded by %s", native.description())
-            return InlinePool(runner)
-        if multiprocessing.current_process().daemon:
-            raise LoaderError(
-                "this process is itself a worker, which cannot start its own workers: a loader that is used "
-                "here, such as inside a transform, needs num_workers=0"
-            )
-        _log.debug(
-            "starting worker processes: %d, start method %s; JPEGs are decoded by %s",
-            *(self._autoscaler.max_workers, self._options.start_method, native.description()),
-        )
-        context = multiprocessing.get_context(self._options.start_method)
-        if self._options.start_method == "forkserver":  # the workers then share torch, which takes 290 MB
-            context.set_forkserver_preload(["__main__", BatchRunner.__module__])
-        pool = WorkerPool(
-            runner,
-            tasks_per_worker=self._autoscaler.tasks_per_worker,
-            num_workers=self._autoscaler.max_workers,  # all now: it is best to fork before training starts
-            active=self._autoscaler.workers,
-            context=context,
-            stall_seconds=self._options.stall_seconds,
-        )
-        pool.when_idle = self._send_spare
-        return pool
 
     def prepare(self, plan: EpochPlan | None) -> bool:
         """Drop the batches in progress, except the first ones of a plan, if these were sent ahead.

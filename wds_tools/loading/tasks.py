@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
-from wds_tools.errors import LoaderError, WdsToolsError
+from wds_tools.errors import WdsToolsError
 from wds_tools.loading.assemble import Assembler, ImageSpec, Recipe
 from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.collate import stack_values
@@ -153,54 +151,3 @@ class BatchRunner:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
         return self._assembler
-
-
-class InlinePool:
-    """The pool of ``num_workers=0``: it runs a task in this process when its result is requested."""
-
-    def __init__(self, runner: BatchRunner) -> None:
-        self._runner = runner
-        self._tasks: dict[int, BatchTask | ImageSpecTask] = {}
-        self._interrupted = False
-        self._next = 0
-
-    def submit(self, task: BatchTask | ImageSpecTask) -> int:
-        """Add a task; return its number for `result`."""
-        if self._interrupted:
-            raise LoaderError(
-                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
-            )
-        self._next += 1
-        self._tasks[self._next] = task
-        return self._next
-
-    def result(self, number: int) -> TaskResult:
-        """Run a task and return its result. torch uses one thread, as in a worker.
-
-        Images are too small for more: two threads took 2 to 6 times the CPU time of one, waiting for each other.
-        """
-        threads = torch.get_num_threads()  # of the user; restored below
-        torch.set_num_threads(1)
-        try:
-            with stages.WAIT:
-                return self._runner.run(self._tasks.pop(number))
-        finally:
-            torch.set_num_threads(threads)
-
-    def are_done(self, numbers: Sequence[int]) -> bool:
-        """Return whether `result` returns at once for these tasks; never, as it runs them."""
-        return not numbers
-
-    def discard(self, numbers: Sequence[int], *, seconds: float) -> bool:  # noqa: ARG002 - as in WorkerPool
-        """Remove tasks whose results are no longer needed."""
-        for number in numbers:
-            del self._tasks[number]
-        return True
-
-    def interrupt(self) -> None:
-        """Make `submit` raise LoaderError from now on."""
-        self._interrupted = True
-
-    def close(self) -> None:
-        """Remove all tasks."""
-        self._tasks.clear()
