@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import make_record, record_type
-from wds_tools.loading.assemble import seeded
 from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
+from wds_tools.loading.user_functions import seeded
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
 

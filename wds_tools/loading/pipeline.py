@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
-from wds_tools.loading.assemble import ImageSpec, Recipe
 from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler
 from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
 from wds_tools.loading.cleanup import run_all
@@ -27,12 +26,14 @@ from wds_tools.loading.cuda import CudaDriver, copy_to_device, device_of_process
 from wds_tools.loading.numa import cores_near
 from wds_tools.loading.pacing import StepPacer
 from wds_tools.loading.pools import PipelineOptions, start_pool
+from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.ring import Ring
+from wds_tools.loading.slots import SlotLayout
 from wds_tools.loading.statistics import Meter
 from wds_tools.loading.tasks import (
     BatchRunner,
     BatchTask,
-    ImageSpecTask,
+    LayoutTask,
     SampleResults,
     TaskResult,
     split_into_tasks,
@@ -113,13 +114,14 @@ class Pipeline:
         self._sent: deque[_PendingBatch] = deque()
         self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
         self._ring: Ring | None = None
+        self._late_layout: SlotLayout | None = None  # what slots hold, if the workers do not know it from their start
         if recipe.has_slots:
             self._ring = Ring(
                 slots=autoscaler.slots,
                 # A slow sample delays its batch. Meanwhile the workers may go on with as many batches again.
                 spare_slots=autoscaler.slots - LENT_SLOTS if autoscaler.workers else 0,
                 rows=options.batch_size,
-                image_spec=recipe.image_spec,
+                layout=recipe.layout,
             )
         self.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
         if isinstance(self.pool, WorkerPool):
@@ -262,14 +264,14 @@ class Pipeline:
     def _load(self, plan: EpochPlan) -> Iterator[tuple[FinishedBatch, int | None]]:
         """Yield batches and their slots in order, while the workers load the following batches.
 
-        Images in a slot are None in the values.
+        Tensors in the slot are None in the values.
         """
         self._autoscaler.begin_epoch()
         total = len(plan)
         if total:
             with stages.READ:
                 self._read_ahead.begin(plan, range(total))
-            self._find_image_spec(plan)
+            self._find_layout(plan)
         for number in range(total):
             self._read_ahead.advance(number)
             self._send_ahead()
@@ -285,7 +287,7 @@ class Pipeline:
                 self._replace_unreadable(result, task, plan, replaced) if isinstance(result, SampleResults) else result
                 for result, task in zip(results, sent.tasks, strict=True)
             ]
-            values = [as_tensors(value) for value in join_parts(parts)]
+            values = [as_tensors(value) for value in self._joined(parts, [task.rows for task in sent.tasks], sent.slot)]
             if plan.tail == "mask":
                 values.append(torch.from_numpy(sent.step.valid))
             yield FinishedBatch(sent.step, values, replaced), sent.slot
@@ -307,16 +309,23 @@ class Pipeline:
         """Return whether the workers have finished the next batch."""
         return bool(self._sent) and self.pool.are_done(self._sent[0].task_numbers)
 
-    def _find_image_spec(self, plan: EpochPlan) -> None:
-        """Let a worker find the shape and dtype of images, if they depend on the user's transform."""
-        if self._ring is None or self._ring.image_spec:
+    def _joined(self, parts: list[list[Any]], rows: list[range], slot: int | None) -> list[Any]:
+        """Join the values of parts of a batch, which have these rows of the slot."""
+        if self._ring is None or self._ring.layout is None or slot is None:
+            return join_parts(parts)
+        return self._ring.layout.join(parts, rows, self._ring.tensors(slot))
+
+    def _find_layout(self, plan: EpochPlan) -> None:
+        """Let a worker find out what slots hold, if it depends on stored types or on the user's transform."""
+        if self._ring is None or self._ring.layout:
             return
         step = plan.step(0)
-        image_spec: ImageSpec | None = self._result(
-            self.pool.submit(ImageSpecTask(plan.cursor.epoch, step.positions, step.ids))
+        layout: SlotLayout | None = self._result(
+            self.pool.submit(LayoutTask(plan.cursor.epoch, step.positions, step.ids))
         )
-        if image_spec:
-            self._ring.open(image_spec)
+        if layout:
+            self._ring.open(layout)
+            self._late_layout = layout
         else:
             self._ring = None
             _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
@@ -351,9 +360,8 @@ class Pipeline:
 
     def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
-        slot, epoch = self._take_slot(), plan.cursor.epoch
-        image_spec = self._ring.image_spec if self._ring else None
-        tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=self._parts(step.number))
+        slot, epoch, parts = self._take_slot(), plan.cursor.epoch, self._parts(step.number)
+        tasks = split_into_tasks(step, slot=slot, layout=self._late_layout, epoch=epoch, parts=parts)
         self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
     def _replace_unreadable(
@@ -364,7 +372,7 @@ class Pipeline:
         def load(row: int, sample: int) -> list[Any] | WdsToolsError:
             one = slice(row, row + 1)
             start, ids = task.start + row, np.array([sample])
-            substitute = BatchTask(task.slot, task.image_spec, start, task.epoch, task.positions[one], ids)
+            substitute = BatchTask(task.slot, task.layout, start, task.epoch, task.positions[one], ids)
             values = self._result(self.pool.submit(substitute))
             return values.samples[0] if isinstance(values, SampleResults) else list(values)
 
@@ -373,7 +381,8 @@ class Pipeline:
             samples, load, self._errors, order=plan.order, epoch=task.epoch, positions=task.positions
         )
         replaced[[task.start + row for row in rows]] = True
-        return join_parts([values for values in samples if isinstance(values, list)])
+        loaded = [values for values in samples if isinstance(values, list)]
+        return self._joined(loaded, [range(row, row + 1) for row in task.rows], task.slot)
 
     def _take_slot(self) -> int | None:
         if self._ring is None:
@@ -388,23 +397,15 @@ class Pipeline:
             self._ring.release(slot)
 
     def _for_user(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with their images, on the device."""
-        values = self._with_lent_images(values, slot)
-        if self.device.type == "cpu":
+        """Return the values with the tensors of their slot, on the device.
+
+        On the CPU the slot is lent without a copy, unless the user holds many batches already.
+        """
+        is_cpu = self.device.type == "cpu"
+        if self._ring and slot is not None:
+            lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # except those of `_sent` and this batch
+            values = self._ring.fill(values, slot, is_lent=is_cpu and lent < LENT_SLOTS)
+        if is_cpu:
             return values
         with stages.COPY:
             return copy_to_device(values, self.device)
-
-    def _with_lent_images(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with images that the user may keep.
-
-        The slot is lent without a copy, unless the user holds many batches already.
-        """
-        if self._ring is None or slot is None:
-            return values
-        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # used slots, except of `_sent` and this batch
-        if lent < LENT_SLOTS and self.device.type == "cpu":
-            return [self._ring.lend(slot) if value is None else value for value in values]
-        copied = [self._ring.images(slot).clone() if value is None else value for value in values]
-        self._ring.release(slot)
-        return copied

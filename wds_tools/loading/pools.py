@@ -13,7 +13,7 @@ from wds_tools import stages
 from wds_tools.errors import LoaderError
 from wds_tools.images import native
 from wds_tools.loading.autoscale import Autoscaler
-from wds_tools.loading.tasks import BatchRunner, BatchTask, ImageSpecTask, TaskResult
+from wds_tools.loading.tasks import BatchRunner, BatchTask, LayoutTask, TaskResult
 from wds_tools.loading.workers import WorkerPool
 
 _log = logging.getLogger("wds_tools")
@@ -70,11 +70,11 @@ class InlinePool:
 
     def __init__(self, runner: BatchRunner) -> None:
         self._runner = runner
-        self._tasks: dict[int, BatchTask | ImageSpecTask] = {}
+        self._tasks: dict[int, BatchTask | LayoutTask] = {}
         self._interrupted = False
         self._next = 0
 
-    def submit(self, task: BatchTask | ImageSpecTask) -> int:
+    def submit(self, task: BatchTask | LayoutTask) -> int:
         """Add a task; return its number for `result`."""
         if self._interrupted:
             raise LoaderError(
