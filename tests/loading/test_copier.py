@@ -286,6 +286,20 @@ def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
             assert all(torch.equal(one, other) for one, other in zip(batch.boxes, boxes, strict=True))
 
 
+def test_tensors_that_collate_fn_returns_are_copied(scenes, gpu):
+    def collate(samples):
+        return {"images": torch.stack([sample.image for sample in samples]), "keys": [sample.key for sample in samples]}
+
+    fields = {"image": wt.Image(view=VIEW), "key": wt.Key()}
+    options = {"batch_size": 8, "num_workers": 2, "shuffle": True, "fields": fields, "collate_fn": collate}
+    with wt.make_loader(scenes, **options) as host, wt.make_loader(scenes, **options, device="cuda") as cuda:
+        for expected, batch in zip(host, cuda, strict=True):
+            gpu.synchronize()
+            assert batch["images"].fake_device == 0
+            assert torch.equal(batch["images"], expected["images"])
+            assert batch["keys"] == expected["keys"]
+
+
 def test_close_stops_the_workers_and_raises_the_first_error(packed, gpu):
     loader = wt.make_loader(packed, **OPTIONS, device="cuda")
     next(iter(loader))

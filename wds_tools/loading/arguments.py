@@ -181,6 +181,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         ),
     ),
     "transform": (_or_none(callable), "functions of one image, transforms of torchvision and Albumentations, and None"),
+    "collate_fn": (_or_none(callable), "functions of a list of samples, and None"),
     "sample_transform": (
         _or_none(callable),
         "functions of a dictionary, transforms of torchvision.transforms.v2 and of Albumentations, and None",
@@ -226,7 +227,6 @@ _HINTS = {
 }
 LOADER_HINTS = {
     **_HINTS,
-    "collate_fn": "values of equal shape are stacked, others are a list; batch_transform= changes a batch",
     "in_order": "batches are always in order",
     "n_workers": "use num_workers=",
     "persistent_workers": "workers always stay alive between epochs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ def make_loader(
     fields: Fields = ("image", "label"),
     transform: Transform | None = None,
     sample_transform: Transform | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     batch_transform: BatchTransform | None = None,
     tail: Tail = "drop",
     on_error: OnError = "raise",
@@ -125,6 +126,11 @@ def make_loader(
             names in ``fields`` to values, and returns one with the same names. Images, masks, boxes and key points are
             ``tv_tensors``, so transforms of ``torchvision.transforms.v2`` move them together. Or a transform of
             Albumentations. Random number generators are seeded as for ``transform``.
+        collate_fn: Function of the list of samples of a batch that returns the batch, called in this process with
+            tensors in CPU memory. A sample is a named tuple with one value per field; with ``tail="mask"``, also
+            ``valid``. Tensors in lists, tuples and dictionaries of the result are moved to ``device``. The CPU
+            generators are seeded as for ``batch_transform``, which then gets the result as its only argument. By
+            default, values are stacked as described above.
         batch_transform: Function of a batch, called in this process with tensors on ``device``, for example to
             normalize. A function with one required argument gets the images and returns their replacement. A
             function with two or more required arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the
@@ -239,6 +245,7 @@ def make_loader(
         autoscaler=autoscaler,
         options=options,
         batch_transform=batch_transform,
+        collate_fn=collate_fn,
         errors=errors,
         progress=shows_progress(progress),
         report_to=report_to or report_url(),

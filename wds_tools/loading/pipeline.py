@@ -9,10 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
@@ -20,7 +19,7 @@ from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
 from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler
 from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
 from wds_tools.loading.cleanup import run_all
-from wds_tools.loading.collate import as_tensors, join_parts
+from wds_tools.loading.collate import as_tensors, join_parts, values_of_samples
 from wds_tools.loading.copier import CudaCopier, StartedCopy
 from wds_tools.loading.cuda import CudaDriver, copy_to_device, device_of_process
 from wds_tools.loading.numa import cores_near
@@ -28,7 +27,7 @@ from wds_tools.loading.pacing import StepPacer
 from wds_tools.loading.pools import PipelineOptions, start_pool
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.ring import Ring
-from wds_tools.loading.slots import SlotLayout
+from wds_tools.loading.slots import SlotLayout, samples_of_tensors
 from wds_tools.loading.statistics import Meter
 from wds_tools.loading.tasks import (
     BatchRunner,
@@ -42,6 +41,8 @@ from wds_tools.loading.workers import WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.reader import Reader
+
+Collate: TypeAlias = Callable[[list[list[Any]], int, NDArray[np.int64]], Any]
 
 _DRAIN_SECONDS = 5.0  # to finish the batches of an iteration that was left early; slower workers are replaced
 _log = logging.getLogger("wds_tools")
@@ -91,6 +92,8 @@ class Pipeline:
         options: Batch size, device, and start method of the workers.
         errors: Log of the replaced samples.
         meter: Measures what the training loop waits for.
+        collate: Function of the values of the samples by field, the epoch and the positions, which returns the batch;
+            None for the usual batch.
 
     Raises:
         LoaderError: This process is itself a worker, which cannot start workers.
@@ -99,7 +102,13 @@ class Pipeline:
     """
 
     def __init__(
-        self, recipe: Recipe, autoscaler: Autoscaler, options: PipelineOptions, errors: ErrorLog, meter: Meter
+        self,
+        recipe: Recipe,
+        autoscaler: Autoscaler,
+        options: PipelineOptions,
+        errors: ErrorLog,
+        meter: Meter,
+        collate: Collate | None = None,
     ) -> None:
         self.pid = os.getpid()
         self.is_closed = False
@@ -109,6 +118,7 @@ class Pipeline:
         self._options = options
         self._errors = errors
         self._meter = meter
+        self._collate = collate
         self._lock = threading.RLock()  # held while the next batch is awaited, so that another thread may call close()
         self._is_in_next = False
         self._sent: deque[_PendingBatch] = deque()
@@ -287,10 +297,14 @@ class Pipeline:
                 self._replace_unreadable(result, task, plan, replaced) if isinstance(result, SampleResults) else result
                 for result, task in zip(results, sent.tasks, strict=True)
             ]
-            values = [as_tensors(value) for value in self._joined(parts, [task.rows for task in sent.tasks], sent.slot)]
+            joined = self._joined(parts, [task.rows for task in sent.tasks], sent.slot)
             if plan.tail == "mask":
-                values.append(torch.from_numpy(sent.step.valid))
-            yield FinishedBatch(sent.step, values, replaced), sent.slot
+                joined.append(sent.step.valid)
+            if self._collate is None:
+                yield FinishedBatch(sent.step, [as_tensors(value) for value in joined], replaced), sent.slot
+            else:
+                batch = self._collate(self._by_sample(joined, sent.slot), plan.cursor.epoch, sent.step.positions)
+                yield FinishedBatch(sent.step, [batch], replaced), None
 
     def _result(self, task_number: int) -> Any:
         """Wait for the result of a task and return its value."""
@@ -402,10 +416,23 @@ class Pipeline:
         On the CPU the slot is lent without a copy, unless the user holds many batches already.
         """
         is_cpu = self.device.type == "cpu"
-        if self._ring and slot is not None:
-            lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # except those of `_sent` and this batch
-            values = self._ring.fill(values, slot, is_lent=is_cpu and lent < LENT_SLOTS)
+        values = self._filled(values, slot, is_lent=is_cpu)
         if is_cpu:
             return values
         with stages.COPY:
             return copy_to_device(values, self.device)
+
+    def _filled(self, values: list[Any], slot: int | None, *, is_lent: bool) -> list[Any]:
+        """Return the values with the tensors of their slot, which is lent if the user does not hold many already."""
+        if self._ring is None or slot is None:
+            return values
+        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # except those of `_sent` and this batch
+        return self._ring.fill(values, slot, is_lent=is_lent and lent < LENT_SLOTS)
+
+    def _by_sample(self, values: list[Any], slot: int | None) -> list[list[Any]]:
+        """Return for each field the values of the samples, from stacked values; those in the slot are views of it."""
+        filled = self._filled(values, slot, is_lent=True)
+        return [
+            values_of_samples(value) if value is not None else samples_of_tensors(tensors)
+            for value, tensors in zip(values, filled, strict=True)
+        ]

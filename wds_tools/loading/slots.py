@@ -93,7 +93,8 @@ class SlotLayout:
                 continue
             for part, part_rows in zip(parts, rows, strict=True):
                 if part[number] is None:
-                    part[number] = stack_values(_samples(held, part_rows))
+                    copied = map_tensors(lambda tensor: tensor[part_rows.start : part_rows.stop].clone(), held)  # noqa: B023
+                    part[number] = stack_values(samples_of_tensors(copied))
         return join_parts(parts)
 
 
@@ -128,8 +129,6 @@ def _listed(column: ColumnSpec) -> tuple[TensorSpec, ...]:
     return column if isinstance(column, tuple) else (column,) if column else ()
 
 
-def _samples(held: torch.Tensor | list[torch.Tensor], rows: range) -> list[Any]:
-    """Return copies of the values of samples."""
-    if isinstance(held, torch.Tensor):
-        return list(held[rows.start : rows.stop].clone())
-    return [[tensor[row].clone() for tensor in held] for row in rows]
+def samples_of_tensors(held: torch.Tensor | list[torch.Tensor]) -> list[Any]:
+    """Return the value of each sample: a row of the tensor, or a list with a row of each tensor."""
+    return list(held) if isinstance(held, torch.Tensor) else [list(rows) for rows in zip(*held, strict=True)]
