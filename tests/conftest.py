@@ -19,6 +19,7 @@ import pytest
 from _pytest.doctest import DoctestItem
 from buckets import s3_server
 from hypothesis import settings
+from scenes import write_scenes
 
 import wds_tools as wt
 
@@ -92,6 +93,12 @@ def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
         link.symlink_to(path)
     assert wt.pack(folder / "images", folder / "packed", shard_bytes="300kB", workers=1).packed == 40
     return folder / "packed"
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """Return a packed dataset of 40 photographs with masks, depth, boxes, key points and captions."""
+    return write_scenes(tmp_path_factory.mktemp("scenes") / "scenes", photos)
 
 
 @pytest.fixture

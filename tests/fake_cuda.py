@@ -243,6 +243,8 @@ class FakeDriver:
             raise torch.OutOfMemoryError("CUDA out of memory")
         on_device = torch.full_like(tensor, 1)  # what it has before the copy
         on_device.fake_device, on_device.fake_streams = self.index, set()
+        if not size:  # nothing is copied, from any memory
+            return on_device
         buffer = gpu.holds(address, size)
         if buffer is None and not gpu.is_registered(address, size):
             if gpu.can_pin:
@@ -275,5 +277,4 @@ def _copy(gpu, on_device, address, size, buffer):
         gpu.mistakes.append("copy from memory that is not registered or not mapped any more")
         return
     data = (ctypes.c_ubyte * size).from_address(address)
-    if size:
-        on_device.copy_(torch.frombuffer(data, dtype=torch.uint8).view(on_device.dtype).view(on_device.shape))
+    on_device.copy_(torch.frombuffer(data, dtype=torch.uint8).view(on_device.dtype).view(on_device.shape))

@@ -105,17 +105,18 @@ def link(scale: Scale) -> Iterator[tuple[str, str]]:
     """Measure copies from batch slots against the fastest copy that the link allows."""
     import torch
 
-    from wds_tools.loading.assemble import ImageSpec
     from wds_tools.loading.copier import CudaCopier
     from wds_tools.loading.cuda import CudaDriver
     from wds_tools.loading.ring import Ring
+    from wds_tools.loading.slots import SlotLayout, TensorSpec
 
     if scale.device != "cuda":
         return
     pinned = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
     on_device = torch.empty_like(pinned, device="cuda")
     limit = max(pinned.numel() / _timed(lambda: on_device.copy_(pinned, non_blocking=True)) for _ in range(20))
-    ring = Ring(slots=8, rows=scale.batch, image_spec=ImageSpec((3, scale.size, scale.size), torch.uint8))
+    layout = SlotLayout((TensorSpec((3, scale.size, scale.size), torch.uint8),))
+    ring = Ring(slots=8, rows=scale.batch, layout=layout)
     copier = CudaCopier(CudaDriver(torch.device("cuda", torch.cuda.current_device())), ring)
 
     def copy(count: int) -> None:
@@ -124,7 +125,7 @@ def link(scale: Scale) -> Iterator[tuple[str, str]]:
             copier.finish(copier.start([None], ring.take()))
 
     _timed(lambda: copy(50))
-    rate = 200 * ring.images(0).numel() / _timed(lambda: copy(200))
+    rate = 200 * ring.tensors(0)[0].numel() / _timed(lambda: copy(200))
     copier.close()
     yield "copies from batch slots", f"{rate / 1e9:.1f} GB/s, the link {limit / 1e9:.1f} GB/s: {rate / limit:.2f}"
 

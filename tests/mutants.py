@@ -190,12 +190,30 @@ def cases(files: list[bytes], first: int, count: int) -> Iterator[Case]:
 
 
 def run(
-    module: Any, batch: list[bytes | None], geometries: list[list[int]], out: tuple[int, int]
-) -> tuple[bytes, bytearray]:
-    """Render a batch with the compiled path; return a 1 for each image that was rendered, or a 0, and the pixels."""
-    numbers = b"".join(struct.pack("13i", *row) for row in geometries)
-    pixels = bytearray(len(batch) * 3 * out[0] * out[1])
-    return module.render_jpegs(batch, numbers, pixels, *out, 1 << 22, None), pixels
+    module: Any, batch: list[bytes | None], crops: list[list[list[int]]], outs: list[tuple[int, int]]
+) -> tuple[bytes, list[bytearray]]:
+    """Render a batch with the compiled path.
+
+    Args:
+        module: The compiled module.
+        batch: The files.
+        crops: For each crop of an image the geometry of each image.
+        outs: Height and width of each crop.
+
+    Returns:
+        A 1 for each crop of each image that was rendered, or a 0; and for each crop the pixels of all images.
+    """
+    numbers = b"".join(struct.pack("13i", *geometry) for image in zip(*crops, strict=True) for geometry in image)
+    pixels = [bytearray(len(batch) * 3 * height * width) for height, width in outs]
+    sizes = b"".join(struct.pack("2i", *out) for out in outs)
+    return module.render_jpegs(batch, numbers, pixels, sizes, 1 << 22, None), pixels
+
+
+def second_crops(batch: list[bytes | None], number: int) -> tuple[list[list[int]], tuple[int, int]]:
+    """Return further geometries of a batch of `cases`, and height and width of the result."""
+    rng = random.Random(-1 - number)
+    out = rng.choice(((7, 33), (rng.randint(1, 70), rng.randint(1, 70))))
+    return [geometry(size_of(data or b""), out, rng) for data in batch], out
 
 
 def load(path: str) -> Any:
@@ -213,10 +231,12 @@ def main() -> None:
     module = load(path)
     files = [path.read_bytes() for path in sorted(Path(folder).iterdir())]
     rendered, total, digest = 0, 0, hashlib.md5()
-    for batch, geometries, out in cases(files, int(first), int(count)):
-        done, pixels = run(module, batch, geometries, out)
-        digest.update(pixels)
-        rendered, total = rendered + sum(done), total + len(done)
+    for number, (batch, geometries, out) in enumerate(cases(files, int(first), int(count)), int(first)):
+        others, other_out = second_crops(batch, number)
+        for crops, outs in (([geometries], [out]), ([geometries, others], [out, other_out])):
+            done, pixels = run(module, batch, crops, outs)
+            digest.update(b"".join(pixels))
+            rendered, total = rendered + sum(done), total + len(done)
     sys.stdout.write(f"{rendered} of {total} rendered, {digest.hexdigest()}\n")
 
 

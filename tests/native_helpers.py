@@ -37,10 +37,10 @@ def sampled(image: Image.Image, sampling: str) -> bytes:
     return simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality=92, colorsubsampling=sampling)
 
 
-def regions_of(view: View, files: Sequence[bytes]) -> Regions:
+def regions_of(view: View, files: Sequence[bytes], key: int = 4) -> Regions:
     """Return a random region of each file."""
     sizes = [probe(data) for data in files]
-    u = uniform(4, np.arange(len(files)), view.draws)
+    u = uniform(key, np.arange(len(files)), view.draws)
     return view.regions(np.array([size.width for size in sizes]), np.array([size.height for size in sizes]), u)
 
 
@@ -55,8 +55,8 @@ def region(
 def by_native(files: Sequence[bytes | None], regions: Regions) -> tuple[list[bool], Pixels]:
     """Render with the compiled path; return which images were rendered, and the pixels: 0 for the others."""
     out = np.zeros((len(files), 3, *regions.size[0].tolist()), np.uint8)
-    done = native.render_jpegs([memoryview(data) if data is not None else None for data in files], regions, out)
-    return done, out
+    done = native.render_jpegs([memoryview(data) if data is not None else None for data in files], [regions], [out])
+    return done[:, 0].tolist(), out
 
 
 def by_python(files: Sequence[bytes], regions: Regions, mode: str = "RGB") -> Pixels:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
+    from wds_tools.loading.fields import Array, Boxes, Field, Image, Key, Keypoints, Label, Mask, Text
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.web_dataset import WebDataset
@@ -64,6 +65,8 @@ __version__ = "0.1.0"
 
 # Each name is loaded when it is first used: packing needs no torch, and `wds-tools --help` needs almost nothing.
 _HOMES = {
+    "Array": "loading.fields",
+    "Boxes": "loading.fields",
     "CenterCrop": "images.views",
     "ChecksumError": "errors",
     "ColorJitter": "loading.augment",
@@ -71,11 +74,17 @@ _HOMES = {
     "DecodeError": "errors",
     "DestinationError": "errors",
     "DeviceError": "errors",
+    "Field": "loading.fields",
+    "Image": "loading.fields",
+    "Key": "loading.fields",
+    "Keypoints": "loading.fields",
+    "Label": "loading.fields",
     "Loader": "loading.loader",
     "LoaderError": "errors",
     "LoaderStats": "loading.statistics",
     "Manifest": "format.manifest",
     "ManifestError": "errors",
+    "Mask": "loading.fields",
     "MissingFieldError": "errors",
     "MixUp": "loading.augment",
     "Mixture": "order.mixture",
@@ -95,6 +104,7 @@ _HOMES = {
     "SourceError": "errors",
     "StoreError": "errors",
     "StreamingDataset": "loading.dataset",
+    "Text": "loading.fields",
     "TransformError": "errors",
     "TruncatedShardError": "errors",
     "WebDataset": "loading.web_dataset",
@@ -119,6 +129,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Array",
+    "Boxes",
     "CenterCrop",
     "ChecksumError",
     "ColorJitter",
@@ -126,11 +138,17 @@ __all__ = [
     "DecodeError",
     "DestinationError",
     "DeviceError",
+    "Field",
+    "Image",
+    "Key",
+    "Keypoints",
+    "Label",
     "Loader",
     "LoaderError",
     "LoaderStats",
     "Manifest",
     "ManifestError",
+    "Mask",
     "MissingFieldError",
     "MixUp",
     "Mixture",
@@ -150,6 +168,7 @@ __all__ = [
     "SourceError",
     "StoreError",
     "StreamingDataset",
+    "Text",
     "TransformError",
     "TruncatedShardError",
     "WdsToolsError",

@@ -130,6 +130,35 @@ static void test_planes(const uint8_t *data, size_t size, const Header *header, 
     decoder_free(decoder);
 }
 
+/* Renders two crops of a batch of three, and checks that the first crop of the file has the pixels
+   that it has alone. The second one is the first one mirrored, or, if `other` is not NULL, another
+   region, whose scale may differ: then the pixels of the first one may differ too. */
+static void test_two_crops(
+    const ByteSpan *files, const CropGeometry *crop, const CropGeometry *other, const uint8_t *single, char alone,
+    int height, int width)
+{
+    CropGeometry second = other ? *other : *crop;
+    second.flip ^= !other;
+    const CropGeometry crops[6] = {*crop, second, *crop, second, *crop, second};
+    size_t bytes = (size_t)(3 * width * height);
+    char done[6];
+    uint8_t *out = malloc(6 * bytes);
+    check(out != NULL, "out of memory");
+    const Output outputs[2] = {{out, height, width}, {out + 3 * bytes, height, width}};
+    render_batch(files, crops, 3, outputs, 2, MAX_PIXELS, done, NULL);
+    check(done[2] == done[4], "whether a crop is rendered depends on the other images");
+    check(!done[2] || !memcmp(out + bytes, out + 2 * bytes, bytes), "a crop depends on the other images");
+    if (!other) {
+        check(done[2] == alone && done[3] == alone, "whether a crop is rendered depends on the others");
+        check(!alone || !memcmp(out + bytes, single, bytes), "a crop depends on the others");
+        for (size_t i = 0; alone && i < bytes; i++) /* the mirrored row */
+            check(
+                out[4 * bytes + i] == single[i - i % (size_t)width + (size_t)width - 1 - i % (size_t)width],
+                "a mirrored crop differs");
+    }
+    free(out);
+}
+
 /* Renders a batch of three: the first half of the file, which ends its lane early, and the file
    twice. Each image must be the same as when it is rendered alone. */
 static void test_batch(const uint8_t *data, size_t size, const Header *header, const Request *request)
@@ -158,12 +187,17 @@ static void test_batch(const uint8_t *data, size_t size, const Header *header, c
     uint8_t *out = malloc(4 * bytes), *single = out + 3 * bytes;
     check(out != NULL, "out of memory");
     use_simd(request->scale >> 2 & 1);
-    render_batch(files, (CropGeometry[]){crop, crop, crop}, 3, height, width, MAX_PIXELS, out, done, NULL);
+    const Output all = {out, height, width}, one = {single, height, width};
+    render_batch(files, (CropGeometry[]){crop, crop, crop}, 3, &all, 1, MAX_PIXELS, done, NULL);
     for (int i = 0; i < 3; i++) {
-        render_batch(&files[i], &crop, 1, height, width, MAX_PIXELS, single, &alone, NULL);
+        render_batch(&files[i], &crop, 1, &one, 1, MAX_PIXELS, &alone, NULL);
         check(done[i] == alone, "whether an image is rendered depends on the others");
         check(!alone || !memcmp(out + (size_t)i * bytes, single, bytes), "an image depends on the others");
     }
+    CropGeometry whole = {.width = header->width, .height = header->height, .needed_width = header->width,
+                          .needed_height = header->height, .resized_width = width, .resized_height = height};
+    test_two_crops(files, &crop, NULL, single, alone, height, width);
+    test_two_crops(files, &crop, &whole, single, alone, height, width);
     free(out);
 }
 

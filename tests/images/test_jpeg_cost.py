@@ -32,7 +32,8 @@ if task == "transcode":
 else:
     box = left, top, width, height
     geometry = struct.pack("13i", *box, 224, 224, 0, 0, 0, *box)
-    made = module.render_jpegs([data], geometry, bytearray(3 * 224 * 224), 224, 224, most_pixels, None) == b"\\1"
+    sizes, out = struct.pack("2i", 224, 224), bytearray(3 * 224 * 224)
+    made = module.render_jpegs([data], geometry, [out], sizes, most_pixels, None) == b"\\1"
 print(int(made), peak() - before, time.process_time() - start)
 """
 

@@ -340,6 +340,28 @@ def crops(draw: st.DrawFn) -> tuple[tuple[int, int], str, int, Regions]:
     return (width, height), sampling, restart, region(box, resize, corner, size, draw(st.booleans()))
 
 
+def test_several_crops_of_an_image_are_those_of_single_calls(files: list[bytes]) -> None:
+    views = [RandomResizedCrop(224), RandomResizedCrop((200, 60), flip=True), RandomResizedCrop(64, scale=(0.02, 0.05))]
+    regions = [regions_of(view, files, key) for key, view in enumerate(views)]
+    outputs = [np.zeros((len(files), 3, *view.shape), np.uint8) for view in views]
+    rendered = native.render_jpegs([memoryview(data) for data in files], regions, outputs)
+    for number, output in enumerate(outputs):
+        done, expected = by_native(files, regions[number])
+        assert rendered[:, number].tolist() == done
+        assert (output == expected).all()  # none of these crops is decoded at a reduced size
+        assert sum(done) >= 0.9 * len(files)
+
+
+def test_a_crop_that_is_not_resized_is_skipped_and_the_others_are_rendered(photo: Image.Image) -> None:
+    data = encoded(photo)
+    size = np.array([photo.width]), np.array([photo.height])
+    crops = [view.regions(*size, np.zeros((1, view.draws))) for view in (CenterCrop(32), Resize((40, 50)))]
+    outputs = [np.zeros((1, 3, 32, 32), np.uint8), np.zeros((1, 3, 40, 50), np.uint8)]
+    assert native.render_jpegs([memoryview(data)], crops, outputs).tolist() == [[False, True]]
+    assert not outputs[0].any()
+    assert (outputs[1] == by_native([data], crops[1])[1]).all()
+
+
 @settings(max_examples=400)
 @given(crops())
 def test_any_region_agrees_with_the_python_path_and_nothing_else_is_written(photo, case) -> None:
@@ -351,7 +373,7 @@ def test_any_region_agrees_with_the_python_path_and_nothing_else_is_written(phot
         return
     height, width = regions.size[0].tolist()
     batch = np.full((3, 3, height, width), 0xA5, np.uint8)
-    assert native.render_jpegs([memoryview(data)], regions, batch[1:2]) == [True]
+    assert native.render_jpegs([memoryview(data)], [regions], [batch[1:2]]).tolist() == [[True]]
     assert (batch[[0, 2]] == 0xA5).all()
     # The Python path interpolates subsampled chroma and never decodes at a reduced size. In a
     # result of a few pixels this makes a larger difference.

@@ -30,6 +30,7 @@ from wds_tools.images.views import RandomResizedCrop, Regions, Resize
 pytestmark = needs_native
 
 GEOMETRY = np.array([[0, 0, 64, 48, 24, 32, 0, 0, 0, 0, 0, 64, 48]], np.int32)
+SIZES = np.array([[24, 32]], np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +65,9 @@ def test_extreme_numbers_in_a_geometry_are_handled_without_partial_output(photo:
         for number in mutants.LIMITS:
             geometry = GEOMETRY.copy()
             geometry[0, column] = number
-            rendered, out = mutants.run(native.compiled, [data], geometry.tolist(), (24, 32))
+            rendered, out = mutants.run(native.compiled, [data], [geometry.tolist()], [(24, 32)])
             assert len(rendered) == 1
-            assert rendered[0] or not any(out)
+            assert rendered[0] or not any(out[0])
 
 
 @pytest.mark.parametrize(
@@ -76,16 +77,27 @@ def test_extreme_numbers_in_a_geometry_are_handled_without_partial_output(photo:
 def test_an_image_with_an_inconsistent_geometry_is_skipped(photo: Image.Image, column: int, number: int) -> None:
     geometry = GEOMETRY.copy()
     geometry[0, column] = number
-    rendered, out = mutants.run(native.compiled, [encoded(photo.resize((64, 48)))], geometry.tolist(), (24, 32))
+    rendered, (out,) = mutants.run(native.compiled, [encoded(photo.resize((64, 48)))], [geometry.tolist()], [(24, 32)])
     assert rendered == b"\0"
     assert not any(out)
+
+
+def test_a_crop_with_an_inconsistent_geometry_does_not_affect_the_others(photo: Image.Image) -> None:
+    data, wrong = encoded(photo.resize((64, 48))), GEOMETRY.copy()
+    wrong[0, 0] = -1
+    _, (expected,) = mutants.run(native.compiled, [data], [GEOMETRY.tolist()], [(24, 32)])
+    crops = [wrong.tolist(), GEOMETRY.tolist(), wrong.tolist()]
+    rendered, pixels = mutants.run(native.compiled, [data], crops, [(24, 32)] * 3)
+    assert rendered == b"\0\1\0"
+    assert pixels[1] == expected
+    assert not any(pixels[0] + pixels[2])
 
 
 def test_a_file_that_is_not_a_contiguous_buffer_is_an_error(photo: Image.Image) -> None:
     out = np.zeros((1, 3, 24, 32), np.uint8)
     for files in ([1], ["text"], [object()], (b"",), b"", None, [memoryview(encoded(photo))[::2]]):
         with pytest.raises((TypeError, ValueError, BufferError)):
-            native.compiled.render_jpegs(files, GEOMETRY, out, 24, 32, 10_000, None)
+            native.compiled.render_jpegs(files, GEOMETRY, [out], SIZES, 10_000, None)
 
 
 READ_ONLY = np.zeros((1, 3, 24, 32), np.uint8)
@@ -100,17 +112,25 @@ READ_ONLY.flags.writeable = False
         {"geometry": np.repeat(GEOMETRY, 2, axis=1)[:, ::2]},
         {"geometry": np.zeros(53, np.uint8)[1:]},  # not aligned for 32-bit integers
         {"geometry": None},
-        {"out": np.zeros((1, 3, 24, 31), np.uint8)},
-        {"out": np.zeros((2, 3, 24, 32), np.uint8)},
-        {"out": np.zeros((1, 3, 24, 64), np.uint8)[..., ::2]},
-        {"out": READ_ONLY},
-        {"out": bytes(3 * 24 * 32)},
-        {"height": 0},
-        {"height": -24, "width": -32},
-        {"height": 1 << 16, "width": 1 << 16},
-        {"height": (1 << 31) - 1, "width": (1 << 31) - 1},
-        {"height": 1 << 31},
-        {"height": 24.0},
+        {"outputs": [np.zeros((1, 3, 24, 31), np.uint8)]},
+        {"outputs": [np.zeros((2, 3, 24, 32), np.uint8)]},
+        {"outputs": [np.zeros((1, 3, 24, 64), np.uint8)[..., ::2]]},
+        {"outputs": [READ_ONLY]},
+        {"outputs": [bytes(3 * 24 * 32)]},
+        {"outputs": [7]},
+        {"outputs": []},
+        {"outputs": [], "sizes": b""},
+        {"outputs": [], "sizes": b"", "geometry": b""},
+        {"outputs": None},
+        {"outputs": [np.zeros((1, 3, 24, 32), np.uint8)] * 2},
+        {"outputs": [np.zeros((1, 3, 24, 32), np.uint8)] * 2, "sizes": np.repeat(SIZES, 2, axis=0)},
+        {"sizes": np.array([[0, 32]], np.int32)},
+        {"sizes": np.array([[-24, -32]], np.int32)},
+        {"sizes": np.array([[1 << 16, 1 << 16]], np.int32)},
+        {"sizes": np.array([[(1 << 31) - 1] * 2], np.int32)},
+        {"sizes": np.array([[24]], np.int32)},
+        {"sizes": np.zeros(9, np.uint8)[1:]},  # not aligned for 32-bit integers
+        {"sizes": None},
         {"max_pixels": 0},
         {"max_pixels": -1},
         {"max_pixels": 1 << 63},
@@ -124,9 +144,8 @@ def test_wrong_arguments_are_errors(photo: Image.Image, changes: dict[str, objec
     out = np.zeros((1, 3, 24, 32), np.uint8)
     given = {
         "geometry": GEOMETRY,
-        "out": out,
-        "height": 24,
-        "width": 32,
+        "outputs": [out],
+        "sizes": SIZES,
         "max_pixels": 10_000,
         "timings": None,
         **changes,
@@ -159,14 +178,14 @@ def test_wrong_arguments_for_stored_pixels_are_errors(files: object, offset: int
 
 
 def test_an_empty_batch_is_accepted() -> None:
-    assert native.compiled.render_jpegs([], b"", bytearray(), 5, 7, 10, None) == b""
+    assert native.compiled.render_jpegs([], b"", [bytearray()], np.array([[5, 7]], np.int32), 10, None) == b""
     assert native.compiled.copy_pixels([], 0, bytearray(), 5, 7) is None
 
 
 def test_images_above_the_pixel_limit_are_skipped(photo: Image.Image) -> None:
     data, out = encoded(photo.resize((64, 48))), bytearray(3 * 24 * 32)
-    assert native.compiled.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48, None) == b"\1"
-    assert native.compiled.render_jpegs([data], GEOMETRY, out, 24, 32, 64 * 48 - 1, None) == b"\0"
+    assert native.compiled.render_jpegs([data], GEOMETRY, [out], SIZES, 64 * 48, None) == b"\1"
+    assert native.compiled.render_jpegs([data], GEOMETRY, [out], SIZES, 64 * 48 - 1, None) == b"\0"
 
 
 def test_a_small_file_that_claims_a_huge_size_is_skipped(photo: Image.Image) -> None:
@@ -206,7 +225,7 @@ def releases_gil(call: Callable[[], object]) -> bool:
 def test_a_call_releases_the_gil(photo: Image.Image) -> None:
     files = [encoded(photo.resize((64, 48)))] * 1000
     geometry, out = np.repeat(GEOMETRY, 1000, axis=0), np.zeros((1000, 3, 24, 32), np.uint8)
-    assert releases_gil(lambda: native.compiled.render_jpegs(files, geometry, out, 24, 32, 10_000, None))
+    assert releases_gil(lambda: native.compiled.render_jpegs(files, geometry, [out], SIZES, 10_000, None))
     assert not releases_gil(lambda: sum(range(10_000)))
 
 
@@ -217,7 +236,7 @@ def test_the_time_of_each_step_is_added_to_its_stage(files: list[bytes]) -> None
     before = [0] * len(steps)
     for _ in range(3):
         with recorder:
-            native.render_jpegs(list(map(memoryview, files)), regions, out)
+            native.render_jpegs(list(map(memoryview, files)), [regions], [out])
         after = [recorder.elapsed(step) for step in steps]
         assert all(now > then for now, then in zip(after, before, strict=True))
         before = after
@@ -292,7 +311,7 @@ def test_a_mutant_is_skipped_or_has_the_pixels_of_the_python_path(seeds, monkeyp
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     differences, skipped = [], 0
     for batch, geometries, out in mutants.cases(seeds, 0, 1500):
-        status, pixels = mutants.run(native.compiled, batch, geometries, out)
+        status, (pixels,) = mutants.run(native.compiled, batch, [geometries], [out])
         skipped += status.count(0)
         images = np.frombuffer(pixels, np.uint8).reshape(-1, 3, *out)
         for i in np.flatnonzero(np.frombuffer(status, np.uint8)).tolist():

@@ -110,7 +110,6 @@ def test_numpy_numbers_and_paths_are_accepted(packed):
 TORCH_ARGUMENTS = {
     "drop_last": "tail='drop'",
     "pin_memory": "device='cuda'",
-    "collate_fn": "batch_transform=",
     "sampler": "subset=",
     "batch_sampler": "subset=",
     "generator": "seed=",

@@ -15,9 +15,9 @@ from worker_processes import worker_processes
 import wds_tools as wt
 from wds_tools.errors import DeviceError, LoaderError, OptionError
 from wds_tools.loading import autoscale, numa, pipeline
-from wds_tools.loading.assemble import ImageSpec
 from wds_tools.loading.copier import CudaCopier
 from wds_tools.loading.ring import Ring
+from wds_tools.loading.slots import SlotLayout, TensorSpec
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 OPTIONS = {"batch_size": 32, "view": VIEW, "shuffle": True, "num_workers": 2}
@@ -83,7 +83,7 @@ def test_a_slot_is_not_reused_before_its_copy_is_complete(packed, gpu, expected)
 @pytest.fixture
 def copier(gpu):
     """Return a copier and its ring of two slots, each with one image of four pixels."""
-    ring = Ring(slots=2, rows=1, image_spec=ImageSpec((4,), torch.uint8))
+    ring = Ring(slots=2, rows=1, layout=SlotLayout((TensorSpec((4,), torch.uint8),)))
     copier = CudaCopier(FakeDriver(gpu, torch.device("cuda", 0)), ring)
     yield copier, ring
     copier.close()
@@ -95,7 +95,7 @@ def test_a_slot_is_released_only_after_its_copy(copier):
     for value in range(2, 8):
         copier.release_copied(at_least_one=not ring.free)
         slot = ring.take()
-        ring.images(slot).fill_(value)
+        ring.tensors(slot)[0].fill_(value)
         copies.append(copier.start([None, torch.tensor([value])], slot))
     copies[-1].done.synchronize()
     for value, copy in enumerate(copies, 2):
@@ -262,6 +262,42 @@ def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(packed, 
 
 
 # Fault 3: close()
+
+
+@pytest.mark.parametrize("can_pin", [True, False])
+def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
+    fields = {
+        "image": wt.Image(view=VIEW),
+        "boxes": wt.Boxes(path="objects.bbox", like="image"),
+        "mask": wt.Mask("mask.png", like="image"),
+        "label": wt.Label(),
+    }
+    options = {"batch_size": 8, "num_workers": 2, "shuffle": True, "fields": fields}
+    with wt.make_loader(scenes, **options) as loader:
+        expected = [[value if isinstance(value, list) else value.clone() for value in batch] for batch in loader]
+    gpu.register_error = "" if can_pin else "error 2, out of memory"
+    with wt.make_loader(scenes, **options, device="cuda") as loader:
+        for batch, (images, boxes, masks, labels) in zip(loader, expected, strict=True):
+            gpu.synchronize()
+            assert batch.image.fake_device == batch.mask.fake_device == batch.boxes[0].fake_device == 0
+            assert torch.equal(batch.image, images)
+            assert torch.equal(batch.mask, masks)
+            assert torch.equal(batch.label, labels)
+            assert all(torch.equal(one, other) for one, other in zip(batch.boxes, boxes, strict=True))
+
+
+def test_tensors_that_collate_fn_returns_are_copied(scenes, gpu):
+    def collate(samples):
+        return {"images": torch.stack([sample.image for sample in samples]), "keys": [sample.key for sample in samples]}
+
+    fields = {"image": wt.Image(view=VIEW), "key": wt.Key()}
+    options = {"batch_size": 8, "num_workers": 2, "shuffle": True, "fields": fields, "collate_fn": collate}
+    with wt.make_loader(scenes, **options) as host, wt.make_loader(scenes, **options, device="cuda") as cuda:
+        for expected, batch in zip(host, cuda, strict=True):
+            gpu.synchronize()
+            assert batch["images"].fake_device == 0
+            assert torch.equal(batch["images"], expected["images"])
+            assert batch["keys"] == expected["keys"]
 
 
 def test_close_stops_the_workers_and_raises_the_first_error(packed, gpu):

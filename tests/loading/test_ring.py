@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from wds_tools.loading.assemble import ImageSpec
 from wds_tools.loading.ring import Ring
+from wds_tools.loading.slots import SlotLayout, TensorSpec
 
-IMAGES = ImageSpec((3, 4, 5), torch.uint8)
+IMAGES = SlotLayout((TensorSpec((3, 4, 5), torch.uint8),))
 
 
 def descriptors():
@@ -24,23 +24,23 @@ def descriptors():
 
 
 def fill(ring, slot, value):
-    ring.images(slot).fill_(value)
+    ring.tensors(slot)[0].fill_(value)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_pixels_written_by_another_process_are_visible_with_any_start_method(method):
-    ring = Ring(slots=3, rows=2, image_spec=IMAGES)
+    ring = Ring(slots=3, rows=2, layout=IMAGES)
     process = multiprocessing.get_context(method).Process(target=fill, args=(ring, 1, 77))
     process.start()
     process.join()
-    assert (ring.images(1) == 77).all()
-    assert not ring.images(0).any()
-    assert not ring.images(2).any()
+    assert (ring.tensors(1)[0] == 77).all()
+    assert not ring.tensors(0)[0].any()
+    assert not ring.tensors(2)[0].any()
 
 
 def test_a_lent_slot_is_freed_when_its_last_view_is_deleted():
-    ring = Ring(slots=1, rows=2, image_spec=IMAGES)
-    images = ring.lend(ring.take())
+    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    (images,) = ring.lend(ring.take())
     view = images[0, 1:, :2]
     del images
     gc.collect()
@@ -50,9 +50,26 @@ def test_a_lent_slot_is_freed_when_its_last_view_is_deleted():
     assert ring.free == 1
 
 
+def test_a_slot_with_several_tensors_is_freed_when_the_last_one_is_deleted():
+    specs = (TensorSpec((3, 5), torch.uint8), None, TensorSpec((2,), torch.float32), TensorSpec((), torch.int64))
+    ring = Ring(slots=1, rows=3, layout=SlotLayout(specs))
+    slot = ring.take()
+    first, second, third = ring.lend(slot)
+    assert [tensor.shape for tensor in (first, second, third)] == [(3, 3, 5), (3, 2), (3,)]
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in (first, second, third))
+    first.fill_(1), second.fill_(2.5), third.fill_(-3)
+    assert [tensor.unique().tolist() for tensor in ring.tensors(slot)] == [[1], [2.5], [-3]]
+    del first, third
+    gc.collect()
+    assert ring.free == 0
+    del second
+    gc.collect()
+    assert ring.free == 1
+
+
 def test_a_lent_tensor_stays_valid_after_its_ring_is_deleted():
-    ring = Ring(slots=1, rows=2, image_spec=IMAGES)
-    images = ring.lend(ring.take())
+    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    (images,) = ring.lend(ring.take())
     images.fill_(9)
     del ring
     gc.collect()
@@ -60,7 +77,7 @@ def test_a_lent_tensor_stays_valid_after_its_ring_is_deleted():
 
 
 def test_the_slot_that_was_freed_last_is_used_first():
-    ring = Ring(slots=4, rows=1, image_spec=ImageSpec((1,), torch.uint8))
+    ring = Ring(slots=4, rows=1, layout=SlotLayout((TensorSpec((1,), torch.uint8),)))
     taken = [ring.take() for _ in range(4)]
     for slot in taken:
         ring.release(slot)
@@ -69,19 +86,19 @@ def test_the_slot_that_was_freed_last_is_used_first():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.int64])
 def test_slots_hold_any_dtype(dtype):
-    ring = Ring(slots=2, rows=3, image_spec=ImageSpec((2, 2), dtype))
-    images = ring.images(1)
+    ring = Ring(slots=2, rows=3, layout=SlotLayout((TensorSpec((2, 2), dtype),)))
+    (images,) = ring.tensors(1)
     assert images.shape == (3, 2, 2)
     assert images.dtype == dtype
     images.fill_(1)
-    assert (ring.images(1) == 1).all()
-    assert not ring.images(0).any()
+    assert (ring.tensors(1)[0] == 1).all()
+    assert not ring.tensors(0)[0].any()
 
 
 def test_a_ring_has_no_name_in_dev_shm_and_closes_its_descriptor():
     gc.collect()  # what other tests left
     before = descriptors()
-    ring = Ring(slots=2, rows=2, image_spec=IMAGES)
+    ring = Ring(slots=2, rows=2, layout=IMAGES)
     assert descriptors() > before
     assert "/memfd:wds_tools" in Path("/proc/self/maps").read_text()
     del ring

@@ -6,9 +6,8 @@ AC_LOOKUP_BITS: int
 def render_jpegs(
     files: list[memoryview | None],
     crops: NDArray[np.int32],
-    out: NDArray[np.uint8],
-    height: int,
-    width: int,
+    outputs: list[NDArray[np.uint8]],
+    sizes: NDArray[np.int32],
     max_pixels: int,
     timings: NDArray[np.float64] | None,
     /,

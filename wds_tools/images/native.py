@@ -50,36 +50,52 @@ def description() -> str:
 
 def render_jpegs(
     data: Sequence[memoryview | None],
-    regions: Regions,
-    out: NDArray[np.uint8],
-) -> list[bool]:
-    """Render those images of a batch that the compiled path supports.
+    crops: Sequence[Regions],
+    outputs: Sequence[NDArray[np.uint8]],
+) -> NDArray[np.bool_]:
+    """Render those crops of a batch that the compiled path supports. Each image is decoded once for all its crops.
 
-    The path must be available, see `is_enabled`. It skips images that are damaged or not resized,
-    and files that are not grey or three-colour JPEGs of 8 bits.
+    The path must be available, see `is_enabled`. It skips crops that are not resized, images that are
+    damaged, and files that are not grey or three-colour JPEGs of 8 bits.
 
     Args:
         data: The n files; None skips an image.
-        regions: Regions of the n images, all of the same output size.
-        out: uint8 [n, 3, height, width], to which the pixels are written.
+        crops: For each crop of an image the regions of the n images, all of the same output size.
+        outputs: For each crop uint8 [n, 3, height, width], to which the pixels are written.
 
     Returns:
-        For each image, whether it was rendered.
+        bool [n, crops], whether a crop was rendered.
     """
-    resized = _are_resized(regions)
-    files = [file if is_resized else None for file, is_resized in zip(data, resized.tolist(), strict=True)]
+    geometry = np.stack([_geometry(regions) for regions in crops], axis=1)
+    rendered = _render(list(data), geometry, outputs)
+    if len(crops) > 1:
+        # A large and a small crop of one image may need different scales. Then the large one is decoded by itself.
+        for k in np.flatnonzero(~rendered.all(axis=0)).tolist():
+            files = [None if is_rendered else file for file, is_rendered in zip(data, rendered[:, k], strict=True)]
+            rendered[:, k] |= _render(files, geometry[:, [k]], [outputs[k]])[:, 0]
+    return rendered
+
+
+def _geometry(regions: Regions) -> NDArray[np.int32]:
+    """Return the numbers of `CropGeometry` in batch.h: int32 [n, 13]; -1 for images that are not resized."""
     parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed())
-    # [n, 13]. Clipped, because an index may record any number, and a large one must not wrap around
-    # to a valid one.
+    # Clipped, because an index may record any number, and a large one must not wrap around to a valid one.
     geometry = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
-    height, width = out.shape[2:]
+    geometry[~_are_resized(regions)] = -1
+    return geometry
+
+
+def _render(
+    files: list[memoryview | None], geometry: NDArray[np.int32], outputs: Sequence[NDArray[np.uint8]]
+) -> NDArray[np.bool_]:
     recorder = stages.active_recorder()
     timings = np.zeros(len(_STEPS)) if recorder else None  # seconds: compiled code measures its own steps
-    rendered = compiled.render_jpegs(files, geometry, out, height, width, MAX_PIXELS, timings)
+    sizes = np.array([output.shape[2:] for output in outputs], np.int32)
+    rendered = compiled.render_jpegs(files, geometry, list(outputs), sizes, MAX_PIXELS, timings)
     if recorder and timings is not None:
         for stage, seconds in zip(_STEPS, timings.tolist(), strict=True):
             recorder.move(stage, int(1e9 * seconds))
-    return [bool(is_rendered) for is_rendered in rendered]
+    return np.frombuffer(rendered, np.bool_).reshape(len(files), len(outputs)).copy()
 
 
 def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch.utils.data
@@ -30,8 +31,10 @@ def warn_of_many_workers(num_workers: int | str | None) -> None:
 
 def warn_of_image_lists(opened: OpenedDataset, request: Request) -> None:
     """Warn if a batch will contain a list of images instead of a tensor, because their sizes differ."""
-    recipe, images = opened.recipe, opened.shards.manifest.images
-    if "image" not in recipe.fields or recipe.transform is not None or (recipe.view and recipe.view.shape):
+    images = opened.shards.manifest.images
+    if isinstance(request.fields, Mapping) or "image" not in opened.recipe.fields:
+        return
+    if request.transform is not None or (request.view and request.view.shape):
         return
     if request.where is not None or request.batch_size == 1:
         return
@@ -39,7 +42,7 @@ def warn_of_image_lists(opened: OpenedDataset, request: Request) -> None:
         return
     sizes = f"{images.min_width}x{images.min_height} to {images.max_width}x{images.max_height}" if images else "unknown"
     _warn(
-        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={recipe.view} does not make "
+        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={request.view} does not make "
         "them equal. For one tensor per batch use view=wds_tools.RandomResizedCrop(224), "
         "CenterCrop(224, resize=256) or Resize((224, 224)), or a transform= that returns images of one size"
     )

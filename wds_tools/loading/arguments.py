@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
+from wds_tools.loading.fields import FieldSpec
 from wds_tools.order.mixture import Mixture
 
 _P = ParamSpec("_P")
@@ -122,6 +123,10 @@ def _is_dataset(value: Any) -> bool:
 
 
 def _are_fields(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return bool(value) and all(
+            isinstance(name, str) and isinstance(spec, str | FieldSpec) for name, spec in value.items()
+        )
     names = (value,) if isinstance(value, str) else value
     return isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)
 
@@ -167,8 +172,20 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "names such as 'cuda' and 'cuda:1', CUDA device indices, torch.device and None",
     ),
     "device_prefetch": (_is_integer_from(1), "whole numbers of 1 and more"),
-    "fields": (_are_fields, "'image', 'label', '__key__' or a stored field, and lists of them"),
+    "fields": (
+        _are_fields,
+        (
+            "'image', 'label', '__key__' or a stored field, lists of them, and mappings from the name in the batch to "
+            "such a name or to wds_tools.Image(...), Mask(...), Array(...), Boxes(...), Keypoints(...), Text(...), "
+            "Label(), Key() or Field(...)"
+        ),
+    ),
     "transform": (_or_none(callable), "functions of one image, transforms of torchvision and Albumentations, and None"),
+    "collate_fn": (_or_none(callable), "functions of a list of samples, and None"),
+    "sample_transform": (
+        _or_none(callable),
+        "functions of a dictionary, transforms of torchvision.transforms.v2 and of Albumentations, and None",
+    ),
     "batch_transform": (
         _or_none(_is_batch_transform),
         "functions, transforms of torchvision.transforms.v2, steps such as RandomHorizontalFlip(), lists, and None",
@@ -210,7 +227,6 @@ _HINTS = {
 }
 LOADER_HINTS = {
     **_HINTS,
-    "collate_fn": "values of equal shape are stacked, others are a list; batch_transform= changes a batch",
     "in_order": "batches are always in order",
     "n_workers": "use num_workers=",
     "persistent_workers": "workers always stay alive between epochs",

@@ -86,20 +86,32 @@ class BatchSteps:
     def apply(self, images: Any, labels: Any, keys: SampleKeys) -> tuple[Any, Any]:
         """Return images and labels after all steps."""
         for number, step in enumerate(self._steps):
+            purpose = f"{number} {type(step).__name__}"
             if not isinstance(step, BatchStep):
                 images = step(images)
-                continue
-            if not isinstance(images, torch.Tensor):
-                raise OptionError(
-                    f"{type(step).__name__} needs images of one size, but this batch is a list: use a view that gives "
-                    "all images the same size, such as RandomResizedCrop(224)"
-                )
-            purpose = f"{number} {type(step).__name__}"
-            if step.needs_labels:
-                images, labels = step.apply(images, labels, keys, purpose)
+            elif isinstance(images, torch.Tensor):
+                if step.needs_labels:
+                    images, labels = step.apply(images, labels, keys, purpose)
+                else:
+                    images = step.apply(images, None, keys, purpose)
             else:
-                images = step.apply(images, None, keys, purpose)
+                images = _applied_to_crops(step, images, keys, purpose)
         return images, labels
+
+
+def _applied_to_crops(step: BatchStep, crops: Any, keys: SampleKeys, purpose: str) -> list[torch.Tensor]:
+    """Return the images of each view after a step, with random numbers of their own."""
+    is_list = isinstance(crops, list) and all(isinstance(one, torch.Tensor) and one.ndim == 4 for one in crops)
+    if not is_list or step.needs_labels:
+        found = "has several crops of each image" if is_list else "is a list"
+        raise OptionError(
+            f"{type(step).__name__} needs images of one size, but this batch {found}: use a view that gives "
+            "all images the same size, such as RandomResizedCrop(224)"
+        )
+    return [
+        step.apply(images, None, keys, f"{purpose} crop {number}" if number else purpose)
+        for number, images in enumerate(crops)
+    ]
 
 
 class Normalize(BatchStep):

@@ -18,11 +18,12 @@ import torch
 from torch.utils.data import Dataset, DistributedSampler, Sampler
 
 from wds_tools.loading.arguments import checked
-from wds_tools.loading.assemble import Assembler, Recipe, samples_of
+from wds_tools.loading.assemble import Assembler, samples_of
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy
 from wds_tools.loading.dataset import values_of
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import PositionedSamples
+from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.request import OpenedDataset
 
 

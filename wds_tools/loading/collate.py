@@ -81,6 +81,15 @@ def as_tensors(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
+def values_of_samples(values: Any) -> list[Any]:
+    """Return one value per sample, undoing `stack_values`: numbers as Python's, arrays as tensors.
+
+    >>> values_of_samples(stack_values([[torch.zeros(1), torch.zeros(2)], [torch.ones(1), torch.ones(2)]]))[1]
+    [tensor([1.]), tensor([1., 1.])]
+    """
+    return [as_tensors(value) for value in _unstack(values)]
+
+
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """Apply a function to each tensor in nested containers, and return them with the results."""
     if isinstance(value, torch.Tensor):

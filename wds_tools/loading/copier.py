@@ -1,8 +1,8 @@
 """Copies of batches to a CUDA device, on a separate stream and from pinned memory.
 
 The memory of the ring is registered as pinned memory, so images are copied from their slot. Everything else (labels,
-lists of images, other fields) is first written to a pinned staging buffer, because CUDA copies from other memory block
-the process. If the ring cannot be registered, images go through the staging buffer too.
+lists of images, most other fields) is first written to a pinned staging buffer, because CUDA copies from other memory
+block the process. If the ring cannot be registered, images go through the staging buffer too.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class CudaCopier:
         """Start to copy a batch.
 
         Args:
-            values: One value per field. None stands for the images in the slot.
-            slot: Slot of the images, or None. It is released after the copy, also if this method raises an error.
+            values: One value per field; None for tensors that are in the slot.
+            slot: Slot of the batch, or None. It is released after the copy, also if this method raises an error.
         """
         with self._driver.current():
             begun, done = self._driver.event(is_timed=True), self._driver.event(is_timed=True)
@@ -121,14 +121,13 @@ class CudaCopier:
             self._unregister()
 
     def _copies(self, values: list[Any], slot: int | None) -> list[Any]:
-        images = self._ring.images(slot) if self._ring and slot is not None else None
-        if images is not None and not self._unregister:
-            values, images = [images if value is None else value for value in values], None
+        layout = self._ring.layout if self._ring and slot is not None else None
+        tensors = self._ring.tensors(slot) if self._ring and slot is not None else []
+        if layout and not self._unregister:  # the slots are not pinned
+            values = layout.fill(values, tensors, lambda tensor: tensor)
         staged = iter(self._staged(_tensors(values)))
         copied = [map_tensors(lambda _: self._driver.copy(next(staged)), value) for value in values]
-        if images is None:
-            return copied
-        return [self._driver.copy(images) if value is None else value for value in copied]
+        return layout.fill(copied, tensors, self._driver.copy) if layout else copied
 
     def _staged(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the tensors in pinned memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from wds_tools.errors import OptionError, WdsToolsError
 from wds_tools.images.views import View
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, checked
-from wds_tools.loading.assemble import Assembler, Transform, samples_of
+from wds_tools.loading.assemble import Assembler, samples_of
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
 from wds_tools.loading.collate import join_parts
+from wds_tools.loading.columns import Fields
+from wds_tools.loading.fields import Transform
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.options import RemoteOptions
@@ -53,9 +55,11 @@ class StreamingDataset(IterableDataset[Any]):
             quality above 0 and below 1 (float).
         seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
         fields: Fields of a sample: ``image``, ``label``, ``__key__``, or any stored field. With a single name that is
-            not in a list (``fields="image"``), a sample is the value itself instead of a named tuple.
+            not in a list (``fields="image"``), a sample is the value itself instead of a named tuple. Or a mapping, as
+            in `make_loader`; a sample then has one value of each field.
         transform: Function of one image, a uint8 tensor [3, height, width], or an Albumentations transform. Random
             number generators are seeded from the position of the sample in the epoch.
+        sample_transform: Function of all fields of one sample, as in `make_loader`.
         decode: False yields each sample as stored, without decoding: a dictionary of bytes, plus ``__key__`` and
             ``__url__``, with checksums verified. This is the input of webdataset pipelines, such as
             ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger ``batch_size`` then reads longer runs of
@@ -113,8 +117,9 @@ class StreamingDataset(IterableDataset[Any]):
         view: View | None = None,
         shuffle: bool | int | float = False,
         seed: int = 0,
-        fields: str | Sequence[str] = ("image", "label"),
+        fields: Fields = ("image", "label"),
         transform: Transform | None = None,
+        sample_transform: Transform | None = None,
         decode: bool = True,
         tail: Tail = "drop",
         on_error: OnError = "raise",
@@ -134,9 +139,10 @@ class StreamingDataset(IterableDataset[Any]):
     ) -> None:
         if tail == "mask":
             raise OptionError("tail='mask' requires make_loader: a single sample has no field to mark it as padding")
-        if not decode and (view is not None or transform is not None):
+        if not decode and any(option is not None for option in (view, transform, sample_transform)):
             raise OptionError(
-                "decode=False yields undecoded bytes: remove view= and transform=, and apply them after decoding"
+                "decode=False yields undecoded bytes: remove view=, transform= and sample_transform=, and apply them "
+                "after decoding"
             )
         errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
         if errors.replaces and not decode:
@@ -151,6 +157,7 @@ class StreamingDataset(IterableDataset[Any]):
             seed=seed,
             fields=fields if decode else ("__key__",),
             transform=transform,
+            sample_transform=sample_transform,
             where=where,
             subset=subset,
             class_weights=class_weights,

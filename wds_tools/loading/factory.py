@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,13 +13,14 @@ from wds_tools.errors import OptionError
 from wds_tools.images.views import View
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
-from wds_tools.loading.assemble import Transform
 from wds_tools.loading.autoscale import Autoscaler, NumWorkers
 from wds_tools.loading.bad_samples import ErrorPolicy, OnError
+from wds_tools.loading.columns import Fields
 from wds_tools.loading.cuda import check_device
+from wds_tools.loading.fields import Transform
 from wds_tools.loading.handover import BatchTransform
 from wds_tools.loading.loader import Loader
-from wds_tools.loading.pipeline import PipelineOptions
+from wds_tools.loading.pools import PipelineOptions
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, open_dataset
 from wds_tools.loading.workers import STALL_SECONDS
@@ -43,8 +44,10 @@ def make_loader(
     device: str | int | torch.device | None = None,
     device_prefetch: int = 2,
     bind_workers: bool = False,
-    fields: str | Sequence[str] = ("image", "label"),
+    fields: Fields = ("image", "label"),
     transform: Transform | None = None,
+    sample_transform: Transform | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     batch_transform: BatchTransform | None = None,
     tail: Tail = "drop",
     on_error: OnError = "raise",
@@ -77,6 +80,8 @@ def make_loader(
     * Other images, masks and arrays: tensor [batch_size, ...] if all samples of the batch have the same shape and
       dtype, otherwise a list of tensors.
     * Everything else (``__key__``, text, JSON, bytes): list of length ``batch_size``.
+
+    If ``fields`` is a mapping, `Image`, `Mask` and the other specifications document their values.
 
     Field names become attributes: ``__key__`` is ``batch.key``, ``mask.png`` is ``batch.mask_png``.
 
@@ -111,10 +116,21 @@ def make_loader(
             ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
             channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
             value itself instead of a named tuple.
+            Or a mapping from the name in the batch to what it is: `Image`, `Mask`, `Array`, `Boxes`, `Keypoints`,
+            `Text`, `Label`, `Key`, `Field`, or a name as above. ``view`` and ``transform`` then belong to `Image`.
         transform: Function of one image, a uint8 tensor [3, height, width], called in the worker; or an Albumentations
             transform. Random number generators are seeded from the position of the sample in the epoch. If the function
             returns a tuple, list or dictionary of tensors, such as two crops, ``image`` is a tuple, list or dictionary
             of batches.
+        sample_transform: Function of all fields of one sample, called in the worker. It gets a dictionary from the
+            names in ``fields`` to values, and returns one with the same names. Images, masks, boxes and key points are
+            ``tv_tensors``, so transforms of ``torchvision.transforms.v2`` move them together. Or a transform of
+            Albumentations. Random number generators are seeded as for ``transform``.
+        collate_fn: Function of the list of samples of a batch that returns the batch, called in this process with
+            tensors in CPU memory. A sample is a named tuple with one value per field; with ``tail="mask"``, also
+            ``valid``. Tensors in lists, tuples and dictionaries of the result are moved to ``device``. The CPU
+            generators are seeded as for ``batch_transform``, which then gets the result as its only argument. By
+            default, values are stacked as described above.
         batch_transform: Function of a batch, called in this process with tensors on ``device``, for example to
             normalize. A function with one required argument gets the images and returns their replacement. A
             function with two or more required arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the
@@ -195,6 +211,7 @@ def make_loader(
         seed=seed,
         fields=fields,
         transform=transform,
+        sample_transform=sample_transform,
         where=where,
         subset=subset,
         class_weights=class_weights,
@@ -228,6 +245,7 @@ def make_loader(
         autoscaler=autoscaler,
         options=options,
         batch_transform=batch_transform,
+        collate_fn=collate_fn,
         errors=errors,
         progress=shows_progress(progress),
         report_to=report_to or report_url(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import make_record, record_type
-from wds_tools.loading.assemble import seeded
 from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
+from wds_tools.loading.user_functions import seeded
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
 
@@ -44,6 +45,7 @@ class Handover:
         fields: Names of the fields of a sample.
         is_bare: Whether a batch is the value of the only field, without a named tuple.
         tail: With ``"mask"``, a batch also has the field ``valid``.
+        collate_fn: The user's function of a list of samples; `make_loader` documents it.
         batch_transform: The user's function; `make_loader` documents it.
         seed: Seed of its random numbers.
 
@@ -58,6 +60,7 @@ class Handover:
         is_bare: bool,
         tail: Tail,
         batch_transform: BatchTransform | None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         seed: int,
     ) -> None:
         self._fields = (*fields, "valid") if tail == "mask" else fields
@@ -69,6 +72,13 @@ class Handover:
         self._function = batch_transform if callable(batch_transform) else None
         self._takes_all = self._function is not None and takes_whole_batch(self._function)
         self._seed = seed
+        self._collate_fn = collate_fn
+        if collate_fn is not None:
+            if self._steps:
+                raise OptionError(
+                    "collate_fn= returns a batch of unknown fields: batch_transform= must be a function of that batch"
+                )
+            return
         if self._function is not None:
             self._check_arguments(self._function)
         for name in self._steps.fields if self._steps else ():
@@ -77,11 +87,32 @@ class Handover:
                     f"batch_transform= needs the field {name!r}, but fields= has only {', '.join(self._fields)}"
                 )
 
+    @property
+    def collates(self) -> bool:
+        """Whether the user's ``collate_fn=`` makes the batches."""
+        return self._collate_fn is not None
+
+    def collated(self, columns: list[list[Any]], epoch: int, positions: NDArray[np.int64]) -> Any:
+        """Return what the user's ``collate_fn=`` makes of the samples of a batch.
+
+        Args:
+            columns: For each field the values of the samples.
+            epoch: Zero-based epoch.
+            positions: int64 [n], positions of the samples in the epoch.
+        """
+        samples = columns[0] if self._is_bare else map(partial(make_record, self._fields), zip(*columns, strict=True))
+        return self._collated(list(samples), epoch, positions)
+
+    def _collated(self, samples: list[Any], epoch: int, positions: NDArray[np.int64]) -> Any:
+        assert self._collate_fn is not None
+        with seeded(key_of("collate_fn", self._seed, epoch, int(positions[0]))):
+            return self._collate_fn(samples)
+
     def batch(self, values: list[Any], epoch: int, positions: NDArray[np.int64]) -> Any:
         """Return the batch for the training loop.
 
         Args:
-            values: One value per field, on the device.
+            values: One value per field, on the device; only the batch itself if ``collate_fn=`` made it.
             epoch: Zero-based epoch.
             positions: int64 [n], positions of the samples in the epoch.
         """
@@ -95,14 +126,18 @@ class Handover:
             if isinstance(result, Mapping):
                 return result
             values = result
+        if self.collates:
+            return values[0]
         return values[0] if self._is_bare else make_record(self._fields, values)
 
     def collate(self, samples: list[Any]) -> Any:
         """Return the batch for a list of samples: the ``collate_fn`` of a ``DataLoader``."""
-        columns = [samples] if self._is_bare else [list(column) for column in zip(*samples, strict=True)]
         epoch, positions = 0, np.arange(len(samples))
         if isinstance(samples, PositionedSamples):
             epoch, positions = samples.epoch, samples.positions
+        if self.collates:
+            return self.batch([self._collated(list(samples), epoch, positions)], epoch, positions)
+        columns = [samples] if self._is_bare else [list(column) for column in zip(*samples, strict=True)]
         return self.batch([as_tensors(stack_values(column)) for column in columns], epoch, positions)
 
     def _after_steps(self, steps: BatchSteps, values: list[Any], keys: SampleKeys) -> list[Any]:
@@ -114,6 +149,8 @@ class Handover:
 
     def _transformed(self, function: Callable[..., Any], values: list[Any]) -> list[Any] | Mapping[str, Any]:
         """Return one value per field, or the dictionary if the function returned one."""
+        if self.collates:
+            return [function(values[0])]
         if not self._takes_all:
             i = self._fields.index("image")
             return [*values[:i], function(values[i]), *values[i + 1 :]]

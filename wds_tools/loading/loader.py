@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.diagnosis import Setting, has_large_images, report
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import BatchTransform, Handover
-from wds_tools.loading.pipeline import FinishedBatch, Pipeline, PipelineOptions
+from wds_tools.loading.pipeline import FinishedBatch, Pipeline
+from wds_tools.loading.pools import PipelineOptions
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.statistics import LoaderStats, Meter
 from wds_tools.loading.stats_output import LiveReports, ProgressLine, StatsFile, StatsOutput
@@ -71,6 +72,7 @@ class Loader:
         autoscaler: Autoscaler,
         options: PipelineOptions,
         batch_transform: BatchTransform | None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         errors: ErrorPolicy,
         progress: bool = False,
         report_to: str | None = None,
@@ -87,6 +89,7 @@ class Loader:
             is_bare=opened.is_bare,
             tail=tail,
             batch_transform=batch_transform,
+            collate_fn=collate_fn,
             seed=opened.recipe.seed,
         )
         self._pipeline: Pipeline | None = None
@@ -369,10 +372,12 @@ class Loader:
             self._close_pipeline(pipeline)
             pipeline = None
         if pipeline is None:
-            self._pipeline = pipeline = Pipeline(
-                self._opened.recipe, self._autoscaler, self._options, self._errors, self._meter
-            )
+            self._pipeline = pipeline = self._new_pipeline(self._autoscaler, self._errors, self._meter)
         return pipeline
+
+    def _new_pipeline(self, autoscaler: Autoscaler, errors: ErrorLog, meter: Meter) -> Pipeline:
+        collate = self._handover.collated if self._handover.collates else None
+        return Pipeline(self._opened.recipe, autoscaler, self._options, errors, meter, collate)
 
     def _next(self, plan: EpochPlan, batches: Iterator[FinishedBatch | None]) -> tuple[Any, int] | None:
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
@@ -395,7 +400,7 @@ class Loader:
         autoscaler = Autoscaler.from_options(0, batch_size=self.batch_size, prefetch_factor=1)
         errors = ErrorLog(self._error_policy)
         meter = Meter(autoscaler, self._opened.shards)
-        pipeline = Pipeline(self._opened.recipe, autoscaler, self._options, errors, meter)
+        pipeline = self._new_pipeline(autoscaler, errors, meter)
         try:
             plan = self._epochs.first_batch()
             errors.begin(len(plan) * plan.batch_size)

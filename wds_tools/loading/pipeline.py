@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
-from wds_tools.images import native
-from wds_tools.loading.assemble import ImageSpec, Recipe
 from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler
 from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
 from wds_tools.loading.cleanup import run_all
-from wds_tools.loading.collate import as_tensors, join_parts
+from wds_tools.loading.collate import as_tensors, join_parts, values_of_samples
 from wds_tools.loading.copier import CudaCopier, StartedCopy
 from wds_tools.loading.cuda import CudaDriver, copy_to_device, device_of_process
 from wds_tools.loading.numa import cores_near
 from wds_tools.loading.pacing import StepPacer
+from wds_tools.loading.pools import PipelineOptions, start_pool
+from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.ring import Ring
+from wds_tools.loading.slots import SlotLayout, samples_of_tensors
 from wds_tools.loading.statistics import Meter
 from wds_tools.loading.tasks import (
     BatchRunner,
     BatchTask,
-    ImageSpecTask,
-    InlinePool,
+    LayoutTask,
     SampleResults,
     TaskResult,
     split_into_tasks,
@@ -43,6 +41,8 @@ from wds_tools.loading.workers import WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.reader import Reader
+
+Collate: TypeAlias = Callable[[list[list[Any]], int, NDArray[np.int64]], Any]
 
 _DRAIN_SECONDS = 5.0  # to finish the batches of an iteration that was left early; slower workers are replaced
 _log = logging.getLogger("wds_tools")
@@ -83,19 +83,6 @@ class _Gpu:
     pacer: StepPacer
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineOptions:
-    """Options of `make_loader` about workers and devices. They are documented there."""
-
-    batch_size: int
-    device: torch.device
-    device_prefetch: int
-    bind_workers: bool
-    start_method: str
-    stall_seconds: float
-    read_ahead_bytes: int
-
-
 class Pipeline:
     """Loads batches with workers. It closes at the first error; a loader then creates a new pipeline.
 
@@ -105,6 +92,8 @@ class Pipeline:
         options: Batch size, device, and start method of the workers.
         errors: Log of the replaced samples.
         meter: Measures what the training loop waits for.
+        collate: Function of the values of the samples by field, the epoch and the positions, which returns the batch;
+            None for the usual batch.
 
     Raises:
         LoaderError: This process is itself a worker, which cannot start workers.
@@ -113,7 +102,13 @@ class Pipeline:
     """
 
     def __init__(
-        self, recipe: Recipe, autoscaler: Autoscaler, options: PipelineOptions, errors: ErrorLog, meter: Meter
+        self,
+        recipe: Recipe,
+        autoscaler: Autoscaler,
+        options: PipelineOptions,
+        errors: ErrorLog,
+        meter: Meter,
+        collate: Collate | None = None,
     ) -> None:
         self.pid = os.getpid()
         self.is_closed = False
@@ -123,49 +118,26 @@ class Pipeline:
         self._options = options
         self._errors = errors
         self._meter = meter
+        self._collate = collate
         self._lock = threading.RLock()  # held while the next batch is awaited, so that another thread may call close()
         self._is_in_next = False
         self._sent: deque[_PendingBatch] = deque()
         self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
         self._ring: Ring | None = None
+        self._late_layout: SlotLayout | None = None  # what slots hold, if the workers do not know it from their start
         if recipe.has_slots:
             self._ring = Ring(
                 slots=autoscaler.slots,
                 # A slow sample delays its batch. Meanwhile the workers may go on with as many batches again.
                 spare_slots=autoscaler.slots - LENT_SLOTS if autoscaler.workers else 0,
                 rows=options.batch_size,
-                image_spec=recipe.image_spec,
+                layout=recipe.layout,
             )
-        self.pool = self._start_pool(BatchRunner(recipe, self._ring))
+        self.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
+        if isinstance(self.pool, WorkerPool):
+            self.pool.when_idle = self._send_spare
         self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
         self._gpu: _Gpu | None = None
-
-    def _start_pool(self, runner: BatchRunner) -> WorkerPool | InlinePool:
-        if self._autoscaler.workers == 0:
-            _log.debug("no workers: this process makes the batches; JPEGs are decoded by %s", native.description())
-            return InlinePool(runner)
-        if multiprocessing.current_process().daemon:
-            raise LoaderError(
-                "this process is itself a worker, which cannot start its own workers: a loader that is used "
-                "here, such as inside a transform, needs num_workers=0"
-            )
-        _log.debug(
-            "starting worker processes: %d, start method %s; JPEGs are decoded by %s",
-            *(self._autoscaler.max_workers, self._options.start_method, native.description()),
-        )
-        context = multiprocessing.get_context(self._options.start_method)
-        if self._options.start_method == "forkserver":  # the workers then share torch, which takes 290 MB
-            context.set_forkserver_preload(["__main__", BatchRunner.__module__])
-        pool = WorkerPool(
-            runner,
-            tasks_per_worker=self._autoscaler.tasks_per_worker,
-            num_workers=self._autoscaler.max_workers,  # all now: it is best to fork before training starts
-            active=self._autoscaler.workers,
-            context=context,
-            stall_seconds=self._options.stall_seconds,
-        )
-        pool.when_idle = self._send_spare
-        return pool
 
     def prepare(self, plan: EpochPlan | None) -> bool:
         """Drop the batches in progress, except the first ones of a plan, if these were sent ahead.
@@ -303,14 +275,14 @@ class Pipeline:
     def _load(self, plan: EpochPlan) -> Iterator[tuple[FinishedBatch, int | None]]:
         """Yield batches and their slots in order, while the workers load the following batches.
 
-        Images in a slot are None in the values.
+        Tensors in the slot are None in the values.
         """
         self._autoscaler.begin_epoch()
         total = len(plan)
         if total:
             with stages.READ:
                 self._read_ahead.begin(plan, range(total))
-            self._find_image_spec(plan)
+            self._find_layout(plan)
         for number in range(total):
             self._read_ahead.advance(number)
             self._send_ahead()
@@ -326,10 +298,14 @@ class Pipeline:
                 self._replace_unreadable(result, task, plan, replaced) if isinstance(result, SampleResults) else result
                 for result, task in zip(results, sent.tasks, strict=True)
             ]
-            values = [as_tensors(value) for value in join_parts(parts)]
+            joined = self._joined(parts, [task.rows for task in sent.tasks], sent.slot)
             if plan.tail == "mask":
-                values.append(torch.from_numpy(sent.step.valid))
-            yield FinishedBatch(sent.step, values, replaced), sent.slot
+                joined.append(sent.step.valid)
+            if self._collate is None:
+                yield FinishedBatch(sent.step, [as_tensors(value) for value in joined], replaced), sent.slot
+            else:
+                batch = self._collate(self._by_sample(joined, sent.slot), plan.cursor.epoch, sent.step.positions)
+                yield FinishedBatch(sent.step, [batch], replaced), None
 
     def _result(self, task_number: int) -> Any:
         """Wait for the result of a task and return its value."""
@@ -348,16 +324,23 @@ class Pipeline:
         """Return whether the workers have finished the next batch."""
         return bool(self._sent) and self.pool.are_done(self._sent[0].task_numbers)
 
-    def _find_image_spec(self, plan: EpochPlan) -> None:
-        """Let a worker find the shape and dtype of images, if they depend on the user's transform."""
-        if self._ring is None or self._ring.image_spec:
+    def _joined(self, parts: list[list[Any]], rows: list[range], slot: int | None) -> list[Any]:
+        """Join the values of parts of a batch, which have these rows of the slot."""
+        if self._ring is None or self._ring.layout is None or slot is None:
+            return join_parts(parts)
+        return self._ring.layout.join(parts, rows, self._ring.tensors(slot))
+
+    def _find_layout(self, plan: EpochPlan) -> None:
+        """Let a worker find out what slots hold, if it depends on stored types or on the user's transform."""
+        if self._ring is None or self._ring.layout:
             return
         step = plan.step(0)
-        image_spec: ImageSpec | None = self._result(
-            self.pool.submit(ImageSpecTask(plan.cursor.epoch, step.positions, step.ids))
+        layout: SlotLayout | None = self._result(
+            self.pool.submit(LayoutTask(plan.cursor.epoch, step.positions, step.ids))
         )
-        if image_spec:
-            self._ring.open(image_spec)
+        if layout:
+            self._ring.open(layout)
+            self._late_layout = layout
         else:
             self._ring = None
             _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
@@ -392,9 +375,8 @@ class Pipeline:
 
     def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
-        slot, epoch = self._take_slot(), plan.cursor.epoch
-        image_spec = self._ring.image_spec if self._ring else None
-        tasks = split_into_tasks(step, slot=slot, image_spec=image_spec, epoch=epoch, parts=self._parts(step.number))
+        slot, epoch, parts = self._take_slot(), plan.cursor.epoch, self._parts(step.number)
+        tasks = split_into_tasks(step, slot=slot, layout=self._late_layout, epoch=epoch, parts=parts)
         self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
     def _replace_unreadable(
@@ -405,7 +387,7 @@ class Pipeline:
         def load(row: int, sample: int) -> list[Any] | WdsToolsError:
             one = slice(row, row + 1)
             start, ids = task.start + row, np.array([sample])
-            substitute = BatchTask(task.slot, task.image_spec, start, task.epoch, task.positions[one], ids)
+            substitute = BatchTask(task.slot, task.layout, start, task.epoch, task.positions[one], ids)
             values = self._result(self.pool.submit(substitute))
             return values.samples[0] if isinstance(values, SampleResults) else list(values)
 
@@ -414,7 +396,8 @@ class Pipeline:
             samples, load, self._errors, order=plan.order, epoch=task.epoch, positions=task.positions
         )
         replaced[[task.start + row for row in rows]] = True
-        return join_parts([values for values in samples if isinstance(values, list)])
+        loaded = [values for values in samples if isinstance(values, list)]
+        return self._joined(loaded, [range(row, row + 1) for row in task.rows], task.slot)
 
     def _take_slot(self) -> int | None:
         if self._ring is None:
@@ -429,20 +412,28 @@ class Pipeline:
             self._ring.release(slot)
 
     def _for_user(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with their images, on the device."""
-        values = self._with_lent_images(values, slot)
-        if self.device.type != "cpu":
-            with stages.COPY:
-                return copy_to_device(values, self.device)
-        return values
+        """Return the values with the tensors of their slot, on the device.
 
-    def _with_lent_images(self, values: list[Any], slot: int | None) -> list[Any]:
-        """Return the values with images that the user may keep: the slot itself, or a copy if few slots are free."""
+        On the CPU the slot is lent without a copy, unless the user holds many batches already.
+        """
+        is_cpu = self.device.type == "cpu"
+        values = self._filled(values, slot, is_lent=is_cpu)
+        if is_cpu:
+            return values
+        with stages.COPY:
+            return copy_to_device(values, self.device)
+
+    def _filled(self, values: list[Any], slot: int | None, *, is_lent: bool) -> list[Any]:
+        """Return the values with the tensors of their slot, which is lent if the user does not hold many already."""
         if self._ring is None or slot is None:
             return values
-        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # used slots, except of `_sent` and this batch
-        if lent < LENT_SLOTS and self.device.type == "cpu":
-            return [self._ring.lend(slot) if value is None else value for value in values]
-        copied = [self._ring.images(slot).clone() if value is None else value for value in values]
-        self._ring.release(slot)
-        return copied
+        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # except those of `_sent` and this batch
+        return self._ring.fill(values, slot, is_lent=is_lent and lent < LENT_SLOTS)
+
+    def _by_sample(self, values: list[Any], slot: int | None) -> list[list[Any]]:
+        """Return for each field the values of the samples, from stacked values; those in the slot are views of it."""
+        filled = self._filled(values, slot, is_lent=True)
+        return [
+            values_of_samples(value) if value is not None else samples_of_tensors(tensors)
+            for value, tensors in zip(values, filled, strict=True)
+        ]

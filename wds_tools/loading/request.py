@@ -13,9 +13,12 @@ from wds_tools.errors import OptionError
 from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import record_type
 from wds_tools.images.views import View
-from wds_tools.loading.assemble import Recipe, Transform
 from wds_tools.loading.bad_samples import ErrorPolicy
+from wds_tools.loading.columns import Column, Fields, columns_of
+from wds_tools.loading.fields import Label, Transform
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
+from wds_tools.loading.recipe import Recipe
+from wds_tools.loading.sample_transform import check_sample_transform
 from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import AnyOrder, EpochPlan, World
@@ -35,15 +38,16 @@ class Request:
     """The options that `make_loader` and `StreamingDataset` share. They are documented there.
 
     Raises:
-        OptionError: ``fields`` cannot be the fields of a named tuple.
+        OptionError: ``fields`` cannot be the fields of a named tuple, or contradicts other options.
     """
 
     batch_size: int
     view: View | None = None
     shuffle: bool | int | float = False
     seed: int = 0
-    fields: str | Sequence[str] = ("image", "label")
+    fields: Fields = ("image", "label")
     transform: Transform | None = None
+    sample_transform: Transform | None = None
     where: Where | None = None
     subset: Subset | None = None
     class_weights: Weights | None = None
@@ -53,12 +57,13 @@ class Request:
     errors: ErrorPolicy = field(default_factory=ErrorPolicy)
 
     def __post_init__(self) -> None:
-        record_type(self.names)
+        record_type(tuple(column.name for column in self.columns))
+        check_sample_transform(self.sample_transform, self.columns)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Field names as a tuple, even if ``fields`` is a single name."""
-        return (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+    def columns(self) -> tuple[Column, ...]:
+        """The fields of a batch."""
+        return columns_of(self.fields, view=self.view, transform=self.transform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         MissingFieldError: The dataset lacks a field.
         OptionError: An invalid option.
     """
-    names, world = request.names, request.ranks.find().world
+    columns, world = request.columns, request.ranks.find().world
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
     if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
         raise OptionError("class_weights= and sample ids in subset= require a single dataset, not a Mixture")
@@ -148,13 +153,16 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
     else:
         shards, block, prefix = join_sets([part.shards for part in parts]), _block_of_each_shard(parts), None
         order = MixtureOrder([part.order() for part in parts], whole_shares(mixture.weights), mixture.stop)
-        if "label" in names and len({part.shards.manifest.classes for part in parts}) > 1:
+        if (
+            any(isinstance(column.spec, Label) for column in columns)
+            and len({part.shards.manifest.classes for part in parts}) > 1
+        ):
             raise OptionError(
                 "the datasets of the mixture number their classes differently: pack them with the same --classes, "
                 "or remove 'label' from fields="
             )
     _start_reading_indexes(shards, order, request.batch_size * world.world_size)
-    recipe = Recipe(shards, block, request.seed, names, request.view, request.transform, request.errors.replaces)
+    recipe = Recipe(shards, block, request.seed, columns, request.sample_transform, request.errors.replaces)
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
     return OpenedDataset(
         order,
@@ -171,10 +179,14 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
     """Open one dataset and check the options against it."""
     shards = open_shards(name, remote=request.remote, for_training=True)
     manifest = shards.manifest
-    check_fields(request.names, manifest.all_fields, has_labels=manifest.has_labels)
-    shards = shards.with_fields(request.names)
-    if request.view is not None:
-        _check_view(request.view, shards)
+    names = tuple(column.spec.field for column in request.columns)
+    check_fields(names, manifest.all_fields, has_labels=manifest.has_labels)
+    shards = shards.with_fields(names)
+    geometries = [column.geometry for column in request.columns if column.geometry]
+    views = [view for geometry in geometries if geometry.field == "image" for view in geometry.views]
+    for view in (request.view, *views):
+        if view is not None:
+            _check_view(view, shards)
     block = default_block(manifest.samples, manifest.bytes)
     batch = request.batch_size * world.world_size
     return MixturePart(

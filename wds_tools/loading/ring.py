@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from wds_tools.loading.assemble import ImageSpec
+from wds_tools.loading.slots import SlotLayout
 
 SPARE_BYTES = 256 << 20
 """Most memory of slots that are used only while a slow sample delays its batch."""
@@ -27,55 +28,55 @@ SPARE_BYTES = 256 << 20
 class Ring:
     """Batch slots in shared memory.
 
-    A slot is either free or taken. `lend` returns a taken slot as a tensor, and frees the slot when the last view of
-    that tensor is deleted. A ring can be pickled to a worker; only the process that created it takes slots.
+    A slot is either free or taken. `lend` returns the tensors of a taken slot, and frees the slot when the last view of
+    them is deleted. A ring can be pickled to a worker; only the process that created it takes slots.
 
     Args:
         slots: Number of slots.
-        rows: Images per slot.
+        rows: Samples per slot.
         spare_slots: Number of further slots, as far as they need at most `SPARE_BYTES`.
-        image_spec: Shape and dtype of an image. It may be set later with `open`, if it depends on a transform that
-            runs in the workers.
+        layout: What a slot holds. It may be set later with `open`, if it is found by a worker.
     """
 
-    def __init__(self, *, slots: int, rows: int, spare_slots: int = 0, image_spec: ImageSpec | None = None) -> None:
+    def __init__(self, *, slots: int, rows: int, spare_slots: int = 0, layout: SlotLayout | None = None) -> None:
         self.slots = slots
         self.spare_slots = 0  # of `slots`
         self._wanted_spare_slots = spare_slots
         self.rows = rows
-        self.image_spec: ImageSpec | None = None
+        self.layout: SlotLayout | None = None
         self._free = deque(range(slots))
         self._take_descriptor(_anonymous_file())
-        if image_spec:
-            self.open(image_spec)
+        if layout:
+            self.open(layout)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "slots": self.slots - self.spare_slots,
             "spare_slots": self._wanted_spare_slots,
             "rows": self.rows,
-            "image_spec": self.image_spec,
+            "layout": self.layout,
             "fd": DupFd(self._fd),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.slots, self.rows, self.image_spec = state["slots"], state["rows"], None
+        self.slots, self.rows, self.layout = state["slots"], state["rows"], None
         self.spare_slots, self._wanted_spare_slots = 0, state["spare_slots"]
         self._free = deque()  # only the process that created the ring takes slots
         self._take_descriptor(state["fd"].detach())
-        if state["image_spec"]:
-            self.open(state["image_spec"])
+        if state["layout"]:
+            self.open(state["layout"])
 
     def _take_descriptor(self, fd: int) -> None:
         self._fd = fd
         weakref.finalize(self, os.close, fd)
 
-    def open(self, image_spec: ImageSpec) -> None:
-        """Map the memory for images of this shape and dtype, once per process."""
-        if self.image_spec:
+    def open(self, layout: SlotLayout) -> None:
+        """Map the memory for slots of this layout, once per process."""
+        if self.layout:
             return
-        self.image_spec = image_spec
-        self._slot_bytes = -(-self.rows * image_spec.bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.layout = layout
+        *self._offsets, used = layout.offsets(self.rows)
+        self._slot_bytes = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
         self.spare_slots = min(self._wanted_spare_slots, SPARE_BYTES // self._slot_bytes)
         self._free.extendleft(range(self.slots, self.slots + self.spare_slots))  # taken last
         self.slots += self.spare_slots
@@ -97,28 +98,47 @@ class Ring:
         """Free a slot. May be called from any thread, and by the garbage collector."""
         self._free.append(slot)
 
-    def images(self, slot: int, rows: int | None = None) -> torch.Tensor:
-        """Return the images of a slot, [rows, *image_spec.shape]. The tensor is valid until the slot is released."""
-        return self._tensor(self._bytes(slot, self.rows if rows is None else rows))
+    def tensors(self, slot: int) -> list[torch.Tensor]:
+        """Return the tensors of a slot, [rows, ...] each, in the order of the layout.
 
-    def lend(self, slot: int) -> torch.Tensor:
-        """Return the images of a slot. The slot is released when the tensor and all its views are deleted."""
-        raw = self._bytes(slot, self.rows)
-        weakref.finalize(raw, self.release, slot).atexit = False  # the tensor's storage keeps `raw` alive
-        return self._tensor(raw)
+        They are valid until the slot is released.
+        """
+        return self._tensors(self._bytes(slot))
+
+    def lend(self, slot: int) -> list[torch.Tensor]:
+        """Return the tensors of a slot. The slot is released when all of them and all their views are deleted."""
+        raw = self._bytes(slot)
+        weakref.finalize(raw, self.release, slot).atexit = False  # the storage of each tensor keeps `raw` alive
+        return self._tensors(raw)
+
+    def fill(self, values: list[Any], slot: int, *, is_lent: bool) -> list[Any]:
+        """Return the values of a batch with the tensors of its slot, which the user may keep.
+
+        Args:
+            values: One value per field; None for tensors that are in the slot.
+            slot: The slot.
+            is_lent: Whether to lend the slot. Otherwise the tensors are copied, and the slot is released.
+        """
+        assert self.layout is not None
+        if is_lent:
+            return self.layout.fill(values, self.lend(slot), lambda tensor: tensor)
+        copied = self.layout.fill(values, self.tensors(slot), torch.Tensor.clone)
+        self.release(slot)
+        return copied
 
     def memory(self) -> torch.Tensor:
         """Return the memory of all slots as a uint8 tensor [bytes], to register it as pinned memory."""
         return torch.from_numpy(np.frombuffer(self._map, np.uint8))
 
-    def _bytes(self, slot: int, rows: int) -> Any:
-        assert self.image_spec is not None
-        count = rows * self.image_spec.bytes
-        return np.frombuffer(self._map, np.uint8, count=count, offset=slot * self._slot_bytes)
+    def _bytes(self, slot: int) -> NDArray[np.uint8]:
+        return np.frombuffer(self._map, np.uint8, count=self._slot_bytes, offset=slot * self._slot_bytes)
 
-    def _tensor(self, raw: Any) -> torch.Tensor:
-        assert self.image_spec is not None
-        return torch.from_numpy(raw).view(self.image_spec.dtype).view(-1, *self.image_spec.shape)
+    def _tensors(self, raw: NDArray[np.uint8]) -> list[torch.Tensor]:
+        assert self.layout is not None
+        return [
+            torch.from_numpy(raw[offset : offset + self.rows * spec.bytes]).view(spec.dtype).view(-1, *spec.shape)
+            for offset, spec in zip(self._offsets, self.layout.specs, strict=True)
+        ]
 
 
 def _anonymous_file() -> int:

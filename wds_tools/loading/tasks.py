@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
-from wds_tools.errors import LoaderError, WdsToolsError
-from wds_tools.loading.assemble import Assembler, ImageSpec, Recipe
+from wds_tools.errors import WdsToolsError
+from wds_tools.loading.assemble import Assembler
 from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.collate import stack_values
+from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.ring import Ring
+from wds_tools.loading.slots import SlotLayout
 from wds_tools.order.planner import Step
 
 
@@ -26,25 +26,30 @@ class BatchTask:
     """Samples of a batch for one worker to load.
 
     Attributes:
-        slot: Slot of the ring for the images; None if they are not written to shared memory.
-        image_spec: Shape and dtype of an image in the ring.
-        start: Row of the first image in the slot.
+        slot: Slot of the ring for the batch; None if nothing is written to shared memory.
+        layout: What a slot holds, if that was not known when the workers were started.
+        start: Row of the first sample in the slot.
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch.
         ids: int64 [n], sample ids.
     """
 
     slot: int | None
-    image_spec: ImageSpec | None
+    layout: SlotLayout | None
     start: int
     epoch: int
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
 
+    @property
+    def rows(self) -> range:
+        """Rows of the samples in the slot."""
+        return range(self.start, self.start + len(self.ids))
+
 
 @dataclass(frozen=True, slots=True)
-class ImageSpecTask:
-    """Find the shape and dtype of images by loading one sample; the attributes are those of `BatchTask`."""
+class LayoutTask:
+    """Find out what slots hold by loading one sample; the attributes are those of `BatchTask`."""
 
     epoch: int
     positions: NDArray[np.int64]
@@ -76,7 +81,7 @@ class TaskResult(NamedTuple):
         is_first: Whether it was the first task of the worker, which had to start before.
     """
 
-    value: list[Any] | SampleResults | ImageSpec | None
+    value: list[Any] | SampleResults | SlotLayout | None
     nanoseconds: tuple[int, ...]
     bytes_read: int
     begun_ns: int
@@ -85,12 +90,12 @@ class TaskResult(NamedTuple):
 
 
 def split_into_tasks(
-    step: Step, *, slot: int | None, image_spec: ImageSpec | None, epoch: int, parts: int
+    step: Step, *, slot: int | None, layout: SlotLayout | None, epoch: int, parts: int
 ) -> list[BatchTask]:
     """Divide a batch into ``parts`` tasks for several workers."""
     edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
     return [
-        BatchTask(slot, image_spec, start, epoch, step.positions[start:stop], step.ids[start:stop])
+        BatchTask(slot, layout, start, epoch, step.positions[start:stop], step.ids[start:stop])
         for start, stop in itertools.pairwise(edges)
     ]
 
@@ -110,18 +115,18 @@ class BatchRunner:
         self._recorder = stages.Recorder()
         self._has_run = False
 
-    def read_ahead(self, task: BatchTask | ImageSpecTask) -> None:
+    def read_ahead(self, task: BatchTask | LayoutTask) -> None:
         """Start to read the samples of a task. Remote blocks are announced by the main process."""
         if not self._recipe.shards.is_remote:
             with self._recorder, stages.READ:  # it waits if the queue of the disk is full
                 self._get_assembler().read_ahead(task.ids)
 
-    def run(self, task: BatchTask | ImageSpecTask) -> TaskResult:
+    def run(self, task: BatchTask | LayoutTask) -> TaskResult:
         """Run a task.
 
         Returns:
-            For a `BatchTask` the stacked values of each field (None for images written to the slot), or
-            `SampleResults` if samples are unreadable and will be replaced. For an `ImageSpecTask` the `ImageSpec`.
+            For a `BatchTask` the stacked values of each field (None for values written to the slot), or
+            `SampleResults` if samples are unreadable and will be replaced. For a `LayoutTask` the `SlotLayout`.
         """
         is_first, self._has_run = not self._has_run, True
         begun = perf_counter_ns()
@@ -129,16 +134,19 @@ class BatchRunner:
             value = self._run(task)
         return TaskResult(value, *self._recorder.take(), begun, perf_counter_ns(), is_first)
 
-    def _run(self, task: BatchTask | ImageSpecTask) -> list[Any] | SampleResults | ImageSpec | None:
+    def _run(self, task: BatchTask | LayoutTask) -> list[Any] | SampleResults | SlotLayout | None:
         assembler = self._get_assembler()
         samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
-        if isinstance(task, ImageSpecTask):
-            image_spec: ImageSpec | None = assembler.image_spec(**samples)
-            return image_spec
+        if isinstance(task, LayoutTask):
+            layout: SlotLayout | None = assembler.layout(**samples)
+            return layout
         out = None
-        if self._ring and task.image_spec and task.slot is not None:
-            self._ring.open(task.image_spec)
-            out = self._ring.images(task.slot)[task.start : task.start + len(task.ids)]
+        if self._ring and task.slot is not None:
+            if task.layout:
+                self._ring.open(task.layout)
+            assert self._ring.layout is not None
+            tensors = [tensor[task.start : task.rows.stop] for tensor in self._ring.tensors(task.slot)]
+            out = self._ring.layout.by_column(tensors)
         try:
             return [stack_values(value) for value in assembler.batch(**samples, out=out)]
         except WdsToolsError as error:
@@ -153,54 +161,3 @@ class BatchRunner:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
         return self._assembler
-
-
-class InlinePool:
-    """The pool of ``num_workers=0``: it runs a task in this process when its result is requested."""
-
-    def __init__(self, runner: BatchRunner) -> None:
-        self._runner = runner
-        self._tasks: dict[int, BatchTask | ImageSpecTask] = {}
-        self._interrupted = False
-        self._next = 0
-
-    def submit(self, task: BatchTask | ImageSpecTask) -> int:
-        """Add a task; return its number for `result`."""
-        if self._interrupted:
-            raise LoaderError(
-                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
-            )
-        self._next += 1
-        self._tasks[self._next] = task
-        return self._next
-
-    def result(self, number: int) -> TaskResult:
-        """Run a task and return its result. torch uses one thread, as in a worker.
-
-        Images are too small for more: two threads took 2 to 6 times the CPU time of one, waiting for each other.
-        """
-        threads = torch.get_num_threads()  # of the user; restored below
-        torch.set_num_threads(1)
-        try:
-            with stages.WAIT:
-                return self._runner.run(self._tasks.pop(number))
-        finally:
-            torch.set_num_threads(threads)
-
-    def are_done(self, numbers: Sequence[int]) -> bool:
-        """Return whether `result` returns at once for these tasks; never, as it runs them."""
-        return not numbers
-
-    def discard(self, numbers: Sequence[int], *, seconds: float) -> bool:  # noqa: ARG002 - as in WorkerPool
-        """Remove tasks whose results are no longer needed."""
-        for number in numbers:
-            del self._tasks[number]
-        return True
-
-    def interrupt(self) -> None:
-        """Make `submit` raise LoaderError from now on."""
-        self._interrupted = True
-
-    def close(self) -> None:
-        """Remove all tasks."""
-        self._tasks.clear()

@@ -99,55 +99,100 @@ static int is_valid_geometry(const CropGeometry *crop, int height, int width)
 typedef struct {
     RenderContext *context;
     const ByteSpan *files;
-    const CropGeometry *crops;
-    size_t count, next; /* number of images; index of the next one to decode */
-    int height, width;
-    uint8_t *out;
-    char *done;
+    const CropGeometry *crops; /* [count][crops_per_image] */
+    size_t count, next;        /* number of images; index of the next one to decode */
+    const Output *outputs;
+    size_t crops_per_image;
+    char *done; /* [count][crops_per_image] */
 } Batch;
+
+static Region box_of(const CropGeometry *crop)
+{
+    return (Region){crop->left, crop->top, crop->width, crop->height};
+}
+
+static Region needed_of(const CropGeometry *crop)
+{
+    return (Region){crop->needed_left, crop->needed_top, crop->needed_width, crop->needed_height};
+}
+
+/* Returns the smallest region that contains both. */
+static Region unite(const Region *a, const Region *b)
+{
+    int left = a->left < b->left ? a->left : b->left, top = a->top < b->top ? a->top : b->top;
+    int right = a->left + a->width, bottom = a->top + a->height;
+    if (right < b->left + b->width)
+        right = b->left + b->width;
+    if (bottom < b->top + b->height)
+        bottom = b->top + b->height;
+    return (Region){left, top, right - left, bottom - top};
+}
+
+static int is_valid_crop(const Batch *batch, size_t number, size_t k)
+{
+    const Output *output = &batch->outputs[k];
+    return is_valid_geometry(&batch->crops[number * batch->crops_per_image + k], output->height, output->width);
+}
+
+/* Describes what all valid crops of image `number` need: the union of their regions, at the finest
+   scale that one of them needs. Returns the number of valid crops. */
+static int unite_crops(const Batch *batch, size_t number, Image *image)
+{
+    int count = 0;
+    for (size_t k = 0; k < batch->crops_per_image; k++) {
+        const CropGeometry *crop = &batch->crops[number * batch->crops_per_image + k];
+        if (!is_valid_crop(batch, number, k))
+            continue;
+        Region box = box_of(crop), needed = needed_of(crop);
+        int scale_denominator = choose_scale_denominator(crop);
+        image->box = count ? unite(&image->box, &box) : box;
+        image->needed = count ? unite(&image->needed, &needed) : needed;
+        if (!count || scale_denominator < image->scale_denominator)
+            image->scale_denominator = scale_denominator;
+        count++;
+    }
+    return count;
+}
 
 /* next_image of the batch's ImageStream. */
 static int next_image(void *context, Image *image)
 {
     Batch *batch = context;
     while (batch->next < batch->count) {
-        size_t i = batch->next++;
-        const ByteSpan *file = &batch->files[i];
-        const CropGeometry *crop = &batch->crops[i];
-        if (!file->data || !is_valid_geometry(crop, batch->height, batch->width))
+        size_t number = batch->next++;
+        const ByteSpan *file = &batch->files[number];
+        if (!file->data || !unite_crops(batch, number, image))
             continue;
-        *image = (Image){
-            file->data,
-            file->size,
-            {crop->left, crop->top, crop->width, crop->height},
-            {crop->needed_left, crop->needed_top, crop->needed_width, crop->needed_height},
-            choose_scale_denominator(crop),
-            i,
-        };
+        image->data = file->data;
+        image->size = file->size;
+        image->number = number;
         return 1;
     }
     return 0;
 }
 
-/* Resizes the planes of an image and writes them to the batch. Returns 0, or -1 if Python must
-   render the image. */
-static int resize_image(const Batch *batch, const CropGeometry *crop, const Planes *planes, uint8_t *out)
+/* Resizes a crop of the planes of an image and writes it to the batch. Returns 0, or -1 if Python
+   must render it. */
+static int resize_crop(
+    RenderContext *context, const CropGeometry *crop, const Planes *planes, const Output *output, size_t number)
 {
-    RenderContext *context = batch->context;
     Resampler *resampler = &context->resampler;
     ResizeGeometry geometry = {crop->resized_width, crop->resized_height, crop->corner_left, crop->corner_top,
-                               batch->width,        batch->height,        crop->flip};
+                               output->width,       output->height,       crop->flip};
+    Region region = box_of(crop), needed = needed_of(crop);
     uint8_t *resized[3];
     for (int c = 0; c < planes->count; c++) {
-        resized[c] = buffer_reserve(&context->plane[c], plane_bytes(batch->width, batch->height));
+        PlaneBox box = box_in_plane(&planes->plane[c], &region, &needed);
+        resized[c] = buffer_reserve(&context->plane[c], plane_bytes(output->width, output->height));
         int kind = c > 0; /* both chroma planes have the same filters */
-        if (c < 2 && prepare_filters(resampler, kind, &planes->box[c], &geometry))
+        if (c < 2 && prepare_filters(resampler, kind, &box, &geometry))
             return -1;
-        if (!resized[c] || resample(resampler, kind, &planes->box[c], &geometry, resized[c]))
+        if (!resized[c] || resample(resampler, kind, &box, &geometry, resized[c]))
             return -1;
     }
     add_elapsed(&context->watch, &context->watch.elapsed.resize);
-    write_rgb(resized, planes, batch->height, batch->width, out);
+    size_t bytes = 3 * (size_t)output->height * (size_t)output->width;
+    write_rgb(resized, planes, output->height, output->width, output->pixels + number * bytes);
     add_elapsed(&context->watch, &context->watch.elapsed.write);
     return 0;
 }
@@ -156,8 +201,11 @@ static int resize_image(const Batch *batch, const CropGeometry *crop, const Plan
 static void store_planes(void *context, size_t number, const Planes *planes)
 {
     const Batch *batch = context;
-    uint8_t *out = batch->out + number * 3 * (size_t)batch->height * (size_t)batch->width;
-    batch->done[number] = planes && !resize_image(batch, &batch->crops[number], planes, out);
+    for (size_t k = 0; planes && k < batch->crops_per_image; k++) {
+        size_t i = number * batch->crops_per_image + k;
+        if (is_valid_crop(batch, number, k))
+            batch->done[i] = !resize_crop(batch->context, &batch->crops[i], planes, &batch->outputs[k], number);
+    }
 }
 
 static void add_timings(Timings *total, const Timings *elapsed)
@@ -169,17 +217,18 @@ static void add_timings(Timings *total, const Timings *elapsed)
 }
 
 void render_batch(
-    const ByteSpan *files, const CropGeometry *crops, size_t count, int height, int width, size_t max_pixels,
-    uint8_t *out, char *done, Timings *timings)
+    const ByteSpan *files, const CropGeometry *crops, size_t count, const Output *outputs, size_t crops_per_image,
+    size_t max_pixels, char *done, Timings *timings)
 {
     RenderContext *context = acquire_context();
-    memset(done, 0, count);
+    size_t total = count * crops_per_image;
+    memset(done, 0, total);
     if (!context)
         return;
-    CropGeometry *copy = (CropGeometry *)(void *)buffer_reserve(&context->crops, count * sizeof *crops);
+    CropGeometry *copy = (CropGeometry *)(void *)buffer_reserve(&context->crops, total * sizeof *crops);
     if (copy) {
-        memcpy(copy, crops, count * sizeof *crops); /* another thread could change them after they were validated */
-        Batch batch = {context, files, copy, count, 0, height, width, out, done};
+        memcpy(copy, crops, total * sizeof *crops); /* another thread could change them after they were validated */
+        Batch batch = {context, files, copy, count, 0, outputs, crops_per_image, done};
         decoder_set_limit(context->decoder, max_pixels);
         stopwatch_start(&context->watch, timings != NULL);
         decode_images(context->decoder, &(ImageStream){&batch, next_image, store_planes, &context->watch});

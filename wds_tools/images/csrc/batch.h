@@ -1,4 +1,5 @@
-/* Renders a batch of images: decodes, crops, resizes and mirrors them to the same size. */
+/* Renders a batch of images: decodes, crops, resizes and mirrors them. Each image may have several crops, for which it
+   is decoded once. */
 #ifndef WDS_TOOLS_BATCH_H
 #define WDS_TOOLS_BATCH_H
 
@@ -22,13 +23,20 @@ typedef struct {
     size_t size;
 } ByteSpan;
 
-/* Renders `count` images into out[count][3][height][width]. Sets done[i] to 1 if image i was
-   rendered, or to 0 if Python must render it; its part of `out` is then not written. Images larger
-   than `max_pixels` are not rendered. Adds the time of each step to `timings`, which may be
-   NULL. */
+/* Where one crop of each image is written: pixels[count][3][height][width]. */
+typedef struct {
+    uint8_t *pixels;
+    int height, width;
+} Output;
+
+/* Renders crops_per_image crops of each of `count` images. `crops` and `done` are
+   [count][crops_per_image]; crop k of each image is written to outputs[k]. Sets done[i][k] to 1 if
+   the crop was rendered, or to 0 if Python must render it; its pixels are then not written. A crop
+   whose geometry is invalid is not rendered, and does not affect the others. Images larger than
+   `max_pixels` are not rendered. Adds the time of each step to `timings`, which may be NULL. */
 void render_batch(
-    const ByteSpan *files, const CropGeometry *crops, size_t count, int height, int width, size_t max_pixels,
-    uint8_t *out, char *done, Timings *timings);
+    const ByteSpan *files, const CropGeometry *crops, size_t count, const Output *outputs, size_t crops_per_image,
+    size_t max_pixels, char *done, Timings *timings);
 
 /* Converts interleaved pixels [height][width][3] to planes [3][height][width]. */
 void to_planes(const uint8_t *pixels, int height, int width, uint8_t *out);

@@ -240,27 +240,39 @@ static int decode_multiple_scans(Decoder *decoder, ActiveImage *active)
     return 0;
 }
 
-/* Returns the position of the image's box in the plane of component `c`, and which samples of the
-   plane are valid. */
-static PlaneBox box_in_plane(const ActiveImage *active, int c)
+/* Returns the decoded plane of component `c`. */
+static Plane plane_of(const ActiveImage *active, int c)
 {
     const Header *header = &active->header;
-    const Region *box = &active->image.box, *needed = &active->image.needed;
     const PlaneLayout *layout = &active->layout[c];
-    int left = layout->left * layout->block_size, top = layout->top * layout->block_size;
     double x = header->component[c].h_factor * layout->block_size / (double)(header->max_h_factor * BLOCK_SIDE);
     double y = header->component[c].v_factor * layout->block_size / (double)(header->max_v_factor * BLOCK_SIDE);
-    return (PlaneBox){
+    return (Plane){
         .samples = active->plane[c].bytes,
         .stride = layout->stride,
-        .left = box->left * x - left,
-        .top = box->top * y - top,
+        .x = x,
+        .y = y,
+        .left = layout->left * layout->block_size,
+        .top = layout->top * layout->block_size,
+        .columns = (int)ceil(header->width * x),
+        .rows = (int)ceil(header->height * y),
+    };
+}
+
+PlaneBox box_in_plane(const Plane *plane, const Region *box, const Region *needed)
+{
+    double x = plane->x, y = plane->y;
+    return (PlaneBox){
+        .samples = plane->samples,
+        .stride = plane->stride,
+        .left = box->left * x - plane->left,
+        .top = box->top * y - plane->top,
         .width = box->width * x,
         .height = box->height * y,
-        .first_column = (int)(needed->left * x) - left,
-        .last_column = (int)fmin(ceil((needed->left + needed->width) * x), ceil(header->width * x)) - left,
-        .first_row = (int)(needed->top * y) - top,
-        .last_row = (int)fmin(ceil((needed->top + needed->height) * y), ceil(header->height * y)) - top,
+        .first_column = (int)(needed->left * x) - plane->left,
+        .last_column = (int)fmin(ceil((needed->left + needed->width) * x), plane->columns) - plane->left,
+        .first_row = (int)(needed->top * y) - plane->top,
+        .last_row = (int)fmin(ceil((needed->top + needed->height) * y), plane->rows) - plane->top,
     };
 }
 
@@ -315,8 +327,10 @@ static void finish_image(const Decoder *decoder, ActiveImage *active)
     const Header *header = &active->header;
     Planes planes = {.count = header->component_count, .is_rgb = is_rgb(header)};
     int failed = active->failed || !ends_after_scan(active);
-    for (int c = 0; c < header->component_count && !failed; c++)
-        planes.box[c] = box_in_plane(active, c);
+    for (int c = 0; c < header->component_count && !failed; c++) {
+        planes.plane[c] = plane_of(active, c);
+        planes.box[c] = box_in_plane(&planes.plane[c], &active->image.box, &active->image.needed);
+    }
     add_elapsed(stream->watch, &stream->watch->elapsed.decode);
     stream->store_planes(stream->context, active->image.number, failed ? NULL : &planes);
 }

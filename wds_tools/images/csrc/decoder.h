@@ -21,12 +21,27 @@ typedef struct {
     size_t number;         /* passed on to store_planes() */
 } Image;
 
-/* The decoded planes of an image: the part of its box that is needed. */
+/* A decoded plane. Its samples are those of whole blocks, so it may begin before the needed part and
+   end after it. */
 typedef struct {
-    PlaneBox box[3];
-    int count;  /* 1 grey, 3 colour; the last two planes of YCbCr have the same size */
-    int is_rgb; /* the three planes are RGB, not YCbCr */
+    const uint8_t *samples;
+    size_t stride;      /* bytes from one row to the next */
+    double x, y;        /* samples per pixel of the image */
+    int left, top;      /* position of the first sample in the plane of the whole image */
+    int columns, rows;  /* size of the plane of the whole image */
+} Plane;
+
+/* The decoded planes of an image. */
+typedef struct {
+    Plane plane[3];
+    PlaneBox box[3]; /* the box of the image in each of them */
+    int count;       /* 1 grey, 3 colour; the last two planes of YCbCr have the same size */
+    int is_rgb;      /* the three planes are RGB, not YCbCr */
 } Planes;
+
+/* Returns the position of a box of the image in a plane. Of the box, only `needed` will be read,
+   which must have been decoded. */
+PlaneBox box_in_plane(const Plane *plane, const Region *box, const Region *needed);
 
 /* Memory and tables that are reused from image to image. */
 typedef struct Decoder Decoder;

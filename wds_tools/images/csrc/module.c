@@ -11,6 +11,8 @@
 #include "kernels.h"
 #include "transcode.h"
 
+#define MAX_CROPS 1024 /* of an image */
+
 /* The buffers of a list of bytes-like objects. */
 typedef struct {
     Py_buffer *buffers;
@@ -62,30 +64,85 @@ static int has_items(const Py_buffer *buffer, Py_ssize_t count, size_t size, siz
            (uintptr_t)buffer->buf % alignment == 0;
 }
 
+/* The writable buffers of a list, one for each crop of an image. */
+typedef struct {
+    Py_buffer *buffers;
+    Output *outputs;
+    Py_ssize_t count;
+} Outputs;
+
+static void release_outputs(Outputs *outputs)
+{
+    for (Py_ssize_t k = 0; outputs->buffers && k < outputs->count; k++)
+        if (outputs->buffers[k].obj)
+            PyBuffer_Release(&outputs->buffers[k]);
+    free(outputs->buffers);
+    free(outputs->outputs);
+}
+
+/* Gets the buffers of a list. `sizes` has the height and width of each. Returns 0, or -1 with an
+   exception set. The caller calls release_outputs() in both cases. */
+static int get_outputs(PyObject *list, const Py_buffer *sizes, Outputs *outputs)
+{
+    outputs->count = PyList_Size(list);
+    if (!has_items(sizes, outputs->count, 2 * sizeof(int32_t), _Alignof(int32_t))) {
+        PyErr_Format(
+            PyExc_ValueError, "sizes (%zd bytes) does not have the height and width of %zd outputs", sizes->len,
+            outputs->count);
+        return -1;
+    }
+    outputs->buffers = calloc((size_t)outputs->count + 1, sizeof *outputs->buffers);
+    outputs->outputs = calloc((size_t)outputs->count + 1, sizeof *outputs->outputs);
+    if (!outputs->buffers || !outputs->outputs) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < outputs->count; k++) {
+        PyObject *item = PySequence_GetItem(list, k);
+        int failed = !item || PyObject_GetBuffer(item, &outputs->buffers[k], PyBUF_WRITABLE);
+        Py_XDECREF(item); /* the buffer has its own reference */
+        if (failed)
+            return -1;
+        const int32_t *size = (const int32_t *)sizes->buf + 2 * k;
+        outputs->outputs[k] = (Output){outputs->buffers[k].buf, size[0], size[1]};
+    }
+    return 0;
+}
+
+/* Returns whether each output has the pixels of `count` images. */
+static int are_valid_outputs(const Outputs *outputs, Py_ssize_t count)
+{
+    for (Py_ssize_t k = 0; k < outputs->count; k++) {
+        const Output *output = &outputs->outputs[k];
+        if (!is_valid_size(output->height, output->width) ||
+            !has_items(&outputs->buffers[k], count, 3 * (size_t)output->height * (size_t)output->width, 1))
+            return 0;
+    }
+    return outputs->count > 0 && outputs->count <= MAX_CROPS;
+}
+
 /* Checks the arguments of render_jpegs() and renders the batch. `timings->buf` may be NULL. */
 static PyObject *render_files(
-    Files *files, const Py_buffer *crops, Py_buffer *out, int height, int width, Py_ssize_t max_pixels,
-    const Py_buffer *timings)
+    Files *files, const Py_buffer *crops, const Outputs *outputs, Py_ssize_t max_pixels, const Py_buffer *timings)
 {
-    if (!is_valid_size(height, width) || max_pixels < 1 ||
-        !has_items(crops, files->count, sizeof(CropGeometry), _Alignof(CropGeometry)) ||
-        !has_items(out, files->count, 3 * (size_t)height * (size_t)width, 1) ||
+    if (max_pixels < 1 || !are_valid_outputs(outputs, files->count) ||
+        !has_items(crops, files->count * outputs->count, sizeof(CropGeometry), _Alignof(CropGeometry)) ||
         (timings->buf && !has_items(timings, 1, sizeof(Timings), _Alignof(Timings)))) {
         PyErr_Format(
             PyExc_ValueError,
-            "the size or alignment of crops (%zd bytes), out (%zd bytes) or timings does not match %zd images of "
-            "%d x %d pixels (height x width), or max_pixels (%zd) is not positive",
-            crops->len, out->len, files->count, height, width, max_pixels);
+            "the size or alignment of crops (%zd bytes), timings, or one of %zd outputs does not match %zd images, "
+            "or max_pixels (%zd) is not positive",
+            crops->len, outputs->count, files->count, max_pixels);
         return NULL;
     }
-    PyObject *done = PyBytes_FromStringAndSize(NULL, files->count);
+    PyObject *done = PyBytes_FromStringAndSize(NULL, files->count * outputs->count);
     if (!done)
         return NULL;
     char *flags = PyBytes_AsString(done);
     Py_BEGIN_ALLOW_THREADS
     render_batch(
-        files->spans, crops->buf, (size_t)files->count, height, width, (size_t)max_pixels, out->buf, flags,
-        timings->buf);
+        files->spans, crops->buf, (size_t)files->count, outputs->outputs, (size_t)outputs->count, (size_t)max_pixels,
+        flags, timings->buf);
     Py_END_ALLOW_THREADS
     return done;
 }
@@ -93,23 +150,24 @@ static PyObject *render_files(
 static PyObject *render_jpegs(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *list, *timings_object, *done = NULL;
-    Py_buffer crops, out, timings = {0};
-    int height, width;
+    PyObject *list, *output_list, *timings_object, *done = NULL;
+    Py_buffer crops, sizes, timings = {0};
     Py_ssize_t max_pixels;
     Files files = {0};
+    Outputs outputs = {0};
     if (!PyArg_ParseTuple(
-            arguments, "O!y*w*iinO", &PyList_Type, &list, &crops, &out, &height, &width, &max_pixels,
+            arguments, "O!y*O!y*nO", &PyList_Type, &list, &crops, &PyList_Type, &output_list, &sizes, &max_pixels,
             &timings_object))
         return NULL;
     if (timings_object == Py_None || !PyObject_GetBuffer(timings_object, &timings, PyBUF_WRITABLE)) {
-        if (!get_files(list, &files))
-            done = render_files(&files, &crops, &out, height, width, max_pixels, &timings);
+        if (!get_files(list, &files) && !get_outputs(output_list, &sizes, &outputs))
+            done = render_files(&files, &crops, &outputs, max_pixels, &timings);
+        release_outputs(&outputs);
         release_files(&files);
     }
     if (timings.obj)
         PyBuffer_Release(&timings);
-    PyBuffer_Release(&out);
+    PyBuffer_Release(&sizes);
     PyBuffer_Release(&crops);
     return done;
 }
@@ -266,7 +324,7 @@ static int add_constants(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"render_jpegs", render_jpegs, METH_VARARGS,
-     "render_jpegs(files, crops, out, height, width, max_pixels, timings) -> bytes: 1 for each rendered image, or 0"},
+     "render_jpegs(files, crops, outputs, sizes, max_pixels, timings) -> bytes: 1 for each rendered crop, or 0"},
     {"decode_jpeg", decode_jpeg, METH_VARARGS,
      "decode_jpeg(file, (left, top, width, height), scale_denominator) -> [(width, samples)] of each plane, or None"},
     {"transcode_jpeg", transcode_jpeg, METH_VARARGS,

@@ -1,0 +1,127 @@
+"""collate_fn=: the user's function makes a batch of the samples, in the order and with the crops of the loader."""
+
+import json
+import random
+from itertools import islice
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+
+VIEW = wt.RandomResizedCrop(24, flip=True)
+FIELDS = {
+    "image": wt.Image(view=VIEW),
+    "crops": wt.Image("right.jpg", view=[VIEW, wt.Resize((8, 12))]),
+    "boxes": wt.Boxes(path="objects.bbox", like="image"),
+    "text": wt.Text(),
+    "label": wt.Label(),
+}
+
+
+def loader_of(dataset, collate_fn=None, **options):
+    options = {"batch_size": 8, "num_workers": 0, "fields": FIELDS, "shuffle": True, **options}
+    return wt.make_loader(dataset, collate_fn=collate_fn, **options)
+
+
+def as_detr(samples):
+    """Return a dictionary with padded boxes, and with random numbers."""
+    boxes = torch.nn.utils.rnn.pad_sequence([sample.boxes for sample in samples], batch_first=True)
+    images = torch.stack([sample.image for sample in samples])
+    targets = [{"label": sample.label, "text": sample.text} for sample in samples]
+    return {"image": images, "boxes": boxes, "targets": targets, "noise": torch.rand(2) + random.random()}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_it_gets_the_samples_of_a_batch_as_named_tuples(scenes, num_workers):
+    with loader_of(scenes) as plain, loader_of(scenes, list, num_workers=num_workers) as loader:
+        for batch, samples in zip(plain, loader, strict=True):
+            assert isinstance(samples, list)
+            assert samples[0]._fields == tuple(FIELDS)
+            for i, sample in enumerate(samples):
+                assert torch.equal(sample.image, batch.image[i])
+                assert all(torch.equal(crop, crops[i]) for crop, crops in zip(sample.crops, batch.crops, strict=True))
+                assert torch.equal(sample.boxes, batch.boxes[i])
+                assert (sample.text, sample.label) == (batch.text[i], batch.label[i])
+                assert type(sample.label) is int
+
+
+def test_its_result_is_the_batch_and_its_random_numbers_depend_on_the_position(scenes):
+    with loader_of(scenes, as_detr) as loader:
+        expected = list(loader)
+    assert list(expected[0]) == ["image", "boxes", "targets", "noise"]
+    assert expected[0]["image"].shape == (8, 3, 24, 24)
+    assert expected[0]["boxes"].shape[::2] == (8, 4)
+    assert len({batch["noise"][0].item() for batch in expected}) == 5
+    with loader_of(scenes, as_detr, num_workers=2) as loader:
+        list(islice(loader, 2))
+        state = json.loads(json.dumps(loader.state_dict()))
+    with loader_of(scenes, as_detr) as loader:
+        loader.load_state_dict(state)
+        for batch, other in zip(loader, expected[2:], strict=True):
+            assert torch.equal(batch["image"], other["image"])
+            assert torch.equal(batch["noise"], other["noise"])
+            assert batch["targets"] == other["targets"]
+
+
+def test_samples_that_are_kept_do_not_change(scenes):
+    with loader_of(scenes, list, num_workers=1) as loader:
+        kept = [sample.image for _ in range(3) for samples in loader for sample in samples]
+        copies = [image.clone() for image in kept]
+        list(loader)
+        assert all(map(torch.equal, kept, copies))
+
+
+def test_a_dataloader_of_the_attributes_of_the_loader_makes_the_same_batches(scenes):
+    with loader_of(scenes, as_detr) as loader, loader_of(scenes, as_detr) as other:
+        parts = {"batch_sampler": other.batch_sampler, "collate_fn": other.collate_fn}
+        for batch, same in zip(loader, DataLoader(other.dataset, **parts), strict=True):
+            assert torch.equal(batch["image"], same["image"])
+            assert torch.equal(batch["noise"], same["noise"])
+
+
+def test_it_may_be_that_of_torch_and_a_batch_transform_gets_its_result(scenes):
+    fields = {name: FIELDS[name] for name in ("image", "crops", "label")}
+    with loader_of(scenes, fields=fields) as loader:
+        expected = next(iter(loader))
+    options = {"fields": fields, "batch_transform": lambda batch: batch._replace(label=-batch.label)}
+    with loader_of(scenes, default_collate, **options) as loader:
+        batch = next(iter(loader))
+    assert torch.equal(batch.image, expected.image)
+    assert torch.equal(batch.label, -expected.label)
+    assert all(map(torch.equal, batch.crops, expected.crops))
+
+
+def test_with_tail_mask_samples_have_valid_and_a_bare_field_gives_values(scenes):
+    with loader_of(scenes, list, batch_size=32, tail="mask", fields="label") as loader:
+        valid = [sample.valid for samples in loader for sample in samples]
+    assert (len(valid), sum(valid), type(valid[0])) == (64, 40, bool)
+    with loader_of(scenes, sum, fields="label") as loader:
+        assert all(isinstance(total, int) for total in loader)
+
+
+def test_an_unreadable_sample_is_replaced_before_it_is_called(scenes, tmp_path):
+    import shutil
+
+    shutil.copytree(scenes, tmp_path / "copy")
+    path = tmp_path / "copy" / "scenes-000000.tar"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"0000.jpg") + 3000] ^= 1
+    path.write_bytes(data)
+    with loader_of(tmp_path / "copy", list, on_error="replace", max_errors=3, num_workers=2) as loader:
+        assert [len(samples) for samples in loader] == [8] * 5
+        assert len(loader.errors) == 1
+
+
+def test_an_exception_in_it_reaches_the_loop_and_steps_are_refused(scenes):
+    with loader_of(scenes, lambda samples: samples[99]) as loader:
+        with pytest.raises(IndexError):
+            next(iter(loader))
+        with pytest.raises(IndexError):  # it can be iterated again
+            next(iter(loader))
+    with pytest.raises(OptionError, match="batch_transform= must be a function of that batch"):
+        loader_of(scenes, list, batch_transform=wt.RandomHorizontalFlip())
+    with pytest.raises(OptionError, match="collate_fn=7; allowed are functions"):
+        loader_of(scenes, 7)

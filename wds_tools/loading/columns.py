@@ -1,0 +1,137 @@
+"""The columns of a batch: specifications with their names, and the image whose regions each of them uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from wds_tools.errors import OptionError
+from wds_tools.images.views import View
+from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Image, Key, Label, Mask, Transform
+
+Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
+
+PIXELS = (Image, Mask, Array)
+"""Specifications whose values are tensors of pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The image whose views determine the regions of a column.
+
+    Attributes:
+        source: Name of the column of that image.
+        field: Stored field of that image.
+        views: Its views; several if the image has several crops.
+        is_list: Whether the value of a sample is a list with one element per view.
+        key: What their random numbers depend on beside seed, epoch, position and number of the view. It is empty for
+            the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
+    """
+
+    source: str
+    field: str
+    views: tuple[View, ...]
+    is_list: bool = False
+    key: tuple[str, ...] = ()
+
+    def key_of_view(self, number: int) -> tuple[int | str, ...]:
+        """Return what the random numbers of a view depend on."""
+        return (*self.key, number) if number else self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field of a batch.
+
+    Attributes:
+        name: Its name in the batch.
+        spec: What it is.
+        geometry: The regions of it that are used, or None for all of it.
+        key: What the random numbers of its functions depend on, see `Geometry`. Empty for the first image.
+    """
+
+    name: str
+    spec: FieldSpec
+    geometry: Geometry | None = None
+    key: tuple[str, ...] = ()
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value of a sample is a list with one element per view."""
+        return self.geometry is not None and self.geometry.is_list
+
+    @property
+    def shapes(self) -> list[tuple[int, int]] | None:
+        """Height and width of each view, if the column has pixels, and all images get the same sizes."""
+        if self.geometry is None or not isinstance(self.spec, PIXELS):
+            return None
+        shapes = [view.shape for view in self.geometry.views if view.shape is not None]
+        return shapes if len(shapes) == len(self.geometry.views) else None
+
+    def by_sample(self, by_view: list[list[Any]]) -> list[Any]:
+        """Return the values of n samples, from the n values of each view."""
+        return [list(values) for values in zip(*by_view, strict=True)] if self.is_list else by_view[0]
+
+
+def columns_of(fields: Fields, *, view: View | None = None, transform: Transform | None = None) -> tuple[Column, ...]:
+    """Return the columns for the argument ``fields=``.
+
+    Args:
+        fields: Names of fields, or a mapping from the name in the batch to a specification or a stored field.
+        view: View of the field ``image``, if ``fields`` is not a mapping.
+        transform: Function of the field ``image``, if ``fields`` is not a mapping.
+
+    Raises:
+        OptionError: The options contradict each other, or ``like=`` names a field that does not exist.
+    """
+    if isinstance(fields, Mapping):
+        for name, value in (("view", view), ("transform", transform)):
+            if value is not None:
+                raise OptionError(f"{name}= is for fields= with names; with a mapping use wds_tools.Image({name}=...)")
+        return _joint_columns(
+            {name: _spec_named(value) if isinstance(value, str) else value for name, value in fields.items()}
+        )
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    geometry = None if view is None else Geometry("image", "image", (view,))
+    image = Column("image", Image(view=view, transform=transform), geometry)
+    return tuple(image if name == "image" else Column(name, _spec_named(name)) for name in names)
+
+
+def _spec_named(name: str) -> FieldSpec:
+    """Return the specification that a name stands for."""
+    virtual: dict[str, FieldSpec] = {"image": Image(), "label": Label(), "__key__": Key()}
+    return virtual.get(name) or Field(name)
+
+
+def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
+    images = {name: spec for name, spec in specs.items() if isinstance(spec, Image)}
+    sources = [name for name, image in images.items() if image.views]
+    columns = []
+    for name, spec in specs.items():
+        source, geometry = _source_of(name, specs), None
+        if source in sources:
+            image = images[source]
+            key = () if source == sources[0] else (source,)
+            geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), key)
+        columns.append(Column(name, spec, geometry, () if name == next(iter(images), None) else (name,)))
+    return tuple(columns)
+
+
+def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
+    """Return the name of the field at the end of the chain of ``like=``."""
+    chain = [name]
+    while (like := getattr(specs[chain[-1]], "like", None)) is not None:
+        spec, target = specs[chain[-1]], specs.get(like)
+        wanted = Boxes if isinstance(spec, Field) else Image
+        if not isinstance(target, wanted):
+            found = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
+            names = [repr(other) for other, one in specs.items() if isinstance(one, wanted)]
+            raise OptionError(
+                f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {found}; allowed "
+                f"are names of wds_tools.{wanted.__name__} in the same mapping: {', '.join(names) or 'there are none'}"
+            )
+        if like in chain:
+            raise OptionError(f"fields= has images whose like= form a circle: {' -> '.join([*chain, like])}")
+        chain.append(like)
+    return chain[-1]

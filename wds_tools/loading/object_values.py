@@ -1,0 +1,224 @@
+"""Values at a path in JSON, boxes and points: moved, scaled and mirrored as the image beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wds_tools.errors import MissingFieldError, SampleError
+from wds_tools.images.views import Regions
+from wds_tools.loading.columns import Column
+from wds_tools.loading.fields import Boxes, Field, Keypoints, Text
+from wds_tools.loading.part import Part
+
+Floats = NDArray[np.float64]
+
+
+def load_boxes(part: Part, column: Column) -> list[Any]:
+    """Return the visible boxes of each sample: float32 [k, 4], left, top, right, bottom; by view if there is a list."""
+    views = [
+        [torch.from_numpy(one[_are_visible(column, one)]) for one in boxes] for boxes in _moved_boxes(part, column)
+    ]
+    return column.by_sample(views)
+
+
+def load_keypoints(part: Part, column: Column) -> list[Any]:
+    """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
+    stored = _stored_points(part, column)
+    views = []
+    for regions in part.regions(column.geometry) if column.geometry else [None]:
+        moved = [points.copy() for points in stored]
+        for i, points in enumerate(moved):
+            if regions is not None and points.size:
+                points[..., :2] = move_points(points[..., :2], regions, i)
+        views.append([torch.from_numpy(points.astype(np.float32)) for points in moved])
+    return column.by_sample(views)
+
+
+def _stored_points(part: Part, column: Column) -> list[Floats]:
+    spec = column.spec
+    assert isinstance(spec, Keypoints)
+    stored = []
+    for i, value in enumerate(values_at(part, spec.field, spec.path)):
+        points = _numbers(part, i, spec, value)
+        if spec.numbers is not None and points.size % spec.numbers == 0:
+            points = points.reshape(*points.shape[:-1], -1, spec.numbers)
+        if points.size and (points.ndim < 2 or points.shape[-1] < 2):
+            raise _invalid(part, i, spec, f"an array of shape {points.shape}", "points [..., 2] or [..., 3]")
+        stored.append(points)
+    return stored
+
+
+def load_fields(part: Part, column: Column) -> list[Any]:
+    """Return a stored field of each sample or what is at a path in it; if it belongs to boxes, for the visible ones."""
+    spec = column.spec
+    assert isinstance(spec, Field)
+    values = values_at(part, spec.field, spec.path)
+    if spec.like is None:
+        return [as_tensor(value) for value in values] if spec.path else values
+    boxes = next(other for other in part.columns if other.name == spec.like)
+    views = [
+        [as_tensor(_visible_entries(part, spec, i, values[i], boxes, moved)) for i, moved in enumerate(view)]
+        for view in _moved_boxes(part, boxes)
+    ]
+    return column.by_sample(views)
+
+
+def _visible_entries(
+    part: Part, spec: Field, i: int, value: Any, boxes: Column, moved: NDArray[np.float32]
+) -> list[Any]:
+    """Return the entries of a value of sample ``i``, which has one per stored box, for the boxes that are visible."""
+    is_list = isinstance(value, list | np.ndarray)
+    if not is_list or len(value) != len(moved):
+        found = f"{len(value)} entries" if is_list else type(value).__name__
+        raise _invalid(part, i, spec, found, f"lists with one entry for each of the {len(moved)} boxes")
+    return [value[j] for j in np.flatnonzero(_are_visible(boxes, moved)).tolist()]
+
+
+def load_texts(part: Part, spec: Text) -> list[str]:
+    """Return the text of each sample."""
+    texts = []
+    for i, value in enumerate(values_at(part, spec.field, spec.path)):
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if not isinstance(text, str):
+            raise _invalid(part, i, spec, f"{type(value).__name__}", "text: use path=, such as 'captions.0'")
+        texts.append(text)
+    return texts
+
+
+def values_at(part: Part, field: str, path: str) -> list[Any]:
+    """Return what is at a path in a field of each sample; with an empty path the whole field.
+
+    Raises:
+        MissingFieldError: A sample has nothing there.
+    """
+    values = list(part.values(field))
+    if not path:
+        return values
+    for i, value in enumerate(values):
+        try:
+            values[i] = _at(value, path.split("."))
+        except (KeyError, IndexError, TypeError) as error:
+            shard, key = part.rows.shard_and_key(i)
+            names = f"its names are {', '.join(map(repr, value))[:500]}" if isinstance(value, dict) else "no dictionary"
+            raise MissingFieldError(f"field {field!r} has no {path!r}: {names}", shard=shard, key=key) from error
+    return values
+
+
+def _at(value: Any, names: list[str]) -> Any:
+    """Follow names into dictionaries; in a list, a number is an index, and a name is looked up in each element."""
+    for number, name in enumerate(names):
+        if isinstance(value, list):
+            if not name.isdecimal():
+                return [_at(element, names[number:]) for element in value]
+            value = value[int(name)]
+        else:
+            value = value[name]
+    return value
+
+
+def move_points(points: Floats, regions: Regions, i: int, *, mirror_at: int = -1) -> Floats:
+    """Return points of an image as points of the region that a view shows of it.
+
+    Args:
+        points: float64 [..., 2], x and y in pixels of the image.
+        regions: Regions of a batch.
+        i: Number of the image in the batch.
+        mirror_at: If the region is mirrored, x becomes its width plus this number, minus x. It is -1 for positions of
+            pixels, which are those of torchvision's key points, and 0 for edges between pixels, as those of boxes.
+
+    Returns:
+        float64 [..., 2], in pixels of the result.
+    """
+    box, resized = regions.box[i], regions.resize[i]
+    moved: Floats = (points - box[:2]) * (resized[::-1] / box[2:]) - regions.corner[i, ::-1]
+    if regions.flip[i]:
+        moved[..., 0] = regions.size[i, 1] + mirror_at - moved[..., 0]
+    return moved
+
+
+def _moved_boxes(part: Part, column: Column) -> list[list[NDArray[np.float32]]]:
+    """Return for each view all boxes of each sample, clipped to its region: float32 [k, 4], edges in pixels."""
+    stored = _stored_boxes(part, column)
+    views = part.regions(column.geometry) if column.geometry else [None]
+    return [
+        [(clipped_boxes(edges, view, i) if view else edges).astype(np.float32) for i, edges in enumerate(stored)]
+        for view in views
+    ]
+
+
+def _stored_boxes(part: Part, column: Column) -> list[Floats]:
+    """Return the boxes of each sample in the image: float64 [k, 4], left, top, right, bottom in pixels."""
+    spec = column.spec
+    assert isinstance(spec, Boxes)
+    boxes = []
+    for i, value in enumerate(values_at(part, spec.field, spec.path)):
+        stored = _numbers(part, i, spec, value)
+        if stored.size and (stored.ndim != 2 or stored.shape[1] != 4):
+            raise _invalid(part, i, spec, f"an array of shape {stored.shape}", "boxes [number of boxes, 4]")
+        edges = _edges(stored.reshape(-1, 4), spec.format)
+        if spec.normalized and column.geometry:
+            width, height = (int(sizes[i]) for sizes in part.image_sizes(column.geometry.field))
+            edges *= [width, height, width, height]
+        boxes.append(edges)
+    return boxes
+
+
+def clipped_boxes(edges: Floats, regions: Regions, i: int) -> Floats:
+    """Return boxes of an image as boxes of the region that a view shows of it, clipped to it.
+
+    Args:
+        edges: float64 [k, 4], left, top, right, bottom in pixels of the image.
+        regions: Regions of a batch.
+        i: Number of the image in the batch.
+
+    Returns:
+        float64 [k, 4], left, top, right, bottom in pixels of the result. A box outside the region has no area.
+    """
+    corners = move_points(edges.reshape(-1, 2, 2), regions, i, mirror_at=0)
+    corners = np.clip(corners, 0, regions.size[i, ::-1])
+    if regions.flip[i]:
+        corners[:, :, 0] = corners[:, ::-1, 0]
+    return corners.reshape(-1, 4)
+
+
+def _are_visible(column: Column, edges: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which boxes have an area; all of them if no region is chosen."""
+    if column.geometry is None:
+        return np.ones(len(edges), np.bool_)
+    return np.asarray((edges[:, 2:] > edges[:, :2]).all(axis=1))
+
+
+def _edges(boxes: Floats, form: str) -> Floats:
+    if form == "xyxy":
+        return boxes
+    corner, size = boxes[:, :2], boxes[:, 2:]
+    start = corner - size / 2 if form == "cxcywh" else corner
+    return np.concatenate([start, start + size], axis=1)
+
+
+def _numbers(part: Part, i: int, spec: Any, value: Any) -> Floats:
+    try:
+        return np.array(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise _invalid(part, i, spec, f"{str(value)[:80]!r}", "numbers in lists of equal length") from error
+
+
+def _invalid(part: Part, i: int, spec: Any, found: str, allowed: str) -> SampleError:
+    shard, key = part.rows.shard_and_key(i)
+    where = f" at path {spec.path!r}" if spec.path else ""
+    return SampleError(f"field {spec.field!r}{where} has {found}; allowed are {allowed}", shard=shard, key=key)
+
+
+def as_tensor(value: Any) -> Any:
+    """Return a list of numbers as a tensor, and any other value unchanged."""
+    if not isinstance(value, list):
+        return value
+    try:
+        array = np.array(value if value else np.empty(0, np.int64))
+    except ValueError:  # lists of different lengths
+        return value
+    return torch.from_numpy(array) if array.dtype.kind in "biuf" else value

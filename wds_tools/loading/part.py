@@ -1,0 +1,208 @@
+"""The samples of a part of a batch: image files, regions, and decoded fields, each loaded once for all columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools import stages
+from wds_tools.errors import DecodeError, MissingFieldError, OptionError
+from wds_tools.format.codecs import CODECS, MAX_PIXELS, ImageInfo, decode_field, probe
+from wds_tools.format.index import NO_LABEL
+from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.images.decode import decode_stored
+from wds_tools.images.views import Regions, View
+from wds_tools.loading.columns import Column, Geometry
+from wds_tools.order.keyed_random import key_of, uniform
+from wds_tools.reading.reader import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Image files of n samples, and what their headers state.
+
+    Attributes:
+        data: The encoded files.
+        kinds: ``jpg``, ``jpeg``, ``png``, ``webp`` or ``npy``.
+        modes: Pillow modes.
+        orientations: EXIF orientations, 1 to 8.
+    """
+
+    data: list[memoryview]
+    kinds: list[str]
+    modes: list[str]
+    orientations: list[int]
+
+
+class Part:
+    """Samples that are loaded together.
+
+    Args:
+        rows: The samples.
+        columns: The fields of the batch.
+        seed: Seed of the loader.
+        epoch: Zero-based epoch.
+        positions: int64 [n], positions in the epoch. They determine random numbers.
+    """
+
+    def __init__(
+        self, rows: Rows, columns: Sequence[Column], *, seed: int, epoch: int, positions: NDArray[np.int64]
+    ) -> None:
+        self.rows = rows
+        self.columns = columns
+        self.seed = seed
+        self.epoch = epoch
+        self.positions = positions
+        self._data: dict[str, list[memoryview]] = {}
+        self._values: dict[str, list[Any]] = {}
+        self._infos: dict[str, list[ImageInfo]] = {}
+        self._regions: dict[str, list[Regions]] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @contextmanager
+    def naming(self, i: int, field: str = "image") -> Iterator[None]:
+        """Add the shard and key of sample ``i``, and the field if it is not ``image``, to a DecodeError."""
+        try:
+            yield
+        except DecodeError as error:
+            which = "" if field == "image" else f"field {field!r}: "
+            raise self.located(DecodeError(f"{which}{error}"), i) from error
+
+    def located(self, error: DecodeError, i: int) -> DecodeError:
+        """Return the error with the shard and key of sample ``i``."""
+        shard, key = self.rows.shard_and_key(i)
+        return DecodeError(str(error), shard=shard, key=key)
+
+    def data(self, field: str) -> list[memoryview]:
+        """Return the verified bytes of a stored field of each sample."""
+        if field not in self._data:
+            self._data[field] = self.rows.field(field)
+        return self._data[field]
+
+    def values(self, field: str) -> list[Any]:
+        """Return a stored field of each sample, decoded by its extension."""
+        if field not in self._values:
+            data, suffix = self.data(field), field.rpartition(".")[2]
+            with stages.DECODE:
+                if suffix in IMAGE_FIELDS and suffix not in CODECS:
+                    self._values[field] = [self._stored_image(i, encoded) for i, encoded in enumerate(data)]
+                else:
+                    self._values[field] = [self._decoded(i, field, encoded) for i, encoded in enumerate(data)]
+        return self._values[field]
+
+    def labels(self) -> NDArray[np.int64]:
+        """Return the class numbers of the samples: int64 [n]."""
+        labels = self.rows.gather("label")
+        missing = np.flatnonzero(labels == NO_LABEL)
+        if len(missing):
+            shard, key = self.rows.shard_and_key(int(missing[0]))
+            raise MissingFieldError("the sample has no class number in its field 'cls'", shard=shard, key=key)
+        return labels
+
+    def image_files(self, field: str) -> ImageFiles:
+        """Return the files of an image field."""
+        if self._is_image_of_sample(field):
+            rows = self.rows
+            return ImageFiles(rows.images(), rows.kinds(), rows.modes(), rows.gather("orientation").tolist())
+        infos = self._probed(field)
+        kinds, modes = [info.kind for info in infos], [info.mode for info in infos]
+        return ImageFiles(self.data(field), kinds, modes, [info.orientation for info in infos])
+
+    def image_sizes(self, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return width and height of an image field, after the EXIF orientation is applied: two int64 [n]."""
+        if self._is_image_of_sample(field):  # its size is in the index
+            width, height = self.rows.gather("width"), self.rows.gather("height")
+            unknown = np.flatnonzero((width < 1) | (height < 1))
+            if len(unknown):
+                error = DecodeError("the image header could not be read when the shard was indexed")
+                raise self.located(error, int(unknown[0]))
+            return width, height
+        sizes = np.array([(info.width, info.height) for info in self._probed(field)], np.int64).reshape(-1, 2)
+        return sizes[:, 0], sizes[:, 1]
+
+    def regions(self, geometry: Geometry) -> list[Regions]:
+        """Return the regions of the samples that each view chooses."""
+        if geometry.source not in self._regions:
+            sizes = self.image_sizes(geometry.field)
+            self._regions[geometry.source] = [
+                self._chosen_regions(view, geometry.key_of_view(number), *sizes)
+                for number, view in enumerate(geometry.views)
+            ]
+        return self._regions[geometry.source]
+
+    def check_sizes(self, field: str, width: NDArray[np.int64], height: NDArray[np.int64], geometry: Geometry) -> None:
+        """Check that a field has the size of the image whose region it shares.
+
+        Args:
+            field: The field.
+            width: int64 [n], its width in each sample.
+            height: int64 [n], its height in each sample.
+            geometry: The region.
+
+        Raises:
+            DecodeError: The sizes of a sample differ.
+        """
+        image_width, image_height = self.image_sizes(geometry.field)
+        different = np.flatnonzero((width != image_width) | (height != image_height))
+        if len(different):
+            i = int(different[0])
+            reason = (
+                f"field {field!r} is {width[i]}x{height[i]}, but field {geometry.field!r} is "
+                f"{image_width[i]}x{image_height[i]}: fields with like= need the size of the image"
+            )
+            raise self.located(DecodeError(reason), i)
+
+    def _is_image_of_sample(self, field: str) -> bool:
+        return field == "image" or (field in IMAGE_FIELDS and set(self.rows.kinds()) == {field})
+
+    def _probed(self, field: str) -> list[ImageInfo]:
+        """Return what the headers of an image field state."""
+        if field not in self._infos:
+            infos = []
+            for i, data in enumerate(self.data(field)):
+                with stages.DECODE, self.naming(i, field):
+                    infos.append(probe(data))
+            self._infos[field] = infos
+        return self._infos[field]
+
+    def _chosen_regions(
+        self, view: View, purpose: tuple[int | str, ...], width: NDArray[np.int64], height: NDArray[np.int64]
+    ) -> Regions:
+        least_h, least_w = view.least
+        small = np.flatnonzero((height < least_h) | (width < least_w))
+        if len(small):
+            shard, key = self.rows.shard_and_key(int(small[0]))
+            raise OptionError(
+                f"{view} is larger than an image of {width[small[0]]}x{height[small[0]]}: "
+                "use a smaller view, or resize first (CenterCrop(size, resize=...))",
+                shard=shard,
+                key=key,
+            )
+        u = uniform(key_of("view", self.seed, self.epoch, *purpose), self.positions, view.draws)
+        regions = view.regions(width, height, u)
+        huge = np.flatnonzero(regions.size.prod(axis=1) > MAX_PIXELS)
+        if len(huge):
+            new_height, new_width = regions.size[huge[0]].tolist()
+            reason = (
+                f"{view} would resize an image of {width[huge[0]]}x{height[huge[0]]} to {new_width}x{new_height}; "
+                f"allowed are {MAX_PIXELS:,} pixels: exclude such images (where='width <= 100 * height and "
+                "height <= 100 * width'), or use CenterCrop(size, resize=...) or Resize((height, width))"
+            )
+            raise self.located(DecodeError(reason), int(huge[0]))
+        return regions
+
+    def _stored_image(self, i: int, data: memoryview) -> NDArray[Any]:
+        """Decode an image with its stored channels and bit depth: uint8 or uint16 [channels, height, width]."""
+        with self.naming(i):
+            return decode_stored(data).transpose(2, 0, 1).copy()  # torch warns about Pillow's read-only pixels
+
+    def _decoded(self, i: int, field: str, data: memoryview) -> Any:
+        shard, key = self.rows.shard_and_key(i)
+        return decode_field(field, bytes(data), shard=shard, key=key)

@@ -1,0 +1,94 @@
+"""Values of `Mask` and `Array`: decoded in their stored dtype, and cropped and resized as the image beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wds_tools import stages
+from wds_tools.errors import DecodeError
+from wds_tools.format.codecs import sniff, view_npy
+from wds_tools.images.decode import decode_stored
+from wds_tools.images.resize import render_region, select_nearest
+from wds_tools.images.views import Regions
+from wds_tools.loading.columns import Column
+from wds_tools.loading.fields import Array, Mask
+from wds_tools.loading.part import Part
+from wds_tools.loading.slots import write_values
+
+
+def load_pixels(part: Part, column: Column, out: torch.Tensor | list[torch.Tensor] | None) -> list[Any] | None:
+    """Return the masks or arrays of a part of a batch.
+
+    Args:
+        part: The n samples.
+        column: The column; its specification is a `Mask` or an `Array`.
+        out: Tensor [n, ...] to write to if all values have its shape and dtype, or None; a list with one per view if
+            the image has a list of views.
+
+    Returns:
+        For each sample a tensor, or a list of tensors if the image has a list of views; None if they were written to
+        ``out``.
+    """
+    spec = column.spec
+    assert isinstance(spec, Mask | Array)
+    stored = []
+    for i, data in enumerate(part.data(spec.field)):
+        with part.naming(i, spec.field), stages.DECODE:
+            stored.append(_stored_pixels(data, spec))
+    views = part.regions(column.geometry) if column.geometry else [None]
+    if column.geometry:
+        sizes = np.array([pixels.shape[:2] for pixels in stored], np.int64)
+        part.check_sizes(spec.field, sizes[:, 1], sizes[:, 0], column.geometry)
+    with stages.WRITE:
+        views_of = [[_value(spec, pixels, regions, i) for i, pixels in enumerate(stored)] for regions in views]
+        values = column.by_sample(views_of)
+        return None if write_values(values, out) else values
+
+
+def _stored_pixels(data: memoryview, spec: Mask | Array) -> NDArray[Any]:
+    """Decode a field to [height, width, channels]; a mask has one channel."""
+    pixels: NDArray[Any]
+    if sniff(data) == "npy":
+        try:
+            pixels = view_npy(data)
+        except ValueError as error:
+            raise DecodeError(f"array cannot be decoded: {error}") from error
+        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+        if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "biuf":
+            raise DecodeError(
+                f"an array of shape {pixels.shape} and {pixels.dtype} is not an image; allowed are numbers "
+                "[height, width] and [height, width, channels]: read other arrays with wds_tools.Field(...)"
+            )
+        pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)  # torch has native byte order only
+    else:
+        pixels = decode_stored(data)
+    if isinstance(spec, Mask) and pixels.shape[2] != 1:
+        raise DecodeError(
+            f"a mask has one channel, but this image has {pixels.shape[2]}: read it with wds_tools.Array(..., "
+            "interpolation='nearest')"
+        )
+    return pixels
+
+
+def _value(spec: Mask | Array, pixels: NDArray[Any], regions: Regions | None, i: int) -> torch.Tensor:
+    """Return the value of sample ``i``: [height, width] of a mask, [channels, height, width] of an array."""
+    shown = _shown(spec, pixels, regions, i)
+    shown = shown[:, :, 0] if isinstance(spec, Mask) else shown.transpose(2, 0, 1)
+    return torch.from_numpy(np.array(shown, order="C"))
+
+
+def _shown(spec: Mask | Array, pixels: NDArray[Any], regions: Regions | None, i: int) -> NDArray[Any]:
+    """Return the region of sample ``i`` that is used: [height, width, channels]."""
+    if regions is None:
+        return pixels
+    is_smooth = pixels.dtype.kind == "f" or pixels.dtype == np.uint16
+    chosen = spec.interpolation if isinstance(spec, Array) else "nearest"
+    if chosen == "nearest" or (chosen is None and not is_smooth):
+        return select_nearest(pixels, regions, i)
+    left, top, width, height = regions.needed()[i].tolist()
+    part = pixels[top : top + height, left : left + width]
+    return render_region(part, regions, i, (left, top, width, height)).transpose(1, 2, 0)

@@ -1,0 +1,102 @@
+"""``sample_transform=``: a function of all fields of a sample, for torchvision, Albumentations and own code."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from wds_tools.errors import OptionError
+from wds_tools.loading.albumentations import AlbumentationsCall
+from wds_tools.loading.columns import Column
+from wds_tools.loading.fields import Array, Boxes, Image, Keypoints, Mask
+from wds_tools.loading.user_functions import is_albumentations
+
+
+def check_sample_transform(function: Callable[..., Any] | None, columns: Sequence[Column]) -> None:
+    """Check at the call of `make_loader` that a function fits the fields, and import what it needs.
+
+    Workers that are forked then share the imported modules.
+
+    Raises:
+        OptionError: A transform of Albumentations has no target for a field.
+    """
+    if function is None:
+        return
+    if is_albumentations(function):
+        AlbumentationsCall(function, columns)
+    else:
+        _tv_tensors()
+
+
+def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column], values: list[Any], seed: int) -> Any:
+    """Call the user's function of a sample.
+
+    Args:
+        function: The function.
+        columns: The fields.
+        values: One value per field.
+        seed: Seed for a transform with a random generator of its own; all others are seeded already.
+
+    Returns:
+        One value per field.
+
+    Raises:
+        OptionError: The function does not return a dictionary with the fields of the sample.
+    """
+    if is_albumentations(function):
+        return AlbumentationsCall(function, columns)(values, seed)
+    sample = {column.name: value for column, value in zip(columns, values, strict=True)}
+    result = function({column.name: _wrapped(column, sample[column.name], sample) for column in columns})
+    if not isinstance(result, Mapping) or set(result) != set(sample):
+        got = f"the fields {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(result).__name__
+        raise OptionError(
+            f"sample_transform= returned {got}; it must return a dictionary with the fields {', '.join(sample)}"
+        )
+    return [_unwrapped(result[column.name], sample[column.name]) for column in columns]
+
+
+def _tv_tensors() -> Any:
+    return importlib.import_module("torchvision.tv_tensors")
+
+
+def _wrapped(column: Column, value: Any, sample: dict[str, Any]) -> Any:
+    """Return a value as the tensor of torchvision that tells its transforms what it is."""
+    spec, like = column.spec, getattr(column.spec, "like", None)
+    if not isinstance(spec, Image | Mask | Array | Boxes | Keypoints):
+        return value
+    if column.is_list:
+        images = sample[like] if like else value
+        return [_wrapped_one(spec, one, image) for one, image in zip(value, images, strict=True)]
+    return _wrapped_one(spec, value, sample[like] if like else None)
+
+
+def _wrapped_one(spec: Any, value: Any, image: Any) -> Any:
+    tensors = _tv_tensors()
+    size = tuple(image.shape[-2:]) if isinstance(image, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor) or (size is None and isinstance(spec, Boxes | Keypoints)):
+        return value  # what a transform= returned, or boxes in an image whose size is not known
+    if isinstance(spec, Image):
+        return tensors.Image(value)
+    if isinstance(spec, Mask | Array):
+        return tensors.Mask(value)
+    if isinstance(spec, Boxes):
+        return tensors.BoundingBoxes(value, format="XYXY", canvas_size=size)
+    # torchvision before 0.23 has no key points
+    return tensors.KeyPoints(value[..., :2], canvas_size=size) if hasattr(tensors, "KeyPoints") else value
+
+
+def _unwrapped(value: Any, before: Any) -> Any:
+    """Return a value as plain tensors. Points get back the further numbers that they had before."""
+    if isinstance(value, list):
+        befores = before if isinstance(before, list) and len(before) == len(value) else [None] * len(value)
+        return [_unwrapped(one, other) for one, other in zip(value, befores, strict=True)]
+    if not isinstance(value, torch.Tensor) or type(value) is torch.Tensor:
+        return value
+    is_points = type(value).__name__ == "KeyPoints"
+    plain = value.as_subclass(torch.Tensor)
+    if is_points and isinstance(before, torch.Tensor) and plain.shape[:-1] == before.shape[:-1]:
+        return torch.cat([plain, before[..., 2:].to(plain.dtype)], dim=-1)
+    return plain

@@ -1,0 +1,88 @@
+"""Calls of the user's functions for one sample: with seeded random numbers, and errors that name the sample."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from wds_tools.errors import SampleError, TransformError, printable
+from wds_tools.loading.fields import Transform
+from wds_tools.reading.reader import Rows
+
+
+def call_for_sample(name: str, rows: Rows, i: int, call: Callable[[], Any]) -> Any:
+    """Call a function of the user for one sample, and add shard and key to its exceptions.
+
+    Args:
+        name: The option that has the function, such as ``transform=``.
+        rows: Samples of a batch.
+        i: Index of the sample in them.
+        call: The call.
+
+    Raises:
+        TransformError: The function raised an exception that would end a process or an iteration silently.
+    """
+    try:
+        return call()
+    except BaseException as error:
+        shard, key = rows.shard_and_key(i)
+        if _needs_wrapping(error):
+            raise TransformError(
+                f"{name} raised {error!r}, which would silently end a process or an iteration: raise another exception",
+                shard=shard,
+                key=key,
+            ) from error
+        error.add_note(printable(f"in {name} of shard {shard}, key {key}"))
+        raise
+
+
+def _needs_wrapping(error: BaseException) -> bool:
+    """Return whether an exception of the user's function must be wrapped in a TransformError.
+
+    StopIteration and SystemExit would silently end an iteration or a process. A SampleError would be mistaken for
+    damaged data. KeyboardInterrupt is passed on, as it may be the user's Ctrl-C, except in a worker, which ignores that
+    signal.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    return not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration | SampleError)
+
+
+def transformed(transform: Transform, image: torch.Tensor, seed: int) -> Any:
+    """Call a transform of one image with all random generators that it may use seeded."""
+    with seeded(seed):
+        if not is_albumentations(transform):
+            return transform(image)
+        # Albumentations takes and returns uint8 arrays [height, width, 3], and has its own random generator.
+        if hasattr(transform, "set_random_seed"):
+            transform.set_random_seed(seed % 2**32)
+        result = transform(image=np.ascontiguousarray(image.permute(1, 2, 0).numpy()))["image"]
+        if isinstance(result, np.ndarray) and result.ndim == 3:
+            return torch.from_numpy(np.ascontiguousarray(result.transpose(2, 0, 1)))
+        return result
+
+
+def is_albumentations(transform: Transform) -> bool:
+    """Return whether this is a transform of Albumentations, which takes arrays by keyword."""
+    return type(transform).__module__.startswith("albumentations")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of random, NumPy and torch in this context, and restore their states afterwards."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed CUDA, which fails after a fork
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
