@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import multiprocessing
 import os
 import shlex
@@ -35,6 +36,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     texts = [item for item in items if isinstance(item, DoctestItem) and _never_runs(item)]
     items[:] = [item for item in items if item not in texts]
     config.hook.pytest_deselected(items=texts)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all that is imported now from garbage collection, which the tests of loaders call often."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter release everything at its end; nanobind otherwise reports leaks."""
+    gc.unfreeze()
 
 
 def _never_runs(item: DoctestItem) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -154,6 +155,7 @@ def main() -> None:
     """Serve requests; in a forked process, run the program of one."""
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()  # collecting garbage would copy the memory that forked programs share
     request = _serve()
     if request:
         _run(request)

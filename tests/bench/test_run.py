@@ -95,14 +95,12 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1}  # of a peer's pixels from 
     [
         ("train", ["webdataset"]),
         ("eval", ["imagefolder-io", "crop-ready"]),
-        ("small", ["hdf5-uint8"]),
         ("raw", ["lmdb"]),
-        ("bytes", ["imagefolder", "hdf5"]),
         pytest.param("train", ["imagefolder", "hdf5", "lmdb", "imagefolder-io"], marks=pytest.mark.torture),
         pytest.param("eval", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
-        pytest.param("small", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
+        pytest.param("small", ["imagefolder", "webdataset", "hdf5", "hdf5-uint8", "lmdb"], marks=pytest.mark.torture),
         pytest.param("raw", ["imagefolder", "webdataset", "hdf5"], marks=pytest.mark.torture),
-        pytest.param("bytes", ["webdataset", "lmdb"], marks=pytest.mark.torture),
+        pytest.param("bytes", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
     ],
 )
 def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peers):
@@ -141,7 +139,7 @@ def assert_own_formats_were_written(found: BenchReports) -> None:
 @pytest.mark.parametrize(
     ("peer", "view"),
     [
-        pytest.param("litdata", "raw", marks=pytest.mark.frameworks),
+        pytest.param("litdata", "raw", marks=[pytest.mark.frameworks, pytest.mark.torture]),
         pytest.param("dali", "train", marks=pytest.mark.peers),
         pytest.param("ffcv", "raw", marks=pytest.mark.peers),
         pytest.param("tfdata", "train", marks=pytest.mark.peers),

@@ -125,6 +125,7 @@ def test_the_error_quotes_the_compiler(programs: Path, tmp_path: Path) -> None:
         build_backend.compile_module([tmp_path / "probe.c"], tmp_path / "probe.so", [])
 
 
+@pytest.mark.torture
 def test_ziglang_compiles_for_another_processor(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "probe.c").write_text(PROBE)
     build_backend.compile_module([tmp_path / "probe.c"], tmp_path / "probe.so", [], "musllinux_1_2_aarch64")

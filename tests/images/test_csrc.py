@@ -115,6 +115,7 @@ def checksum_program(folder: Path, target: str = "", *options: str) -> Path:
     return output
 
 
+@pytest.mark.torture
 @pytest.mark.timeout(600)  # ziglang first compiles a part of the C library
 def test_results_do_not_depend_on_the_compiler(photos: Path, tmp_path: Path) -> None:
     ours = checksums(checksum_program(tmp_path), photos)

@@ -103,6 +103,7 @@ def test_timm_trains_on_a_loader_and_on_its_prefetch_loader(facts: Callable[...,
         }
 
 
+@pytest.mark.torture
 def test_ray_train_accepts_a_loader_unchanged_or_prepared(facts: Callable[..., list[Facts]]) -> None:
     ranks = facts("ray")
     for rank in ranks:
