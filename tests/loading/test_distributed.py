@@ -49,9 +49,7 @@ def test_ranks_take_equal_steps_and_prove_that_each_sample_was_delivered_once(pa
     assert {rank["proof"] for rank in ranks} == {f"epoch 0: {expected} samples, each once"}
 
 
-@pytest.mark.parametrize(
-    ("name", "world", "batch"), [("three", 4, 3), ("one", 4, 5), ("five-samples", 8, 1)]
-)
+@pytest.mark.parametrize(("name", "world", "batch"), [("three", 4, 3), ("one", 4, 5), ("five-samples", 8, 1)])
 def test_ranks_take_equal_steps_with_uneven_or_few_shards_and_few_samples(uneven, name, world, batch):
     ranks = run_ranks(dataset=uneven[name], world=world, batch=batch, options={"tail": "mask"})
     assert len({len(rank["steps"]) for rank in ranks}) == 1
