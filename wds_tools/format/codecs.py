@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from wds_tools.errors import DecodeError, SampleError
 from wds_tools.format import jpeg
@@ -114,9 +114,16 @@ def probe(data: bytes | memoryview) -> ImageInfo:
     try:
         info = _PROBES[kind](data)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DecodeError(str(error)) from error
+        raise DecodeError(reason_of(error)) from error
     check_size(info.width, info.height)
     return info
+
+
+def reason_of(error: Exception) -> str:
+    """Return why Pillow cannot read an image. Its own text for a damaged header is the address of an object."""
+    if isinstance(error, UnidentifiedImageError):
+        return "its header is damaged"
+    return str(error) or "not enough memory"
 
 
 def check_size(width: int, height: int) -> None:

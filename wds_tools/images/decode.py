@@ -26,7 +26,7 @@ from PIL import Image
 from wds_tools import stages
 from wds_tools.errors import DecodeError
 from wds_tools.format import jpeg
-from wds_tools.format.codecs import MAX_PIXELS, PILLOW_FORMATS, check_size, sixteen_bit_mode, stored_pixels
+from wds_tools.format.codecs import MAX_PIXELS, PILLOW_FORMATS, check_size, reason_of, sixteen_bit_mode, stored_pixels
 from wds_tools.format.jpeg import Box, Frame
 
 _DAMAGE = re.compile("remature end|bad Huffman|instead of RST|orrupt JPEG data: bad|before marker 0xd[0-7]")
@@ -284,7 +284,7 @@ def _open_with_pillow(data: memoryview | bytearray) -> Iterator[Any]:
             check_size(image.width, image.height)
             yield image
     except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
-        raise DecodeError(f"image cannot be decoded: {str(error) or 'not enough memory'}") from error
+        raise DecodeError(f"image cannot be decoded: {reason_of(error)}") from error
 
 
 def _check_effort(data: memoryview | bytearray) -> None:
