@@ -30,6 +30,7 @@ from wds_tools.loading.assemble import Recipe
 from wds_tools.loading.collate import join_parts
 from wds_tools.loading.ring import Ring
 from wds_tools.loading.tasks import BatchRunner, BatchTask, TaskResult
+from wds_tools.stages import Shown
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
 CASES = [(cores, workers, threads) for cores in (1, 2) for workers, threads in ((1, 1), (1, 2), (2, 1), (2, 2))]
@@ -42,6 +43,10 @@ class ThreadedRunner:
     def __init__(self, recipe: Recipe, ring: Ring, threads: int) -> None:
         self.runners = [BatchRunner(recipe, ring) for _ in range(threads)]
         self.pool: ThreadPoolExecutor | None = None
+
+    def show_stage_in(self, shown: Shown) -> None:
+        """Show the stage of the first thread."""
+        self.runners[0].show_stage_in(shown)
 
     def read_ahead(self, task: BatchTask) -> None:
         """Start reading for a task."""

@@ -9,8 +9,9 @@ half a microsecond, so stages enclose work on many samples or on one image, neve
 from __future__ import annotations
 
 import threading
+from mmap import mmap
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 
 class Stage:
@@ -38,8 +39,12 @@ class Stage:
             recorder.pop()
 
 
+Shown: TypeAlias = bytearray | mmap
+"""Memory to whose first byte a recorder writes the index of its current stage."""
 NAMES: list[str] = []
 """Names of all stages by index."""
+IDLE = 255
+"""Shown instead of the index of a stage while nothing is measured."""
 
 OTHER = Stage("other")
 """Time of a recorder in which no other stage runs."""
@@ -80,9 +85,14 @@ class StageTimes(NamedTuple):
 
 
 class Recorder:
-    """Measures the stages of its thread, in ``with recorder:``. It may be used again; the times are then added."""
+    """Measures the stages of its thread, in ``with recorder:``. It may be used again; the times are then added.
 
-    __slots__ = ("_bytes_read", "_outer_recorders", "_outer_stages", "_running", "_since", "_times")
+    Attributes:
+        shown: The index of the current stage is written to its element 0, `IDLE` outside of ``with recorder:``. It may
+            be shared with another process.
+    """
+
+    __slots__ = ("_bytes_read", "_outer_recorders", "_outer_stages", "_running", "_since", "_times", "shown")
 
     def __init__(self) -> None:
         self._times = [0] * len(NAMES)
@@ -91,18 +101,21 @@ class Recorder:
         self._outer_stages: list[int] = []
         self._outer_recorders: list[Recorder | None] = []  # active before this one, in the same thread
         self._since = 0  # time up to which `_times` is complete
+        self.shown: Shown = bytearray([IDLE])
 
     def __enter__(self) -> None:
         if not self._outer_recorders:
             self._since = perf_counter_ns()
         self._outer_recorders.append(_thread.recorder)
         _thread.recorder = self
+        self.shown[0] = self._running
 
     def __exit__(self, *exc: object) -> None:
         now = perf_counter_ns()
         self._times[self._running] += now - self._since
         self._since = now
         _thread.recorder = self._outer_recorders.pop()
+        self.shown[0] = IDLE
 
     def push(self, stage: int) -> None:
         """Begin a stage, which stops the time of the current one."""
@@ -110,12 +123,14 @@ class Recorder:
         self._times[running] += now - self._since
         self._since, self._running = now, stage
         self._outer_stages.append(running)
+        self.shown[0] = stage
 
     def pop(self) -> None:
         """End the current stage, and continue the one around it."""
         now = perf_counter_ns()
         self._times[self._running] += now - self._since
         self._since, self._running = now, self._outer_stages.pop()
+        self.shown[0] = self._running
 
     def elapsed(self, stage: Stage) -> int:
         """Return the nanoseconds of a stage that does not run now."""

@@ -18,6 +18,9 @@ from wds_tools.loading.workers import WorkerPool
 class NamedTasks:
     """Task runner for tests. A task is the name of a method and its argument."""
 
+    def show_stage_in(self, shown):
+        pass
+
     def read_ahead(self, task):
         pass
 

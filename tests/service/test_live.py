@@ -26,7 +26,7 @@ from PIL import Image
 from servers import PROGRAM, Running, in_thread, program, request
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import LoaderError, OptionError
 from wds_tools.reporting import Reporter, dataset_label
 from wds_tools.service import live
 from wds_tools.service.reports import (
@@ -197,6 +197,47 @@ def test_the_verdict_names_an_injected_cause_within_10_seconds(
     finished = run_named(own_server.url, run_name)
     assert finished
     assert finished["status"] == "finished"
+
+
+def no_shards(answered: bad_server.Request) -> None:
+    (bad_server.no_answer if answered.path.endswith(".tar") else bad_server.good)(answered)
+
+
+@pytest.mark.parametrize(("cause", "workers"), [("storage", 1), ("transform", 1), ("transform", 0)])
+def test_the_verdict_names_the_cause_of_a_wait_that_does_not_end(
+    own_server: Running, few: Path, cause: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_name = f"waits-{cause}-{workers}"
+    monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
+    ended = threading.Event()
+    options: dict[str, Any] = {"batch_size": 4, "view": VIEW, "num_workers": workers, "report_to": own_server.url}
+    store = bad_server.BadServer({f"/few/{path.name}": path.read_bytes() for path in few.iterdir()})
+    store.default = no_shards
+
+    def is_named() -> dict[str, Any] | None:
+        run = run_named(own_server.url, run_name)
+        return run if run and run["main_cause"] == cause else None
+
+    with store.running():
+        if cause == "storage":
+            loader = wt.make_loader(f"{store.url}/few", **options)
+        else:
+            loader = wt.make_loader(few, transform=lambda image: ended.wait(60) and image, **options)
+
+        def train() -> None:
+            with contextlib.suppress(LoaderError):
+                list(loader)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            run = wait_for(is_named)
+            assert f"waits 100 %: {cause}." in request(own_server.url, "/").body.decode()
+        finally:
+            ended.set()
+            loader.close()
+            thread.join()
+    assert (run["wait_share"], run["images_per_second"]) == (1, 0)
 
 
 def test_the_page_shows_the_runs_of_all_ranks_the_slowest_first(server: Running) -> None:

@@ -340,7 +340,7 @@ class Loader:
             self._live.stop()
 
     def _close_pipeline(self, pipeline: Pipeline | None) -> None:
-        self._pipeline = None
+        self._pipeline = self._meter.pool = None
         if pipeline and pipeline.pid == os.getpid():
             pipeline.close()
 

@@ -133,7 +133,7 @@ class Pipeline:
                 rows=options.batch_size,
                 layout=recipe.layout,
             )
-        self.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
+        self.pool = meter.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
         if isinstance(self.pool, WorkerPool):
             self.pool.when_idle = self._send_spare
         self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)

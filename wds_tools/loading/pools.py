@@ -97,6 +97,10 @@ class InlinePool:
         finally:
             torch.set_num_threads(threads)
 
+    def awaited_stage(self) -> int:
+        """Return the stage of the task that runs. Callable by any thread."""
+        return self._runner.stage
+
     def are_done(self, numbers: Sequence[int]) -> bool:
         """Return whether `result` returns at once for these tasks; never, as it runs them."""
         return not numbers

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from collections import deque
 from multiprocessing.reduction import DupFd
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools.loading.shared_memory import anonymous_file
 from wds_tools.loading.slots import SlotLayout
 
 SPARE_BYTES = 256 << 20
@@ -45,7 +45,7 @@ class Ring:
         self.rows = rows
         self.layout: SlotLayout | None = None
         self._free = deque(range(slots))
-        self._take_descriptor(_anonymous_file())
+        self._take_descriptor(anonymous_file())
         if layout:
             self.open(layout)
 
@@ -139,11 +139,3 @@ class Ring:
             torch.from_numpy(raw[offset : offset + self.rows * spec.bytes]).view(spec.dtype).view(-1, *spec.shape)
             for offset, spec in zip(self._offsets, self.layout.specs, strict=True)
         ]
-
-
-def _anonymous_file() -> int:
-    """Return the file descriptor of empty anonymous memory."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("wds_tools", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:  # macOS has no memfd: use a file that is deleted at once
-        return os.dup(file.fileno())

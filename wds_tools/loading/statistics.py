@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import add
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -28,6 +28,14 @@ MIN_WAIT_SHARE = 0.05  # a loop that waits for a smaller share of its time does 
 
 _MAX_REQUESTS = 512  # remembered, to count the batches that were ready; more than the batches in progress
 _STORAGE, _DECODING, _TRANSFORM, _HAND_OVER, _COPY, _START = range(len(CAUSES))
+_CAUSE_OF_STAGE = {
+    **dict.fromkeys((stages.READ.index, stages.VERIFY.index), _STORAGE),
+    **dict.fromkeys(range(stages.SLICE.index, stages.WRITE.index + 1), _DECODING),
+    stages.TRANSFORM.index: _TRANSFORM,
+    stages.COPY.index: _COPY,
+    stages.START.index: _START,
+    **dict.fromkeys((stages.OTHER.index, stages.HAND_OVER.index, stages.BATCH_TRANSFORM.index), _HAND_OVER),
+}
 
 
 class ScalarWriter(Protocol):
@@ -178,16 +186,27 @@ def _difference(now: Any, then: Any) -> Any:
     return [a - b for a, b in zip(now, then, strict=True)] if isinstance(now, list) else now - then
 
 
+class TaskPool(Protocol):
+    """The part of a pool of workers that a meter reads."""
+
+    def awaited_stage(self) -> int:
+        """Return the index of the stage of the task that the loop waits for, or `stages.IDLE`."""
+
+
 class Meter:
     """Measures a loader and the loop that uses it. In ``with meter:`` the loop waits.
 
     Args:
         autoscaler: Has the current number of workers.
         shards: The dataset.
+
+    Attributes:
+        pool: The workers while a pipeline is open.
     """
 
     def __init__(self, autoscaler: Autoscaler, shards: ShardSet) -> None:
         self.epoch = 0
+        self.pool: TaskPool | None = None
         self._autoscaler = autoscaler
         self._shards = shards
         self._fetched_before: FetchStatistics | None = None  # by other loaders, before this one began
@@ -195,6 +214,7 @@ class Meter:
         self._totals = _Totals()
         self._epoch_begin = _Totals()
         self._step_since = 0  # time at which the current training step began, 0 if there is none
+        self._wait_since = 0  # time at which the current wait began, 0 if there is none
         self._requests: list[int] = []  # times of the latest requests for a batch
         self._ended_ns = 0  # time at which the last part of the current batch was finished
         self._copying_ns = 0  # for which the GPU waited for copies, reported in the current request
@@ -211,9 +231,11 @@ class Meter:
         if self._step_since:
             self._totals.steps += perf_counter_ns() - self._step_since
             self._step_since = 0
+        self._wait_since = perf_counter_ns()
         self._recorder.__enter__()
 
     def __exit__(self, *exc: object) -> None:
+        self._wait_since = 0
         self._recorder.__exit__()
         self._add_wait(self._recorder.take().nanoseconds)
 
@@ -274,6 +296,17 @@ class Meter:
     def batch_is_complete(self) -> None:
         """Report that all parts of the requested batch were added."""
         self._totals.ready_batches += self._requests_since(self._ended_ns)
+
+    def current_wait(self) -> tuple[str, float] | None:
+        """Return the cause of the wait in progress and its duration in seconds. Callable by any thread.
+
+        None if the loop does not wait, if it waits for the device, or if the cause is not known.
+        """
+        since, pool, stage = self._wait_since, self.pool, self._recorder.shown[0]
+        if stage == stages.WAIT.index and pool is not None:
+            stage = pool.awaited_stage()
+        cause = _CAUSE_OF_STAGE.get(stage)
+        return (CAUSES[cause], (perf_counter_ns() - since) / 1e9) if since and cause is not None else None
 
     def reader(self) -> StatsReader:
         """Return a reader of the figures, with its own "since the last call"."""
@@ -348,3 +381,15 @@ class StatsReader:
         """Return the figures of the epoch, and those since the last call."""
         since, self._last = self._meter.period(self._last)
         return LoaderStats(self._meter.current_epoch(), since)
+
+    def current_wait(self) -> PeriodStats | None:
+        """Return the figures of the wait in progress, as a period without batches; None as `Meter.current_wait`."""
+        wait = self._meter.current_wait()
+        if wait is None:
+            return None
+        stats = self._meter.period(self._last)[0]
+        cause, seconds = wait
+        waits = {name: seconds * (name == cause) for name in CAUSES}
+        return replace(
+            stats, batches=0, samples=0, seconds=seconds, waited_seconds=seconds, step_seconds=0.0, waits=waits
+        )

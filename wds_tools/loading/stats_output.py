@@ -127,6 +127,7 @@ class StatsFile:
             self._path = None
 
 
+_LONG_WAIT_SECONDS = 2.0  # after which a wait in progress is reported
 _loader_numbers = itertools.count()
 
 
@@ -175,9 +176,11 @@ class LiveReports:
     def _report(self) -> dict[str, Any]:
         """Return the next report; called by the thread of the reporter."""
         stats = self._reader.read().since_last_call
-        if stats.batches or self._last is None:
-            self._last = stats
-        stats, plan = self._last, self._plan
+        if not stats.batches:  # what the loop waits for is not known from results yet
+            wait = self._reader.current_wait()
+            stats = wait if wait and wait.seconds > _LONG_WAIT_SECONDS else self._last or stats
+        self._last = stats
+        plan = self._plan
         assert plan is not None
         return {
             "kind": "loader",

@@ -115,6 +115,15 @@ class BatchRunner:
         self._recorder = stages.Recorder()
         self._has_run = False
 
+    def show_stage_in(self, shown: stages.Shown) -> None:
+        """Write the index of the current stage to element 0 from now on."""
+        self._recorder.shown = shown
+
+    @property
+    def stage(self) -> int:
+        """The index of the current stage, `stages.IDLE` between tasks."""
+        return self._recorder.shown[0]
+
     def read_ahead(self, task: BatchTask | LayoutTask) -> None:
         """Start to read the samples of a task. Remote blocks are announced by the main process."""
         if not self._recipe.shards.is_remote:

@@ -20,6 +20,9 @@ from typing import Any, Protocol
 
 import torch
 
+from wds_tools import stages
+from wds_tools.loading.shared_memory import SharedPage
+
 READY = -1
 """Task number of the first message, which reports that the worker has started."""
 _TASK_NUMBER = struct.Struct("<q")
@@ -27,6 +30,9 @@ _TASK_NUMBER = struct.Struct("<q")
 
 class TaskRunner(Protocol):
     """Runs the tasks of a worker. A copy is sent to each worker when it starts."""
+
+    def show_stage_in(self, shown: stages.Shown) -> None:
+        """Write the index of the current stage of a task to element 0, or `wds_tools.stages.IDLE`, from now on."""
 
     def read_ahead(self, task: Any) -> None:
         """Start to read for a task that will be run soon."""
@@ -80,13 +86,14 @@ def unpack_message(data: bytes) -> tuple[int, Any]:
         return number, Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
 
 
-def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection) -> None:
+def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, stage: SharedPage) -> None:
     """Run tasks until the other end of the pipe is closed.
 
     Args:
         runner: Runs the tasks.
         pipe: Receives (number, task), sends messages.
         stack: Receives the Python stack of this process on SIGUSR1.
+        stage: Shared memory; its first byte is the current stage.
     """
     # The garbage collector of a forked worker must not delete objects of the main process, such as those of CUDA.
     gc.freeze()
@@ -95,6 +102,7 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection) -> None:
     torch.set_num_threads(1)  # one core per worker; OpenMP threads do not survive a fork either
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
+    runner.show_stage_in(stage.memory)
     _send(pipe, pack_message(READY, None))
     waiting: deque[tuple[int, Any]] = deque()
     while True:

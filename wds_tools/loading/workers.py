@@ -25,6 +25,7 @@ from typing import Any
 from wds_tools import stages
 from wds_tools.errors import LoaderError, OptionError, WorkerError
 from wds_tools.loading import numa
+from wds_tools.loading.shared_memory import SharedPage
 from wds_tools.loading.worker_process import READY, Failure, TaskRunner, run_worker, unpack_message
 
 STALL_SECONDS = 300.0
@@ -38,6 +39,7 @@ class _Worker:
     pipe: Connection
     stack: Connection  # receives the stack that faulthandler writes on SIGUSR1
     tasks: deque[int]
+    stage: SharedPage  # its first byte is the current stage of its task
     is_ready: bool = False
 
 
@@ -77,6 +79,7 @@ class WorkerPool:
         self._owner: dict[int, _Worker] = {}
         self._done: dict[int, Any] = {}
         self._next = 0
+        self._awaited: int | None = None  # task whose result was requested last
         self._interrupted = False
         self._wake_receiver, self._wake_sender = context.Pipe(duplex=False)
         self._start_method = context.get_start_method()
@@ -123,12 +126,20 @@ class WorkerPool:
             LoaderError: The pool was interrupted or closed.
             Exception: The exception of the task, with the traceback of the worker as a note.
         """
+        self._awaited = number
         if not self._wait_for(number, self._stall_seconds):
             self._raise_stalled(self._owner_of(number))
         value = self._done.pop(number)
         if isinstance(value, Failure):
             raise _as_exception(value)
         return value
+
+    def awaited_stage(self) -> int:
+        """Return the stage of the task whose result was requested last, or `stages.IDLE`. Callable by any thread."""
+        worker = self._owner.get(self._awaited) if self._awaited is not None else None
+        if worker is None:
+            return stages.IDLE
+        return worker.stage.memory[0] if worker.is_ready else stages.START.index
 
     def are_done(self, numbers: Sequence[int]) -> bool:
         """Return, without waiting, whether the results of these tasks have arrived.
@@ -260,8 +271,13 @@ def _start(runner: TaskRunner, number: int, context: BaseContext) -> _Worker:
     pipe, worker_pipe = context.Pipe(duplex=True)
     stack, worker_stack = context.Pipe(duplex=False)
     _parent_connections.update((pipe, stack))
+    stage = SharedPage()
+    stage.memory[0] = stages.IDLE
     process = context.Process(  # type: ignore[attr-defined]
-        target=run_worker, args=(runner, worker_pipe, worker_stack), name=f"wds-tools-worker-{number}", daemon=True
+        target=run_worker,
+        args=(runner, worker_pipe, worker_stack, stage),
+        name=f"wds-tools-worker-{number}",
+        daemon=True,
     )
     try:
         process.start()
@@ -277,7 +293,7 @@ def _start(runner: TaskRunner, number: int, context: BaseContext) -> _Worker:
     finally:
         worker_pipe.close()
         worker_stack.close()
-    return _Worker(process, pipe, stack, deque())
+    return _Worker(process, pipe, stack, deque(), stage)
 
 
 # A forked process inherits the main process's ends of all pipes, and closes them. Otherwise, the workers would not
