@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -228,7 +228,7 @@ class Reader:
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
-        self._added = lru_cache(maxsize=_MAX_SHARDS)(self._rows_of_added)
+        self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, self._shard))
         self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
 
     def reopened(self) -> Reader:
@@ -275,10 +275,6 @@ class Reader:
             number: Number of the shard with the added fields.
         """
         return self.shard(number), self._added(shard.number, number)
-
-    def _rows_of_added(self, shard: int, number: int) -> NDArray[np.int64]:
-        keys = {key: row for row, key in enumerate(self.shard(number).index.keys)}
-        return np.array([keys.get(key, -1) for key in self.shard(shard).index.keys], np.int64)
 
     def block(self, number: int, block: int) -> Block:
         """Return block ``block`` of shard ``number``."""
@@ -357,6 +353,12 @@ def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], number: int) -> _Sh
     image, kind = _image_columns(index)
     block = int(blocks[number])
     return _Shard(number, shards.shard_name(number), index, image, kind, block, _spans(index, block))
+
+
+def _rows_of_added(open_shard: Callable[[int], _Shard], shard: int, number: int) -> NDArray[np.int64]:
+    """Return for each sample of a shard its row in a shard with added fields, -1 for none: int64 [samples]."""
+    keys = {key: row for row, key in enumerate(open_shard(number).index.keys)}
+    return np.array([keys.get(key, -1) for key in open_shard(shard).index.keys], np.int64)
 
 
 def _is_present(columns: FieldColumns, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
