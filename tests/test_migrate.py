@@ -1,4 +1,8 @@
-"""docs/migrate.md: the program after each migration runs, and so does the one before if its library is installed."""
+"""docs/migrate.md: the program after each migration runs, and so does the one before if its library is installed.
+
+Tests of TensorFlow, DALI and MosaicML Streaming have the mark ``peers``: run them in an environment with that library,
+with ``-m peers -k DALI``.
+"""
 
 from __future__ import annotations
 
