@@ -78,7 +78,7 @@ gpu: ## run the tests and the benchmark that need a GPU, in the Python that PYTH
 
 wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
 	@$(PYTHON) -m venv build/wheels
-	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.17,<0.18' auditwheel abi3audit
+	@build/wheels/bin/python -m pip install -qq --disable-pip-version-check build 'setuptools>=77' 'ziglang>=0.17,<0.18' auditwheel abi3audit 'twine>=6.1'
 	@build/wheels/bin/python tests/wheels.py dist
 
 clean: ## remove the files that demo, bench and test wrote, but not .venv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -147,6 +148,33 @@ def test_processes_or_threads_makes_the_same_batches_and_prints_a_table(packed: 
     rows = [line.split()[:3] for line in out.partition("CPU-s per 1,000")[2].splitlines()[1:]]
     cores = min(2, len(os.sched_getaffinity(0)))
     assert rows == [[str(c), w, t] for c in range(1, cores + 1) for w in "12" for t in "12"]
+
+
+def test_segmentation_learns_masks_that_follow_the_crops(tmp_path: Path) -> None:
+    out = run(command("09_segmentation.py", tmp_path / "masks", "--count", "64", "--epochs", "2", "--size", "64"))
+    shares = [float(number) for number in re.findall(r"epoch \d: loss [0-9.]+, ([0-9.]+)% of the pixels right", out)]
+    assert len(shares) == 2
+    assert shares[1] > 70, "about half of the pixels are brighter than the mean"
+
+
+def test_detection_trains_a_detector_of_torchvision_on_the_boxes_in_the_crops(tmp_path: Path) -> None:
+    words = command("10_detection.py", tmp_path / "boxes", "--count", "16", "--epochs", "1", "--size", "96")
+    found = re.search(r"epoch 0: (\d+) objects, loss_classifier [0-9.]+, loss_box_reg [0-9.]+", run(words))
+    assert found
+    assert 16 <= int(found[1]) <= 48, "one to three per image, less those outside the crop"
+
+
+def test_self_supervised_training_gets_two_large_and_eight_small_crops(few: Path) -> None:
+    options = ("--epochs", "1", "--batch-size", "20", "--sizes", "48", "24")
+    out = run(command("11_self_supervised.py", few, *options))
+    assert re.search(r"epoch 0: loss \d+\.\d+, 10 crops per image: \(20, 3, 48, 48\), \(20, 3, 24, 24\)", out)
+
+
+def test_captions_are_encoded_in_the_workers_and_learned(tmp_path: Path) -> None:
+    out = run(command("12_captions.py", tmp_path / "captions", "--count", "64", "--epochs", "2", "--size", "32"))
+    losses = [float(number) for number in re.findall(r"epoch \d: loss ([0-9.]+); for 'a \w+ photo of a ", out)]
+    assert len(losses) == 2
+    assert losses[1] < math.log(32), "the loss of guessing among 32 texts"
 
 
 def test_profile_prints_functions_and_stages(packed: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Build a wheel for each platform and check it (`make wheels`), in an environment without torch.
 
-The wheels are built from the source distribution, so this also checks that it is complete.
+The wheels are built from the source distribution. Its metadata and its README are checked by twine.
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ def main(out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
         (source,) = Path(folder).glob("*.tar.gz")
+        run(sys.executable, "-m", "twine", "check", "--strict", source)  # a package index can show the README
         for tag in TARGETS:
             wheel = pip_wheel(source, Path(folder), f"--config-settings=--build-option=--plat-name={tag}")
             results = [check(wheel, tag)]

@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from wds_tools import wording as _wording
+
 if TYPE_CHECKING:
     from wds_tools.errors import (
         ChecksumError,
@@ -197,7 +199,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name not in _wording.NOT_ON_SERVERS:
+            raise
+        message = _wording.missing_package(f"wds_tools.{name}", error.name)
+        raise ModuleNotFoundError(message, name=error.name) from error
     globals()[name] = value
     return value
 

@@ -1,6 +1,9 @@
-"""Counts and sizes as text for messages and reports."""
+"""Counts and sizes as text for messages and reports, and the message for a package that is not installed."""
 
 from __future__ import annotations
+
+NOT_ON_SERVERS = ("torch", "torchvision", "webdataset")
+"""Required packages that only loaders need: packing, verifying and serving work without them."""
 
 
 def human_bytes(size: float) -> str:
@@ -23,3 +26,13 @@ def counted(count: int, word: str, plural: str | None = None) -> str:
     ('1 shard', '2,000 classes')
     """
     return f"{count:,} {word if count == 1 else plural or word + 's'}"
+
+
+def missing_package(what: str, package: str) -> str:
+    """Return the message for one of `NOT_ON_SERVERS` that is not installed.
+
+    >>> missing_package("wds-tools tune", "torch")
+    'wds-tools tune requires torch, which is not installed: pip install torch torchvision'
+    """
+    names = "torch torchvision" if package.startswith("torch") else package
+    return f"{what} requires {package}, which is not installed: pip install {names}"

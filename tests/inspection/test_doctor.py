@@ -69,6 +69,16 @@ def test_missing_and_old_packages_are_a_problem() -> None:
     assert found.remedy == "pip install 'torch>=2.10' 'xxhash>=3.5'"
 
 
+def test_a_server_without_the_packages_of_the_loader_is_a_note() -> None:
+    without = [Package("torch", None, "2.10"), Package("webdataset", None, "0.2"), *NEEDED[1:]]
+    found = check_packages(without, Imports({"torch": "No module named 'torch'"}))
+    assert found.status == "note"
+    assert found.found.endswith("packing, verifying and serving work, loaders do not")
+    assert check_packages(without, Imports({"torch": "no", "xxhash": "no"})).status == "problem"
+    assert check_packages([*without, Package("xxhash", None, "3.5")], Imports()).status == "problem"
+    assert check_packages([Package("torchvision", None, "0.19"), *NEEDED], Imports()).status == "problem"
+
+
 @pytest.mark.parametrize("packages", [NEEDED, []])
 def test_packages_that_cannot_be_imported_are_a_problem(packages: list[Package]) -> None:
     broken = {"torch": "ImportError: libcudart.so.13: cannot open\nshared object file", "PIL.Image": "no"}

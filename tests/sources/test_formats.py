@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from sources_conformance import CLASSES, Photo, contents, decode, image_of, photos_of, stored
-from test_formats_conformance import example, frame, hugging_face_table, message, tar_of, varint
+from test_formats_conformance import hugging_face_table, tar_of
+from tfrecords import example, frame, message, varint
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError

@@ -24,6 +24,7 @@ from wds_tools import __version__
 from wds_tools.cli import cache, create, inspect, measure, serve, shards, transfer
 from wds_tools.cli.common import Run, example, one_line
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+from wds_tools.wording import NOT_ON_SERVERS, missing_package
 
 COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT, STDERR = 1, 2
@@ -187,7 +188,9 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
 
 
 def _system_message(error: BaseException) -> str:
-    """Return the message of an error of the operating system, such as a full disk; "" for any other error."""
+    """Return the message of a full disk and the like, or of a missing package; "" for any other error."""
+    if isinstance(error, ModuleNotFoundError) and error.name in NOT_ON_SERVERS:
+        return missing_package("this command", error.name)
     if not isinstance(error, OSError) or error.errno is None or isinstance(error, ConnectionError):
         return ""
     return f"{error.strerror}: {error.filename}" if error.filename else f"{error.strerror}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from wds_tools.inspection.machine import NATIVE, Imports, Machine, Package, Torch, decoder_text
-from wds_tools.wording import counted, human_bytes
+from wds_tools.wording import NOT_ON_SERVERS, counted, human_bytes
 
 Status = Literal["ok", "note", "problem"]
 
@@ -106,11 +106,21 @@ def check_packages(packages: Sequence[Package], imports: Imports) -> Finding:
     if problems:
         remedy = " ".join(f"'{package.name}>={package.min_version}'" for package in problems)
         found = ", ".join(f"{package.name} {problem}" for package, problem in problems.items())
+        if _is_without_loader(problems, imports):
+            found = f"{found}: packing, verifying and serving work, loaders do not"
+            return Finding("packages", "note", found, f"if you need them: pip install {remedy}")
         return Finding("packages", "problem", found, f"pip install {remedy}")
     if _broken_packages(imports):
         return _import_finding(imports)
     shown = ", ".join(f"{p.name} {p.installed}" for p in required if p.name in ("torch", "pillow", "numpy", "pyarrow"))
     return Finding("packages", "ok", shown)
+
+
+def _is_without_loader(problems: Mapping[Package, str], imports: Imports) -> bool:
+    """Return whether torch is left out on purpose, as on a server that only packs and serves."""
+    missing = {package.name for package in problems if package.installed is None}
+    others = set(_broken_packages(imports)) | {package.name for package in problems}
+    return "torch" in missing and others <= set(NOT_ON_SERVERS) and len(missing) == len(problems)
 
 
 def _version_problem(package: Package) -> str:

@@ -1,4 +1,4 @@
-"""The build backend: setuptools, and one call of a C compiler for the compiled module.
+"""The build backend: setuptools, one call of a C compiler for the compiled module, and the README for package indexes.
 
 The compiler is the first that works on this machine, or ziglang if there is none. `pyproject.toml` names this file as
 the build backend. pip runs it before any dependency is installed, so it imports only setuptools and the standard
@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from typing import Any
 from setuptools import Extension, build_meta
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 from setuptools.errors import CompileError
 
 CSRC = Path(__file__).parent
@@ -309,3 +311,43 @@ class BdistWheel(bdist_wheel):
         if FREE_THREADED:
             self.py_limited_api = False
         super().finalize_options()
+
+
+class EggInfo(egg_info):
+    """Writes the metadata, with a README whose links work on the page of a package index."""
+
+    def run(self) -> None:
+        """Write the files of the metadata."""
+        metadata = self.distribution.metadata
+        source = (metadata.project_urls or {}).get("Source")
+        metadata.long_description = index_page(metadata.long_description or "", source)
+        super().run()
+
+
+_CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#)([^)\s]+)\)")
+
+
+def index_page(readme: str, source: str | None) -> str:
+    """Return the README without relative links, which lead nowhere on a package index.
+
+    Args:
+        readme: Markdown. Blocks of code are not changed.
+        source: Address of the repository, ``Source`` of ``[project.urls]`` in pyproject.toml. Its files must be at
+            ``SOURCE/blob/HEAD/PATH``, as on GitHub and GitLab. Without it, links become text that names the file.
+
+    >>> index_page("See [packing](docs/packing.md#splits).", "https://example.org/code/")
+    'See [packing](https://example.org/code/blob/HEAD/docs/packing.md#splits).'
+    >>> index_page("See [packing](docs/packing.md#splits).", None)
+    'See packing (`docs/packing.md`).'
+    """
+    parts = _CODE_BLOCK.split(readme)
+    parts[::2] = [_RELATIVE_LINK.sub(lambda link: _index_link(link[1], link[2], source), text) for text in parts[::2]]
+    return "".join(parts)
+
+
+def _index_link(text: str, target: str, source: str | None) -> str:
+    if source:
+        return f"[{text}]({source.rstrip('/')}/blob/HEAD/{target})"
+    path = target.partition("#")[0]
+    return text if path in text else f"{text} (`{path}`)"
