@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from wds_tools.errors import OptionError
-from wds_tools.images.views import View
+from wds_tools.images.views import View, view_from_dict, view_to_dict
 from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Image, Key, Label, Mask, Transform
 
 Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
@@ -135,3 +135,28 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
             raise OptionError(f"fields= has images whose like= form a circle: {' -> '.join([*chain, like])}")
         chain.append(like)
     return chain[-1]
+
+
+def views_of(columns: Sequence[Column]) -> dict[str, Any]:
+    """Return the images of a batch as plain values for a state: by name, the stored field and the views."""
+    return {
+        column.name: {
+            "field": column.spec.field,
+            "views": [view_to_dict(view) for view in column.geometry.views] if column.geometry else [],
+        }
+        for column in columns
+        if isinstance(column.spec, Image) and (column.geometry is None or column.geometry.source == column.name)
+    }
+
+
+def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
+    """Return ``fields=`` for the images of a state, see `views_of`; if there are none, only the keys.
+
+    Raises:
+        OptionError: A view is not one of this package.
+    """
+    images: dict[str, FieldSpec | str] = {
+        name: Image(one["field"], view=[view_from_dict(view) for view in one["views"]] or None)
+        for name, one in views.items()
+    }
+    return images or {"__key__": Key()}

@@ -22,6 +22,8 @@ from wds_tools.order.sequence import Order
 from wds_tools.order.tally import Tally, tally
 
 AnyOrder = Order | MixtureOrder
+PrefixOrder = Callable[[int], AnyOrder]
+"""Returns the order of the first n shards of a dataset."""
 Tail = Literal["drop", "pad", "mask"]
 
 STATE_VERSION = 2
@@ -195,6 +197,10 @@ class EpochOrders:
         """Return the order of an epoch."""
         return self.earlier[1] if self.earlier and self.earlier[0] == epoch else self.order
 
+    def with_order(self, order: AnyOrder) -> EpochOrders:
+        """Return the orders for other shards, with the window, blocks and lanes of this one."""
+        return EpochOrders(order.like(**_shape_of(self.order)))
+
 
 def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
     """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
@@ -206,17 +212,20 @@ def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
         "seed": order.seed,
         "epoch": cursor.epoch,
         "position": cursor.position,
-        "lanes": order.lanes,
-        "window": order.window,
-        "block": order.block,
+        **_shape_of(order),
     }
+
+
+def _shape_of(order: AnyOrder) -> dict[str, Any]:
+    """Return the lanes, window and block of an order."""
+    return {"lanes": order.lanes, "window": order.window, "block": order.block}
 
 
 def resume(
     state: dict[str, Any],
     order: AnyOrder,
     *,
-    prefix: Callable[[int], AnyOrder] | None = None,
+    prefix: PrefixOrder | None = None,
     force: bool = False,
 ) -> tuple[EpochOrders, Cursor]:
     """Return the orders and the cursor of a state.

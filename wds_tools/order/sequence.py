@@ -27,6 +27,7 @@ of samples of each lane; a block on its edge is divided.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -346,10 +347,19 @@ def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _interleave(items: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArray[np.int16], count: int) -> _Segment:
-    """Sort each of ``count`` lanes by keys, then take one item from each lane in turn; skip empty lanes."""
+    """Sort each of ``count`` lanes by keys, then take one item from each lane in turn; skip empty lanes.
+
+    ``lanes`` ascends.
+    """
     if count == 1:
         return _Segment(items[np.argsort(keys, kind="stable")], lanes)
-    by_lane = np.lexsort((keys, lanes))
-    turns = _count_within(np.bincount(lanes, minlength=count))  # in the order of `by_lane`
-    in_turn = by_lane[np.lexsort((lanes[by_lane], turns))]
+    counts = np.bincount(lanes, minlength=count)
+    edges = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    by_lane = np.concatenate(
+        [start + np.argsort(keys[start:stop], kind="stable") for start, stop in itertools.pairwise(edges)]
+    )
+    if (counts == counts[0]).all():
+        in_turn = by_lane.reshape(count, -1).T.ravel()
+    else:
+        in_turn = by_lane[np.lexsort((lanes, _count_within(counts)))]
     return _Segment(items[in_turn], lanes[in_turn])
