@@ -56,7 +56,7 @@ def test_every_step_of_a_run_that_changed_its_ranks_and_batch_size_is_explained_
         taken += [[batches[rank][number] for rank in range(world)] for number in range(steps)]
     assert state["step"] == len(taken) == 90
     assert state["epoch"] == 3
-    assert [section["step"] for section in state["sections"]] == [0, 40, 70]
+    assert [section[0] for section in state["sections"]] == [0, 40, 70]
     with make(packed, batch_size=64) as loader:  # the options of this loader do not matter
         loader.load_state_dict(state)
         for number in (0, 1, 32, 33, 39, 40, 56, 57, 69, 70, 71, 89):  # around the ends of epochs and of sections

@@ -258,7 +258,7 @@ def plan(
     plot: Path | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Forecast an epoch before training, or show what a step of a training run saw.
+    """Forecast an epoch, or show what a step of a run saw.
 
     Prints steps, dropped samples, shuffle quality and memory. Also prints the bytes that each machine
     reads and, if the dataset is remote, fetches in the first epoch and in later ones. Reads only the

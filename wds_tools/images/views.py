@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -297,16 +297,14 @@ class Resize:
 
 
 def view_to_dict(view: View) -> dict[str, Any]:
-    """Return a view as plain values, for a state.
+    """Return a view as plain values for a state: its class, and the attributes that do not have their defaults.
 
     >>> view_to_dict(CenterCrop(224, resize=256))
     {'kind': 'CenterCrop', 'size': 224, 'resize': 256}
     """
-    known = isinstance(view, RandomResizedCrop | CenterCrop | Resize)
-    return {
-        "kind": type(view).__name__,
-        **({name: _plain(value) for name, value in vars(view).items()} if known else {}),
-    }
+    attributes = fields(view) if isinstance(view, RandomResizedCrop | CenterCrop | Resize) else ()
+    values = {one.name: getattr(view, one.name) for one in attributes if getattr(view, one.name) != one.default}
+    return {"kind": type(view).__name__, **{name: _plain(value) for name, value in values.items()}}
 
 
 def view_from_dict(values: Mapping[str, Any]) -> View:

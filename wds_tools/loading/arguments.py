@@ -139,6 +139,10 @@ def _is_view(value: Any) -> bool:
     return hasattr(value, "regions") and not isinstance(value, type)
 
 
+def _is_ban(value: Any) -> bool:
+    return _is_path(value) or isinstance(value, list | tuple | set | frozenset | np.ndarray)
+
+
 def _is_device(value: Any) -> bool:
     return isinstance(value, str | torch.device) or _is_integer_from(0)(value)
 
@@ -192,6 +196,10 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "tail": (_one_of("drop", "pad", "mask"), "'drop', 'pad' and 'mask'"),
     "prefetch_factor": (_is_integer_from(1), "whole numbers of 1 and more"),
+    "ban": (
+        _or_none(_is_ban),
+        "text files with one key or sample id per line, lists of keys (str), lists of sample ids (int), and None",
+    ),
     "rank": (_or_none(_is_integer_from(0)), "whole numbers of 0 and more, and None"),
     "world_size": (_or_none(_is_integer_from(1)), "whole numbers of 1 and more, and None"),
     "lanes": (_or_none(_is_integer_from(1)), "whole numbers of 1 and more, and None"),

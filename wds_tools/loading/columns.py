@@ -141,7 +141,7 @@ def views_of(columns: Sequence[Column]) -> dict[str, Any]:
     """Return the images of a batch as plain values for a state: by name, the stored field and the views."""
     return {
         column.name: {
-            "field": column.spec.field,
+            **({} if column.spec.field == "image" else {"field": column.spec.field}),
             "views": [view_to_dict(view) for view in column.geometry.views] if column.geometry else [],
         }
         for column in columns
@@ -156,7 +156,7 @@ def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
         OptionError: A view is not one of this package.
     """
     images: dict[str, FieldSpec | str] = {
-        name: Image(one["field"], view=[view_from_dict(view) for view in one["views"]] or None)
+        name: Image(one.get("field", "image"), view=[view_from_dict(view) for view in one["views"]] or None)
         for name, one in views.items()
     }
     return images or {"__key__": Key()}

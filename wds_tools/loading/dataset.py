@@ -28,6 +28,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
+from wds_tools.reading.banned import Banned
 from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.select import Subset, Weights
 
@@ -73,6 +74,7 @@ class StreamingDataset(IterableDataset[Any]):
         where: Use only samples that fulfil this condition, as in `make_loader`.
         subset: Use only some of the samples: a fraction (float) or sample ids, as in `make_loader`.
         class_weights: How often the classes are drawn, as in `make_loader`.
+        ban: Samples that are left out, as in `make_loader`: a file, keys or sample ids.
         rank: Data-parallel rank of this process; requires ``world_size``. By default it is looked up at the start of
             each iteration, as in `make_loader`.
         world_size: Number of data-parallel ranks.
@@ -127,6 +129,7 @@ class StreamingDataset(IterableDataset[Any]):
         where: Where | None = None,
         subset: Subset | None = None,
         class_weights: Weights | None = None,
+        ban: Banned | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group: Group | None = None,
@@ -161,6 +164,7 @@ class StreamingDataset(IterableDataset[Any]):
             where=where,
             subset=subset,
             class_weights=class_weights,
+            ban=ban,
             lanes=lanes,
             ranks=RankOptions(rank, world_size, group),
             remote=RemoteOptions.of(
@@ -174,6 +178,7 @@ class StreamingDataset(IterableDataset[Any]):
         )
         self._errors = ErrorLog(errors)
         self._opened = open_dataset(dataset, request)
+        self._orders = self._opened.orders()
         self.batch_size = batch_size
         self.tail = tail
         self.decode = decode
@@ -193,7 +198,7 @@ class StreamingDataset(IterableDataset[Any]):
     def __repr__(self) -> str:
         opened = self._opened
         return (
-            f"StreamingDataset({opened.shards.name!r}, samples={opened.order.samples}, this_rank={len(self)}, "
+            f"StreamingDataset({opened.shards.name!r}, samples={self._orders.of(0).samples}, this_rank={len(self)}, "
             f"batch_size={self.batch_size}, view={opened.recipe.view!r})"
         )
 
@@ -253,7 +258,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened
-        return EpochPlan(opened.order, Cursor(epoch, 0), opened.find_world(), self.batch_size, self.tail)
+        return EpochPlan(self._orders.of(epoch), Cursor(epoch, 0), opened.find_world(), self.batch_size, self.tail)
 
     def _check_not_split_twice(self, world: World) -> None:
         """Raise OptionError if Accelerate would split the samples of each rank over the ranks a second time.

@@ -11,7 +11,7 @@ from wds_tools.loading.columns import views_of
 from wds_tools.loading.request import OpenedDataset, check_plan
 from wds_tools.order import planner
 from wds_tools.order.history import FoundStep, History, Section, find_step
-from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
+from wds_tools.order.planner import Cursor, EpochPlan, Tail
 
 _log = logging.getLogger("wds_tools")
 _NEWER_ITERATOR = "a newer iterator was started, and a loader has only one at a time"
@@ -33,7 +33,7 @@ class Epochs:
         self.batch_size = batch_size
         self._opened = opened
         self._tail: Tail = tail
-        self._orders = EpochOrders(opened.order)
+        self._orders = opened.orders()
         self._cursor = Cursor()  # what the training loop has received
         self._start: Cursor | None = Cursor()  # start of the next iteration; None: the next epoch
         self._last_started = -1  # epoch of the last iteration
@@ -149,6 +149,7 @@ class Epochs:
             "compiled": native.is_enabled(),
             **self._history.state_dict(),
             "views": views_of(self._opened.recipe.columns),
+            **({"bans": [ban.to_dict() for ban in self._orders.bans]} if self._orders.bans else {}),
         }
 
     def find_step(self, step: int, epoch: int | None) -> FoundStep:
@@ -159,6 +160,7 @@ class Epochs:
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
         """Continue from a state; see `planner.resume`."""
         self._orders, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
+        self._orders = self._orders.banning(self._opened.banned, self._cursor)
         self._start = self._cursor
         self._history.load_state_dict(state, self._cursor)
         self._trainer_epoch = state.get("trainer_epoch")

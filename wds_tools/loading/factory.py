@@ -28,6 +28,7 @@ from wds_tools.options import RemoteOptions, report_url
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
+from wds_tools.reading.banned import Banned
 from wds_tools.reading.select import Subset, Weights
 from wds_tools.terminal import shows_progress
 
@@ -55,6 +56,7 @@ def make_loader(
     where: Where | None = None,
     subset: Subset | None = None,
     class_weights: Weights | None = None,
+    ban: Banned | None = None,
     prefetch_factor: int = 2,
     rank: int | None = None,
     world_size: int | None = None,
@@ -155,6 +157,9 @@ def make_loader(
         class_weights: How often the classes are drawn, with the meaning of
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
             per class. Samples of frequent classes are left out in turn, those of rare classes repeated.
+        ban: Samples that are left out from the next step on: keys (str), sample ids (int), or a text file with one key
+            or sample id per line. A new run does not have them at all, a resumed one not after its state. The state
+            records them, so a resumed run needs the option only for further samples.
         prefetch_factor: Batches in progress per worker (default 2). At the end of an epoch the workers continue with
             the next one. Its batches are dropped if another epoch or position is read next.
         rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
@@ -215,6 +220,7 @@ def make_loader(
         where=where,
         subset=subset,
         class_weights=class_weights,
+        ban=ban,
         lanes=lanes,
         ranks=RankOptions(rank, world_size, group),
         remote=RemoteOptions.of(

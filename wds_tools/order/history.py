@@ -8,7 +8,7 @@ continue where the last one ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from wds_tools.errors import OptionError, ResumeError
@@ -79,8 +79,8 @@ class History:
         self._next = following
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the entries of a state, as plain values."""
-        return {"step": self.steps, "sections": [asdict(section) for section in self.sections]}
+        """Return the entries of a state as plain values. A section is the list of its attributes."""
+        return {"step": self.steps, "sections": [list(astuple(section)) for section in self.sections]}
 
     def load_state_dict(self, state: dict[str, Any], cursor: Cursor) -> None:
         """Continue from a state, whose next step begins at a cursor.
@@ -90,7 +90,7 @@ class History:
         """
         try:
             self.steps = int(state.get("step", 0))
-            self.sections = tuple(Section(**section) for section in state.get("sections", ()))
+            self.sections = tuple(Section(*section) for section in state.get("sections", ()))
         except (TypeError, ValueError) as error:
             raise ResumeError(f"the entry 'sections' of the state is damaged: {error}") from error
         self._next = cursor

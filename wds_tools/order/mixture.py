@@ -8,11 +8,13 @@ size is a multiple of the pattern's length has exactly the requested proportions
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -25,6 +27,7 @@ from wds_tools.order.sequence import Order
 from wds_tools.order.tally import Tally
 
 MAX_PERIOD = 10_000
+_SEGMENT_SAMPLES = 1 << 20
 Stop = Literal["first_exhausted", "all_exhausted"]
 
 
@@ -192,6 +195,20 @@ class MixtureOrder:
             # which has a multiple of the lanes in it, still has equal numbers of samples of all lanes.
             lanes[mask] = self.lanes - 1 - part_lanes if number % 2 else part_lanes
         return ids, lanes
+
+    @cached_property
+    def segment_starts(self) -> NDArray[np.int64]:
+        """Positions of the first sample of each segment that `find` distinguishes, and the number of samples."""
+        return np.append(np.arange(0, self.samples, _SEGMENT_SAMPLES), self.samples)
+
+    def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where some samples occur in an epoch; see `Order.find`. The order of the epoch is computed for it."""
+        found, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for number, (start, stop) in enumerate(itertools.pairwise(self.segment_starts.tolist())):
+            in_segment = self.ids(epoch, start, stop)
+            found.append(in_segment[np.isin(in_segment, ids)])
+            segments.append(np.full(len(found[-1]), number))
+        return np.concatenate(found), np.concatenate(segments)
 
     def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of Order.tally
         """Return None: the samples of an epoch are known only after its order is computed."""
