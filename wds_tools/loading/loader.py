@@ -152,11 +152,11 @@ class Loader:
     @property
     def class_factors(self) -> dict[str, float]:
         """Average number of times per epoch that a sample of each class is drawn; 1.0 without ``class_weights=``."""
-        selection = self._opened.order.selection
-        if selection is None or selection.balance is None:
+        balance = self._opened.order.balance
+        if balance is None:
             return dict.fromkeys(self.classes, 1.0)
         names = dict(enumerate(self.classes))
-        return {names.get(n, str(n)): factor for n, factor in enumerate(selection.balance.factors.tolist())}
+        return {names.get(n, str(n)): factor for n, factor in enumerate(balance.factors.tolist())}
 
     @property
     def epoch(self) -> int:

@@ -156,12 +156,14 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
     parts = [_open_part(name, request, world) for name in mixture.datasets]
     order: BaseOrder
     block: int | NDArray[np.int64]
-    if len(parts) == 1:
+    if len(parts) == 1 and mixture.epoch_length is None:
         shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
         order = parts[0].order()
     else:
-        shards, block, prefix = join_sets([part.shards for part in parts]), _block_of_each_shard(parts), None
-        order = MixtureOrder([part.order() for part in parts], whole_shares(mixture.weights), mixture.stop)
+        shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
+        block, prefix = _block_of_each_shard(parts), None
+        shares = whole_shares(mixture.weights)
+        order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
         if (
             any(isinstance(column.spec, Label) for column in columns)
             and len({part.shards.manifest.classes for part in parts}) > 1

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, unpermute
-from wds_tools.order.selection import Selection
+from wds_tools.order.selection import Balance, Selection
 from wds_tools.order.tally import Tally, tally, tally_of_range
 
 BLOCK_BYTES = 2 << 20
@@ -194,6 +194,11 @@ class Order:
     def once(self) -> bool:
         """Whether no sample repeats within an epoch."""
         return self.selection is None or self.selection.once
+
+    @property
+    def balance(self) -> Balance | None:
+        """How often each class occurs; None if all samples occur equally often."""
+        return self.selection.balance if self.selection else None
 
     @property
     def shuffles(self) -> bool:
