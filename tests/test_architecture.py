@@ -21,7 +21,7 @@ READING_ORDER = {
         labels arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture ban planner history quality",
-    "images": "views decode resize native",
+    "images": "views schedule decode resize native",
     "reading": "locations shardset keys reader read_ahead select banned stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wds_tools.errors import OptionError, WdsToolsError
-from wds_tools.images.views import View
+from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, checked
 from wds_tools.loading.assemble import Assembler, samples_of
@@ -50,8 +50,8 @@ class StreamingDataset(IterableDataset[Any]):
             `Mixture` of several datasets.
         batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
             distributes single samples over ranks and workers.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`. None (the
-            default) keeps the full image.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, or a
+            `Schedule` of these by epoch. None (the default) keeps the full image.
         shuffle: Order of the samples, as in `make_loader`: False (the default), True, a window in samples (int), or a
             quality above 0 and below 1 (float).
         seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
@@ -116,7 +116,7 @@ class StreamingDataset(IterableDataset[Any]):
         dataset: str | os.PathLike[str] | Mixture,
         *,
         batch_size: int = 1,
-        view: View | None = None,
+        view: AnyView | None = None,
         shuffle: bool | int | float = False,
         seed: int = 0,
         fields: Fields = ("image", "label"),

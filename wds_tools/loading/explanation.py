@@ -106,6 +106,7 @@ class StepExplanation:
         self.ids = np.concatenate([step.ids for step in steps])
         self.valid = np.concatenate([step.valid for step in steps])
         self._recipe = recipe
+        self._columns = recipe.columns_in(recipe.variant_at(self.epoch))
 
     @cached_property
     def samples(self) -> tuple[StepSample, ...]:
@@ -210,7 +211,7 @@ class StepExplanation:
 
     @property
     def _images(self) -> list[Column]:
-        return [column for column in self._recipe.columns if isinstance(column.spec, Image)]
+        return [column for column in self._columns if isinstance(column.spec, Image)]
 
     @cached_property
     def _reader(self) -> Reader:
@@ -223,7 +224,7 @@ class StepExplanation:
     def _part_of(self, rows: slice) -> Part:
         found: Rows = self._reader.rows(self.ids[rows])
         seed, positions = self._recipe.seed, self.positions[rows]
-        return Part(found, self._recipe.columns, seed=seed, epoch=self.epoch, positions=positions)
+        return Part(found, self._columns, seed=seed, epoch=self.epoch, positions=positions)
 
     def _crops(self, column: Column) -> list[tuple[Crop, ...]]:
         """Return the crops of an image in each sample; none for an image without a view."""

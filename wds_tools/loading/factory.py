@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.images.views import View
+from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.autoscale import Autoscaler, NumWorkers
@@ -38,7 +38,7 @@ def make_loader(
     dataset: str | os.PathLike[str] | Mixture,
     *,
     batch_size: int,
-    view: View | None = None,
+    view: AnyView | None = None,
     shuffle: bool | int | float = False,
     seed: int = 0,
     num_workers: NumWorkers = None,
@@ -96,8 +96,8 @@ def make_loader(
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
             `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`. None (the
-            default) keeps the full image.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, or a
+            `Schedule` of these by epoch. None (the default) keeps the full image.
         shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for
             the dataset. An int is the size of the window in samples (other loaders call it shuffle buffer). A float
             above 0 and below 1 is the quality of the shuffle; values near 1 are close to a full shuffle.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import record_type
+from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
 from wds_tools.loading.bad_samples import ErrorPolicy
 from wds_tools.loading.columns import Column, Fields, columns_of
@@ -44,7 +45,7 @@ class Request:
     """
 
     batch_size: int
-    view: View | None = None
+    view: AnyView | None = None
     shuffle: bool | int | float = False
     seed: int = 0
     fields: Fields = ("image", "label")
@@ -197,8 +198,8 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
     geometries = [column.geometry for column in request.columns if column.geometry]
     views = [view for geometry in geometries if geometry.field == "image" for view in geometry.views]
     for view in (request.view, *views):
-        if view is not None:
-            _check_view(view, shards)
+        for one in views_in(view) if view is not None else ():
+            _check_view(one, shards)
     block = default_block(manifest.samples, manifest.bytes)
     batch = request.batch_size * world.world_size
     return MixturePart(
