@@ -20,19 +20,19 @@ READING_ORDER = {
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
         labels arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
-    "order": "keyed_random where selection tally sequence mixture planner quality",
-    "images": "views decode resize native",
-    "reading": "locations shardset keys reader read_ahead select stored_samples",
+    "order": "keyed_random where selection tally sequence mixture ban planner history quality",
+    "images": "views schedule decode resize native",
+    "reading": "locations shardset keys reader read_ahead select banned stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
-    "loading": """fields arguments autoscale bad_samples collate ranks shared_memory worker_process
-        columns part slots recipe user_functions image_values pixel_values object_values albumentations
-        sample_transform assemble delivery_check numa workers request batch_steps handover augment ring advice
-        cleanup cuda copier pacing epochs tasks pools statistics diagnosis stats_output ceiling dataset
+    "loading": """fields arguments autoscale bad_samples collate ranks shared_memory worker_process columns part slots
+        recipe user_functions image_values pixel_values object_values albumentations sample_transform assemble
+        delivery_check numa workers request batch_steps handover augment ring advice cleanup cuda copier
+        pacing epochs sheet explanation tasks pools statistics diagnosis stats_output ceiling dataset
         web_dataset pipeline bridge loader factory""",
     "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer
         class_union merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
-    "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet",
+    "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports verifications live pages.frames pages.thumbnails pages.indexes
         pages.helper pages.helpers pages.browse pages.state pages.pictures pages.views pages.routes app process
@@ -42,7 +42,13 @@ READING_ORDER = {
     "cli": "common cache create inspect measure serve shards transfer",
 }
 MODULES = [f"{folder}.{name}".strip(".") for folder, names in READING_ORDER.items() for name in names.split()]
-LOADS_TORCH_WHEN_USED = {"sources.tensors", "images.resize", "inspection.contact_sheet", "bench.stages"}
+LOADS_TORCH_WHEN_USED = {
+    "sources.tensors",
+    "images.resize",
+    "inspection.contact_sheet",
+    "inspection.saved_step",
+    "bench.stages",
+}
 MAY_IMPORT_TORCH = {"loading", "bench"}
 NO_INPUT_OR_OUTPUT = {"format", "order", "images"}
 MAX_LINES = 450

@@ -42,6 +42,7 @@ NAMES = [
     "Resize",
     "ResumeError",
     "SampleError",
+    "Schedule",
     "ShardError",
     "ShardWriter",
     "SourceError",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from wds_tools.format.manifest import Manifest
+    from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
     from wds_tools.loading.augment import ColorJitter, CutMix, MixUp, RandAugment, RandomHorizontalFlip
@@ -101,6 +102,7 @@ _HOMES = {
     "Resize": "images.views",
     "ResumeError": "errors",
     "SampleError": "errors",
+    "Schedule": "images.schedule",
     "ShardError": "errors",
     "ShardWriter": "packing.shard_writer",
     "SourceError": "errors",
@@ -165,6 +167,7 @@ __all__ = [
     "Resize",
     "ResumeError",
     "SampleError",
+    "Schedule",
     "ShardError",
     "ShardWriter",
     "SourceError",

@@ -132,10 +132,13 @@ def test_shares_approximate_any_weights_to_two_ten_thousandths(weights):
         {"datasets": "a", "weights": [1]},
         {"datasets": ["a"], "weights": [1], "stop": "sometime"},
         {"datasets": ["a"], "weights": [float("nan")]},
+        {"datasets": ["a"], "weights": [1], "epoch_length": 0},
+        {"datasets": ["a"], "weights": [1], "epoch_length": True},
+        {"datasets": ["a"], "weights": [1], "epoch_length": 5, "stop": "all_exhausted"},
     ],
 )
 def test_an_invalid_mixture_is_refused(wrong):
-    with pytest.raises(OptionError, match=r"Mixture|stop="):
+    with pytest.raises(OptionError, match=r"Mixture|stop=|epoch_length="):
         wt.Mixture(**wrong)
 
 

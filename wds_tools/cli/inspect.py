@@ -150,7 +150,33 @@ def sample(
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
 
 
-@click.command(epilog=example("wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8"))
+_OPTIONS_OF_STEP = ("state", "step", "epoch", "rank", "sheet")
+_OPTIONS_OF_BOTH = ("dataset", "where", "subset", "class_weights", "as_json", "storage_options")
+
+
+def _check_plan_options(context: click.Context) -> None:
+    """Refuse options of the forecast with --state, and options of a step without it."""
+    given = [
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and name not in _OPTIONS_OF_BOTH
+    ]
+    is_step = "state" in given
+    wrong = [name for name in given if (name in _OPTIONS_OF_STEP) != is_step]
+    if wrong:
+        option = f"--{wrong[0].replace('_', '-')}"
+        reason = "is recorded in the state: remove it" if is_step else "requires --state FILE"
+        raise click.UsageError(f"{option} {reason}.", context)
+    if is_step != ("step" in given):
+        raise click.UsageError("--state FILE requires --step N.", context)
+
+
+@click.command(
+    epilog=example(
+        "wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8",
+        "wds-tools plan shards/photos --state checkpoint.pt --step 13402 --sheet step.png",
+    )
+)
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option("--batch-size", default=256, show_default=True, help="Samples per batch of each rank.")
 @click.option("--world-size", default=1, show_default=True, help="Number of ranks (GPUs).")
@@ -193,10 +219,22 @@ def sample(
     metavar="SIZE",
     help="Cache on each machine for a remote dataset, such as 500GB; by default large enough.",
 )
+@click.option(
+    "--state",
+    type=LOCAL_PATH,
+    metavar="FILE",
+    help="Show a step of a training run instead: JSON or a checkpoint of torch.save with loader.state_dict() in it.",
+)
+@click.option("--step", type=click.IntRange(0), help="With --state: step of the run, or with --epoch of that epoch.")
+@click.option("--epoch", type=click.IntRange(0), help="With --state: zero-based epoch that --step counts from.")
+@click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
+@click.option("--sheet", type=LOCAL_PATH, metavar="FILE", help="With --state: also write a contact sheet of the crops.")
 @_as_json
 @click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the shuffle as a chart.")
 @storage_option
+@click.pass_context
 def plan(
+    context: click.Context,
     dataset: str,
     batch_size: int,
     world_size: int,
@@ -211,15 +249,23 @@ def plan(
     size: int | None,
     step_seconds: float | None,
     cache_bytes: str | None,
+    state: Path | None,
+    step: int | None,
+    epoch: int | None,
+    rank: int | None,
+    sheet: Path | None,
     as_json: bool,
     plot: Path | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Forecast an epoch before training.
+    """Forecast an epoch, or show what a step of a run saw.
 
     Prints steps, dropped samples, shuffle quality and memory. Also prints the bytes that each machine
     reads and, if the dataset is remote, fetches in the first epoch and in later ones. Reads only the
     manifest, and the labels in the indexes of all but very large datasets.
+
+    With --state FILE --step N it prints the samples of a step, past or future, with their keys and
+    crops. A run with --where, --subset or --class-weights needs the same ones here.
     """
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
@@ -228,6 +274,17 @@ def plan(
     from wds_tools.reading.select import Choice, parse_weights
     from wds_tools.reading.shardset import open_shards
 
+    _check_plan_options(context)
+    if state is not None and step is not None:
+        from wds_tools.inspection.saved_step import SavedStep
+
+        weights = parse_weights(class_weights) if class_weights else None
+        wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
+        found = wanted.explain(dataset, Choice(where, subset, weights), storage_options=storage_options)
+        click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+        if sheet:
+            click.echo(f"wrote {found.save_sheet(sheet)} tiles to {sheet}", err=as_json)
+        return
     if plot:
         check_svg_name(plot)
     shards = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options))

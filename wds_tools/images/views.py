@@ -8,7 +8,8 @@ numbers are passed in, so that the crop of a sample depends only on its position
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -293,6 +294,41 @@ class Resize:
         else:
             size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         return Regions(_full_box(width, height), size, np.zeros((n, 2), np.int64), size, np.zeros(n, np.bool_))
+
+
+def view_to_dict(view: View) -> dict[str, Any]:
+    """Return a view as plain values for a state: its class, and the attributes that do not have their defaults.
+
+    >>> view_to_dict(CenterCrop(224, resize=256))
+    {'kind': 'CenterCrop', 'size': 224, 'resize': 256}
+    """
+    attributes = fields(view) if isinstance(view, RandomResizedCrop | CenterCrop | Resize) else ()
+    values = {one.name: getattr(view, one.name) for one in attributes if getattr(view, one.name) != one.default}
+    return {"kind": type(view).__name__, **{name: _plain(value) for name, value in values.items()}}
+
+
+def view_from_dict(values: Mapping[str, Any]) -> View:
+    """Return the view that `view_to_dict` described.
+
+    Raises:
+        OptionError: It is not a view of this package.
+    """
+    kinds: dict[Any, Callable[..., View]] = {kind.__name__: kind for kind in (RandomResizedCrop, CenterCrop, Resize)}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    kind = options.pop("kind", None)
+    if kind not in kinds:
+        raise OptionError(f"the state has a view of your own, {kind}: call loader.explain() in your program")
+    try:
+        return kinds[kind](**options)
+    except TypeError as error:
+        raise OptionError(f"the state has an invalid view: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a view as JSON has it."""
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _full_box(width: NDArray[np.int64], height: NDArray[np.int64]) -> NDArray[np.int64]:

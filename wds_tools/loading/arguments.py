@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
+from wds_tools.images.schedule import is_view
 from wds_tools.loading.fields import FieldSpec
 from wds_tools.order.mixture import Mixture
 
@@ -135,8 +136,8 @@ def _is_batch_transform(value: Any) -> bool:
     return callable(value) or isinstance(value, list | tuple) or hasattr(value, "needs_labels")
 
 
-def _is_view(value: Any) -> bool:
-    return hasattr(value, "regions") and not isinstance(value, type)
+def _is_ban(value: Any) -> bool:
+    return _is_path(value) or isinstance(value, list | tuple | set | frozenset | np.ndarray)
 
 
 def _is_device(value: Any) -> bool:
@@ -158,10 +159,10 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "batch_size": (_is_integer_from(1), "whole numbers of 1 and more"),
     "view": (
-        _or_none(_is_view),
+        _or_none(is_view),
         (
-            "wds_tools.RandomResizedCrop(...), CenterCrop(...), Resize(...) and None; pass a transform of "
-            "torchvision, or your own, as transform="
+            "wds_tools.RandomResizedCrop(...), CenterCrop(...), Resize(...), Schedule(...) and None; pass a transform "
+            "of torchvision, or your own, as transform="
         ),
     ),
     "epoch": (_is_integer_from(0), "whole numbers of 0 and more"),
@@ -192,6 +193,10 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "tail": (_one_of("drop", "pad", "mask"), "'drop', 'pad' and 'mask'"),
     "prefetch_factor": (_is_integer_from(1), "whole numbers of 1 and more"),
+    "ban": (
+        _or_none(_is_ban),
+        "text files with one key or sample id per line, lists of keys (str), lists of sample ids (int), and None",
+    ),
     "rank": (_or_none(_is_integer_from(0)), "whole numbers of 0 and more, and None"),
     "world_size": (_or_none(_is_integer_from(1)), "whole numbers of 1 and more, and None"),
     "lanes": (_or_none(_is_integer_from(1)), "whole numbers of 1 and more, and None"),

@@ -42,16 +42,23 @@ class Assembler:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.reader = Reader(recipe.shards, block=recipe.block)
+        self._columns: dict[int, tuple[Column, ...]] = {}  # by variant
 
     def read_ahead(self, ids: NDArray[np.int64]) -> None:
         """Start to read the samples of a later batch."""
         self.reader.read_ahead(ids)
 
-    def layout(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> SlotLayout | None:
-        """Return what slots hold, or None if no column has tensors of one shape and dtype.
+    def layouts(self, *, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[SlotLayout, ...] | None:
+        """Return what slots hold in each variant of a batch; None if no column has tensors of one shape and dtype.
 
         The first readable sample of ``ids`` is loaded to find out.
         """
+        found = [self._layout(epoch=epoch, positions=positions, ids=ids) for epoch in self.recipe.phases]
+        known = tuple(layout for layout in found if layout is not None)
+        return known if len(known) == len(found) and any(layout.specs for layout in known) else None
+
+    def _layout(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> SlotLayout | None:
+        """Return what slots hold in an epoch, or None if all samples are unreadable."""
         for i in range(len(ids)):
             one = slice(i, i + 1)
             try:
@@ -62,9 +69,9 @@ class Assembler:
                 continue
             specs = [
                 column_spec(value[0]) if column.shapes else None
-                for column, value in zip(self.recipe.columns, values, strict=True)
+                for column, value in zip(self._columns_at(epoch), values, strict=True)
             ]
-            return SlotLayout(tuple(specs)) if any(specs) else None
+            return SlotLayout(tuple(specs))
         return None
 
     def batch(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: Out | None) -> list[Any]:
@@ -84,7 +91,7 @@ class Assembler:
             SampleError: A sample cannot be decoded or lacks a field.
             ChecksumError: Bytes have changed since they were packed.
         """
-        columns = self.recipe.columns
+        columns = self._columns_at(epoch)
         part = Part(self.reader.rows(ids), columns, seed=self.recipe.seed, epoch=epoch, positions=positions)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
@@ -107,6 +114,12 @@ class Assembler:
                     raise
                 samples.append(error)
         return samples
+
+    def _columns_at(self, epoch: int) -> tuple[Column, ...]:
+        variant = self.recipe.variant_at(epoch)
+        if variant not in self._columns:
+            self._columns[variant] = self.recipe.columns_in(variant)
+        return self._columns[variant]
 
     def _transformed(self, part: Part, values: list[Any]) -> list[list[Any]]:
         """Return the values of each field after the user's function of each sample."""

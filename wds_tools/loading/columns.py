@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from wds_tools.errors import OptionError
+from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, view_at
 from wds_tools.images.views import View
 from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Image, Key, Label, Mask, Transform
 
@@ -23,7 +24,7 @@ class Geometry:
     Attributes:
         source: Name of the column of that image.
         field: Stored field of that image.
-        views: Its views; several if the image has several crops.
+        views: Its views, or schedules of views; several if the image has several crops.
         is_list: Whether the value of a sample is a list with one element per view.
         key: What their random numbers depend on beside seed, epoch, position and number of the view. It is empty for
             the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
@@ -31,9 +32,17 @@ class Geometry:
 
     source: str
     field: str
-    views: tuple[View, ...]
+    views: tuple[AnyView, ...]
     is_list: bool = False
     key: tuple[str, ...] = ()
+
+    def views_at(self, epoch: int) -> tuple[View, ...]:
+        """Return the views of an epoch."""
+        return tuple(view_at(view, epoch) for view in self.views)
+
+    def at(self, epoch: int) -> Geometry:
+        """Return the geometry of an epoch, without schedules."""
+        return replace(self, views=self.views_at(epoch))
 
     def key_of_view(self, number: int) -> tuple[int | str, ...]:
         """Return what the random numbers of a view depend on."""
@@ -69,12 +78,18 @@ class Column:
         shapes = [view.shape for view in self.geometry.views if view.shape is not None]
         return shapes if len(shapes) == len(self.geometry.views) else None
 
+    def at(self, epoch: int) -> Column:
+        """Return the column in an epoch, without schedules of views."""
+        return self if self.geometry is None else replace(self, geometry=self.geometry.at(epoch))
+
     def by_sample(self, by_view: list[list[Any]]) -> list[Any]:
         """Return the values of n samples, from the n values of each view."""
         return [list(values) for values in zip(*by_view, strict=True)] if self.is_list else by_view[0]
 
 
-def columns_of(fields: Fields, *, view: View | None = None, transform: Transform | None = None) -> tuple[Column, ...]:
+def columns_of(
+    fields: Fields, *, view: AnyView | None = None, transform: Transform | None = None
+) -> tuple[Column, ...]:
     """Return the columns for the argument ``fields=``.
 
     Args:
@@ -135,3 +150,34 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
             raise OptionError(f"fields= has images whose like= form a circle: {' -> '.join([*chain, like])}")
         chain.append(like)
     return chain[-1]
+
+
+def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Return the epochs at which a view changes, ascending, starting with 0."""
+    views = [view for column in columns if column.geometry for view in column.geometry.views]
+    return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.epochs)}))
+
+
+def views_of(columns: Sequence[Column]) -> dict[str, Any]:
+    """Return the images of a batch as plain values for a state: by name, the stored field and the views."""
+    return {
+        column.name: {
+            **({} if column.spec.field == "image" else {"field": column.spec.field}),
+            "views": [any_view_to_dict(view) for view in column.geometry.views] if column.geometry else [],
+        }
+        for column in columns
+        if isinstance(column.spec, Image) and (column.geometry is None or column.geometry.source == column.name)
+    }
+
+
+def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
+    """Return ``fields=`` for the images of a state, see `views_of`; if there are none, only the keys.
+
+    Raises:
+        OptionError: A view is not one of this package.
+    """
+    images: dict[str, FieldSpec | str] = {
+        name: Image(one.get("field", "image"), view=[any_view_from_dict(view) for view in one["views"]] or None)
+        for name, one in views.items()
+    }
+    return images or {"__key__": Key()}

@@ -121,7 +121,7 @@ class CudaCopier:
             self._unregister()
 
     def _copies(self, values: list[Any], slot: int | None) -> list[Any]:
-        layout = self._ring.layout if self._ring and slot is not None else None
+        layout = self._ring.layout_of(slot) if self._ring and slot is not None else None
         tensors = self._ring.tensors(slot) if self._ring and slot is not None else []
         if layout and not self._unregister:  # the slots are not pinned
             values = layout.fill(values, tensors, lambda tensor: tensor)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wds_tools.errors import OptionError, WdsToolsError
-from wds_tools.images.views import View
+from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, checked
 from wds_tools.loading.assemble import Assembler, samples_of
@@ -28,6 +28,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
+from wds_tools.reading.banned import Banned
 from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.select import Subset, Weights
 
@@ -49,8 +50,8 @@ class StreamingDataset(IterableDataset[Any]):
             `Mixture` of several datasets.
         batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
             distributes single samples over ranks and workers.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`. None (the
-            default) keeps the full image.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, or a
+            `Schedule` of these by epoch. None (the default) keeps the full image.
         shuffle: Order of the samples, as in `make_loader`: False (the default), True, a window in samples (int), or a
             quality above 0 and below 1 (float).
         seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
@@ -73,6 +74,7 @@ class StreamingDataset(IterableDataset[Any]):
         where: Use only samples that fulfil this condition, as in `make_loader`.
         subset: Use only some of the samples: a fraction (float) or sample ids, as in `make_loader`.
         class_weights: How often the classes are drawn, as in `make_loader`.
+        ban: Samples that are left out, as in `make_loader`: a file, keys or sample ids.
         rank: Data-parallel rank of this process; requires ``world_size``. By default it is looked up at the start of
             each iteration, as in `make_loader`.
         world_size: Number of data-parallel ranks.
@@ -114,7 +116,7 @@ class StreamingDataset(IterableDataset[Any]):
         dataset: str | os.PathLike[str] | Mixture,
         *,
         batch_size: int = 1,
-        view: View | None = None,
+        view: AnyView | None = None,
         shuffle: bool | int | float = False,
         seed: int = 0,
         fields: Fields = ("image", "label"),
@@ -127,6 +129,7 @@ class StreamingDataset(IterableDataset[Any]):
         where: Where | None = None,
         subset: Subset | None = None,
         class_weights: Weights | None = None,
+        ban: Banned | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         group: Group | None = None,
@@ -161,6 +164,7 @@ class StreamingDataset(IterableDataset[Any]):
             where=where,
             subset=subset,
             class_weights=class_weights,
+            ban=ban,
             lanes=lanes,
             ranks=RankOptions(rank, world_size, group),
             remote=RemoteOptions.of(
@@ -174,6 +178,7 @@ class StreamingDataset(IterableDataset[Any]):
         )
         self._errors = ErrorLog(errors)
         self._opened = open_dataset(dataset, request)
+        self._orders = self._opened.orders()
         self.batch_size = batch_size
         self.tail = tail
         self.decode = decode
@@ -193,7 +198,7 @@ class StreamingDataset(IterableDataset[Any]):
     def __repr__(self) -> str:
         opened = self._opened
         return (
-            f"StreamingDataset({opened.shards.name!r}, samples={opened.order.samples}, this_rank={len(self)}, "
+            f"StreamingDataset({opened.shards.name!r}, samples={self._orders.of(0).samples}, this_rank={len(self)}, "
             f"batch_size={self.batch_size}, view={opened.recipe.view!r})"
         )
 
@@ -253,7 +258,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened
-        return EpochPlan(opened.order, Cursor(epoch, 0), opened.find_world(), self.batch_size, self.tail)
+        return EpochPlan(self._orders.of(epoch), Cursor(epoch, 0), opened.find_world(), self.batch_size, self.tail)
 
     def _check_not_split_twice(self, world: World) -> None:
         """Raise OptionError if Accelerate would split the samples of each rank over the ranks a second time.

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from wds_tools.format.manifest import Manifest
-from wds_tools.images.views import View
+from wds_tools.images.schedule import AnyView
 from wds_tools.loading.statistics import STEP, PeriodStats
 from wds_tools.wording import counted, human_bytes
 
@@ -38,7 +38,7 @@ class Setting:
     device: str
 
 
-def has_large_images(manifest: Manifest, view: View | None) -> bool:
+def has_large_images(manifest: Manifest, view: AnyView | None) -> bool:
     """Return whether all images have far more pixels than the view; False if it is not known."""
     if manifest.images is None or view is None or view.shape is None:
         return False

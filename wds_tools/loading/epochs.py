@@ -7,9 +7,11 @@ from typing import Any
 
 from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
+from wds_tools.loading.columns import views_of
 from wds_tools.loading.request import OpenedDataset, check_plan
 from wds_tools.order import planner
-from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
+from wds_tools.order.history import FoundStep, History, Section, find_step
+from wds_tools.order.planner import Cursor, EpochPlan, Tail
 
 _log = logging.getLogger("wds_tools")
 _NEWER_ITERATOR = "a newer iterator was started, and a loader has only one at a time"
@@ -31,7 +33,7 @@ class Epochs:
         self.batch_size = batch_size
         self._opened = opened
         self._tail: Tail = tail
-        self._orders = EpochOrders(opened.order)
+        self._orders = opened.orders()
         self._cursor = Cursor()  # what the training loop has received
         self._start: Cursor | None = Cursor()  # start of the next iteration; None: the next epoch
         self._last_started = -1  # epoch of the last iteration
@@ -40,6 +42,7 @@ class Epochs:
         self._is_counted = True  # whether `mark_received` is called for each batch
         self._trainer_epoch: int | None = None  # last argument of `set_trainer_epoch`
         self._is_loaded = False  # whether the next iteration starts from a loaded state
+        self._history = History()
         check_plan(self._plan(Cursor()))
 
     def __len__(self) -> int:
@@ -77,6 +80,8 @@ class Epochs:
         self._running = plan
         self._start, self._last_started, self._cursor = None, plan.cursor.epoch, plan.cursor
         self._is_counted, self._is_loaded = is_counted, False
+        if is_counted:
+            self._history.begin(plan)
         return self._running
 
     def following(self) -> EpochPlan | None:
@@ -102,6 +107,7 @@ class Epochs:
     def mark_received(self, plan: EpochPlan, number: int) -> None:
         """Record that the training loop has received step ``number`` of a plan."""
         self._cursor = plan.cursor_after(number)
+        self._history.add_step(self._cursor)
 
     def end(self, plan: EpochPlan) -> None:
         """Record the end of a plan. It may have no steps, if the rest of a resumed epoch does not fill one."""
@@ -137,12 +143,26 @@ class Epochs:
                 "loader.load_state_dict() instead of skipping batches"
             )
         state = planner.state_dict(self._orders.of(self._cursor.epoch), self._cursor)
-        return {**state, "trainer_epoch": self._trainer_epoch, "compiled": native.is_enabled()}
+        return {
+            **state,
+            "trainer_epoch": self._trainer_epoch,
+            "compiled": native.is_enabled(),
+            **self._history.state_dict(),
+            "views": views_of(self._opened.recipe.columns),
+            **({"bans": [ban.to_dict() for ban in self._orders.bans]} if self._orders.bans else {}),
+        }
+
+    def find_step(self, step: int, epoch: int | None) -> FoundStep:
+        """Return a step of the run, past or future; see `history.find_step`."""
+        sections = self._history.sections or (Section.of(self._plan(self._next_start()), self._history.steps),)
+        return find_step(sections, self._orders, step=step, epoch=epoch, prefix=self._opened.prefix)
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
         """Continue from a state; see `planner.resume`."""
         self._orders, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
+        self._orders = self._orders.banning(self._opened.banned, self._cursor)
         self._start = self._cursor
+        self._history.load_state_dict(state, self._cursor)
         self._trainer_epoch = state.get("trainer_epoch")
         _warn_of_different_pixels(state.get("compiled"))
         self._is_loaded = self._is_counted = True

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.images.views import View
+from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.autoscale import Autoscaler, NumWorkers
@@ -28,6 +28,7 @@ from wds_tools.options import RemoteOptions, report_url
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
+from wds_tools.reading.banned import Banned
 from wds_tools.reading.select import Subset, Weights
 from wds_tools.terminal import shows_progress
 
@@ -37,7 +38,7 @@ def make_loader(
     dataset: str | os.PathLike[str] | Mixture,
     *,
     batch_size: int,
-    view: View | None = None,
+    view: AnyView | None = None,
     shuffle: bool | int | float = False,
     seed: int = 0,
     num_workers: NumWorkers = None,
@@ -55,6 +56,7 @@ def make_loader(
     where: Where | None = None,
     subset: Subset | None = None,
     class_weights: Weights | None = None,
+    ban: Banned | None = None,
     prefetch_factor: int = 2,
     rank: int | None = None,
     world_size: int | None = None,
@@ -94,8 +96,8 @@ def make_loader(
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
             `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`. None (the
-            default) keeps the full image.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, or a
+            `Schedule` of these by epoch. None (the default) keeps the full image.
         shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for
             the dataset. An int is the size of the window in samples (other loaders call it shuffle buffer). A float
             above 0 and below 1 is the quality of the shuffle; values near 1 are close to a full shuffle.
@@ -155,6 +157,9 @@ def make_loader(
         class_weights: How often the classes are drawn, with the meaning of
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
             per class. Samples of frequent classes are left out in turn, those of rare classes repeated.
+        ban: Samples that are left out from the next step on: keys (str), sample ids (int), or a text file with one key
+            or sample id per line. A new run does not have them at all, a resumed one not after its state. The state
+            records them, so a resumed run needs the option only for further samples.
         prefetch_factor: Batches in progress per worker (default 2). At the end of an epoch the workers continue with
             the next one. Its batches are dropped if another epoch or position is read next.
         rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
@@ -215,6 +220,7 @@ def make_loader(
         where=where,
         subset=subset,
         class_weights=class_weights,
+        ban=ban,
         lanes=lanes,
         ranks=RankOptions(rank, world_size, group),
         remote=RemoteOptions.of(

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
 from wds_tools.errors import OptionError
-from wds_tools.images.views import View
+from wds_tools.images.schedule import AnyView, is_view
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 Interpolation = Literal["nearest", "bilinear"]
@@ -26,8 +26,8 @@ class Image:
         field: Stored field, such as ``"jpg"`` or ``"left.jpg"``. ``"image"`` (the default) is the image of a sample,
             whatever its type.
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
-            whole image. Or a list of views: the image is decoded once, and the value in the batch is a list with one
-            tensor per view. Each has random numbers of its own.
+            whole image; or a `Schedule` of these by epoch. Or a list of views: the image is decoded once, and the value
+            in the batch is a list with one tensor per view. Each has random numbers of its own.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
         transform: Function of one image, a uint8 tensor [3, height, width], called in the worker, or an Albumentations
@@ -39,7 +39,7 @@ class Image:
 
     field: str = "image"
     _: KW_ONLY
-    view: View | Sequence[View] | None = None
+    view: AnyView | Sequence[AnyView] | None = None
     like: str | None = None
     transform: Transform | None = None
 
@@ -47,10 +47,10 @@ class Image:
         _check_field(self, "'image', 'jpg' or 'left.jpg'")
         _check_name(self, "like")
         _check_function(self, "transform")
-        if self.view is not None and (not self.views or not all(map(_is_view, self.views))):
+        if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
-                "Resize(...), lists of these, and None"
+                "Resize(...), Schedule(...), lists of these, and None"
             )
         if self.view is not None and self.like is not None:
             raise OptionError(
@@ -59,7 +59,7 @@ class Image:
             )
 
     @property
-    def views(self) -> tuple[View, ...]:
+    def views(self) -> tuple[AnyView, ...]:
         """The views: one, several, or none for the whole image."""
         if isinstance(self.view, list | tuple):
             return tuple(self.view)
@@ -262,10 +262,6 @@ FieldSpec: TypeAlias = Image | Mask | Array | Boxes | Keypoints | Text | Label |
 
 def _name_of(spec: FieldSpec) -> str:
     return f"wds_tools.{type(spec).__name__}"
-
-
-def _is_view(value: Any) -> bool:
-    return hasattr(value, "regions") and not isinstance(value, type)
 
 
 def _check_field(spec: FieldSpec, examples: str) -> None:

@@ -60,7 +60,7 @@ def _pixel_buffers(part: Part, column: Column, out: list[torch.Tensor] | None) -
     assert isinstance(column.spec, Image)
     if out is not None and column.spec.transform is None:
         return [np.asarray(tensor.numpy()) for tensor in out]
-    shapes = [view.shape for view in column.geometry.views] if column.geometry else [None]
+    shapes = [view.shape for view in column.geometry.views_at(part.epoch)] if column.geometry else [None]
     return [np.empty((len(part), 3, *shape), np.uint8) if shape else None for shape in shapes]
 
 

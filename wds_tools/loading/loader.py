@@ -22,6 +22,7 @@ from wds_tools.loading.cuda import device_of_process
 from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.diagnosis import Setting, has_large_images, report
 from wds_tools.loading.epochs import Epochs
+from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.handover import BatchTransform, Handover
 from wds_tools.loading.pipeline import FinishedBatch, Pipeline
 from wds_tools.loading.pools import PipelineOptions
@@ -151,11 +152,11 @@ class Loader:
     @property
     def class_factors(self) -> dict[str, float]:
         """Average number of times per epoch that a sample of each class is drawn; 1.0 without ``class_weights=``."""
-        selection = self._opened.order.selection
-        if selection is None or selection.balance is None:
+        balance = self._opened.order.balance
+        if balance is None:
             return dict.fromkeys(self.classes, 1.0)
         names = dict(enumerate(self.classes))
-        return {names.get(n, str(n)): factor for n, factor in enumerate(selection.balance.factors.tolist())}
+        return {names.get(n, str(n)): factor for n, factor in enumerate(balance.factors.tolist())}
 
     @property
     def epoch(self) -> int:
@@ -188,6 +189,22 @@ class Loader:
             ResumeError: The state belongs to another dataset, selection or seed. The message contains both values.
         """
         self._epochs.load_state_dict(state, force=force)
+
+    def explain(self, step: int, *, epoch: int | None = None, rank: int | None = None) -> StepExplanation:
+        """Return what a step of the run saw or will see: samples, keys and crops. Nothing is read but indexes.
+
+        It follows from the state alone, for past and future steps, and on every rank. See docs/explain.md.
+
+        Args:
+            step: Number of the step, counted from the start of the run over all epochs and resumed runs. With
+                ``epoch``, counted from the start of that epoch.
+            epoch: Zero-based epoch.
+            rank: Rank whose samples are returned; None (the default) returns those of all ranks.
+
+        Raises:
+            OptionError: There is no such step or rank.
+        """
+        return StepExplanation(self._epochs.find_step(step, epoch), self._opened.recipe, rank=rank)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
         """Check whether the last finished epoch delivered each sample once over all ranks.

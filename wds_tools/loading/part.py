@@ -133,7 +133,7 @@ class Part:
             sizes = self.image_sizes(geometry.field)
             self._regions[geometry.source] = [
                 self._chosen_regions(view, geometry.key_of_view(number), *sizes)
-                for number, view in enumerate(geometry.views)
+                for number, view in enumerate(geometry.views_at(self.epoch))
             ]
         return self._regions[geometry.source]
 

@@ -124,14 +124,16 @@ class Pipeline:
         self._sent: deque[_PendingBatch] = deque()
         self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
         self._ring: Ring | None = None
-        self._late_layout: SlotLayout | None = None  # what slots hold, if the workers do not know it from their start
+        self._late_layouts: tuple[SlotLayout, ...] | None = (
+            None  # what slots hold, if the workers do not know it from their start
+        )
         if recipe.has_slots:
             self._ring = Ring(
                 slots=autoscaler.slots,
                 # A slow sample delays its batch. Meanwhile the workers may go on with as many batches again.
                 spare_slots=autoscaler.slots - LENT_SLOTS if autoscaler.workers else 0,
                 rows=options.batch_size,
-                layout=recipe.layout,
+                layouts=recipe.layouts or (),
             )
         self.pool = meter.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
         if isinstance(self.pool, WorkerPool):
@@ -326,21 +328,19 @@ class Pipeline:
 
     def _joined(self, parts: list[list[Any]], rows: list[range], slot: int | None) -> list[Any]:
         """Join the values of parts of a batch, which have these rows of the slot."""
-        if self._ring is None or self._ring.layout is None or slot is None:
+        if self._ring is None or slot is None:
             return join_parts(parts)
-        return self._ring.layout.join(parts, rows, self._ring.tensors(slot))
+        return self._ring.layout_of(slot).join(parts, rows, self._ring.tensors(slot))
 
     def _find_layout(self, plan: EpochPlan) -> None:
         """Let a worker find out what slots hold, if it depends on stored types or on the user's transform."""
-        if self._ring is None or self._ring.layout:
+        if self._ring is None or self._ring.is_open:
             return
         step = plan.step(0)
-        layout: SlotLayout | None = self._result(
-            self.pool.submit(LayoutTask(plan.cursor.epoch, step.positions, step.ids))
-        )
-        if layout:
-            self._ring.open(layout)
-            self._late_layout = layout
+        layouts: tuple[SlotLayout, ...] | None = self._result(self.pool.submit(LayoutTask(step.positions, step.ids)))
+        if layouts:
+            self._ring.open(*layouts)
+            self._late_layouts = layouts
         else:
             self._ring = None
             _log.debug("transform= returns no tensors: images are pickled instead of written to shared memory")
@@ -375,8 +375,9 @@ class Pipeline:
 
     def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
-        slot, epoch, parts = self._take_slot(), plan.cursor.epoch, self._parts(step.number)
-        tasks = split_into_tasks(step, slot=slot, layout=self._late_layout, epoch=epoch, parts=parts)
+        epoch, parts = plan.cursor.epoch, self._parts(step.number)
+        slot = self._take_slot(self._recipe.variant_at(epoch))
+        tasks = split_into_tasks(step, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts)
         self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
     def _replace_unreadable(
@@ -387,7 +388,7 @@ class Pipeline:
         def load(row: int, sample: int) -> list[Any] | WdsToolsError:
             one = slice(row, row + 1)
             start, ids = task.start + row, np.array([sample])
-            substitute = BatchTask(task.slot, task.layout, start, task.epoch, task.positions[one], ids)
+            substitute = BatchTask(task.slot, task.layouts, start, task.epoch, task.positions[one], ids)
             values = self._result(self.pool.submit(substitute))
             return values.samples[0] if isinstance(values, SampleResults) else list(values)
 
@@ -399,13 +400,15 @@ class Pipeline:
         loaded = [values for values in samples if isinstance(values, list)]
         return self._joined(loaded, [range(row, row + 1) for row in task.rows], task.slot)
 
-    def _take_slot(self) -> int | None:
+    def _take_slot(self, variant: int) -> int | None:
         if self._ring is None:
             return None
         if self._gpu:
             with stages.COPY:
                 self._gpu.copier.release_copied(at_least_one=not self._ring.free)
-        return self._ring.take()
+        slot = self._ring.take()
+        self._ring.set_variant(slot, variant)
+        return slot
 
     def _release(self, slot: int | None) -> None:
         if self._ring and slot is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wds_tools.images.views import View
-from wds_tools.loading.columns import Column
+from wds_tools.images.schedule import AnyView
+from wds_tools.loading.columns import Column, phases_of
 from wds_tools.loading.fields import Image, Transform
 from wds_tools.loading.slots import ColumnSpec, SlotLayout, TensorSpec
 
@@ -44,24 +46,43 @@ class Recipe:
         return tuple(column.name for column in self.columns)
 
     @property
-    def view(self) -> View | None:
+    def phases(self) -> tuple[int, ...]:
+        """The epochs at which a view changes, ascending, starting with 0."""
+        return phases_of(self.columns)
+
+    def variant_at(self, epoch: int) -> int:
+        """Return which of the variants of a batch an epoch has, see `columns_in`."""
+        return bisect_right(self.phases, epoch) - 1
+
+    def columns_in(self, variant: int) -> tuple[Column, ...]:
+        """Return the columns of a variant of a batch, without schedules: batches of a variant have equal sizes."""
+        return tuple(column.at(self.phases[variant]) for column in self.columns)
+
+    @property
+    def view(self) -> AnyView | None:
         """The first view, for messages."""
         return next((column.geometry.views[0] for column in self.columns if column.geometry), None)
 
     @property
     def has_slots(self) -> bool:
         """Whether a view gives all images of a column one size, so that they can be written to shared memory."""
-        return any(column.shapes for column in self.columns)
+        return any(column.shapes for variant in range(len(self.phases)) for column in self.columns_in(variant))
 
     @property
-    def layout(self) -> SlotLayout | None:
-        """What a slot holds, if it is known in advance; None if it depends on stored types or on user functions."""
-        columns: list[ColumnSpec] = []
+    def layouts(self) -> tuple[SlotLayout, ...] | None:
+        """What a slot holds in each variant of a batch; None if it depends on stored types or on user functions."""
+        layouts = [self._layout(self.columns_in(variant)) for variant in range(len(self.phases))]
+        known = tuple(layout for layout in layouts if layout)
+        return known if len(known) == len(layouts) else None
+
+    def _layout(self, columns: Sequence[Column]) -> SlotLayout | None:
+        """Return what a slot holds for some columns, if it is known in advance."""
+        specs: list[ColumnSpec] = []
         if self.sample_transform is not None:
             return None
-        for column in self.columns:
+        for column in columns:
             if column.shapes and (not isinstance(column.spec, Image) or column.spec.transform is not None):
                 return None
-            specs = tuple(TensorSpec((3, *shape), torch.uint8) for shape in column.shapes or ())
-            columns.append((specs if column.is_list else specs[0]) if specs else None)
-        return SlotLayout(tuple(columns)) if any(columns) else None
+            of_column = tuple(TensorSpec((3, *shape), torch.uint8) for shape in column.shapes or ())
+            specs.append((of_column if column.is_list else of_column[0]) if of_column else None)
+        return SlotLayout(tuple(specs))

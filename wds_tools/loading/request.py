@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import record_type
+from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
 from wds_tools.loading.bad_samples import ErrorPolicy
 from wds_tools.loading.columns import Column, Fields, columns_of
@@ -20,11 +21,13 @@ from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_m
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform
 from wds_tools.options import RemoteOptions
+from wds_tools.order.ban import BannedOrder
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
-from wds_tools.order.planner import AnyOrder, EpochPlan, World
+from wds_tools.order.planner import BaseOrder, Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import Where
+from wds_tools.reading.banned import Banned, banned_ids
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.reader import check_fields
 from wds_tools.reading.select import Choice, Subset, Weights
@@ -42,7 +45,7 @@ class Request:
     """
 
     batch_size: int
-    view: View | None = None
+    view: AnyView | None = None
     shuffle: bool | int | float = False
     seed: int = 0
     fields: Fields = ("image", "label")
@@ -51,6 +54,7 @@ class Request:
     where: Where | None = None
     subset: Subset | None = None
     class_weights: Weights | None = None
+    ban: Banned | None = None
     lanes: int | None = None
     ranks: RankOptions = field(default_factory=RankOptions)
     remote: RemoteOptions = field(default_factory=RemoteOptions.of)
@@ -102,27 +106,33 @@ class OpenedDataset:
     """A dataset and everything that determines its batches.
 
     Attributes:
-        order: Order of the samples.
+        order: Order of the samples, including banned ones.
         prefix: Function that returns the order of the first n shards only; None for a mixture.
         ranks: How to find the rank of this process at the start of an iteration.
         recipe: Options that the workers need.
         read_ahead_bytes: How many bytes of a remote dataset to read before they are needed.
         is_bare: Whether ``fields=`` was a single name, so that values are returned without a named tuple.
         has_default_lanes: Whether ``lanes=`` was omitted, so that the number of machines determined the lanes.
+        banned: Ids of the samples that are left out.
     """
 
-    order: AnyOrder
-    prefix: Callable[[int], AnyOrder] | None
+    order: BaseOrder
+    prefix: PrefixOrder | None
     ranks: RankOptions
     recipe: Recipe
     read_ahead_bytes: int
     is_bare: bool
     has_default_lanes: bool
+    banned: tuple[int, ...] = ()
 
     @property
     def shards(self) -> ShardSet:
         """The dataset."""
         return self.recipe.shards
+
+    def orders(self) -> EpochOrders:
+        """Return the orders of all epochs of a new run."""
+        return EpochOrders(self.order).banning(self.banned, Cursor())
 
     def find_world(self) -> World:
         """Return the rank of this process, and report if the number of machines had to be assumed."""
@@ -145,14 +155,16 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
     if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
         raise OptionError("class_weights= and sample ids in subset= require a single dataset, not a Mixture")
     parts = [_open_part(name, request, world) for name in mixture.datasets]
-    order: AnyOrder
+    order: BaseOrder
     block: int | NDArray[np.int64]
-    if len(parts) == 1:
+    if len(parts) == 1 and mixture.epoch_length is None:
         shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
         order = parts[0].order()
     else:
-        shards, block, prefix = join_sets([part.shards for part in parts]), _block_of_each_shard(parts), None
-        order = MixtureOrder([part.order() for part in parts], whole_shares(mixture.weights), mixture.stop)
+        shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
+        block, prefix = _block_of_each_shard(parts), None
+        shares = whole_shares(mixture.weights)
+        order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
         if (
             any(isinstance(column.spec, Label) for column in columns)
             and len({part.shards.manifest.classes for part in parts}) > 1
@@ -172,6 +184,7 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         read_ahead_bytes(request.remote, window_bytes),
         isinstance(request.fields, str),
         has_default_lanes=request.lanes is None,
+        banned=() if request.ban is None else tuple(banned_ids(shards, request.ban)),
     )
 
 
@@ -185,8 +198,8 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
     geometries = [column.geometry for column in request.columns if column.geometry]
     views = [view for geometry in geometries if geometry.field == "image" for view in geometry.views]
     for view in (request.view, *views):
-        if view is not None:
-            _check_view(view, shards)
+        for one in views_in(view) if view is not None else ():
+            _check_view(one, shards)
     block = default_block(manifest.samples, manifest.bytes)
     batch = request.batch_size * world.world_size
     return MixturePart(
@@ -199,7 +212,7 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
     )
 
 
-def _start_reading_indexes(shards: ShardSet, order: AnyOrder, batch: int) -> None:
+def _start_reading_indexes(shards: ShardSet, order: BaseOrder, batch: int) -> None:
     """Start to read the remote indexes that the first batch of epoch 0 needs, while the user prepares the training."""
     if shards.is_remote:
         ids = order.ids(0, 0, min(batch, order.samples, _MAX_EARLY_INDEXES))
@@ -235,7 +248,8 @@ def check_plan(plan: EpochPlan) -> None:
         OptionError: The batches of all ranks together have more samples than the dataset.
     """
     if plan.tail == "drop" and plan.global_batch > plan.order.samples:
+        without = " without those of ban=" if isinstance(plan.order, BannedOrder) else ""
         raise OptionError(
             f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.global_batch:,} samples "
-            f"per step, the dataset has {plan.order.samples:,}: use a smaller batch, or tail='pad'"
+            f"per step, the dataset has {plan.order.samples:,}{without}: use a smaller batch, or tail='pad'"
         )

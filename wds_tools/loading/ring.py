@@ -11,6 +11,7 @@ import mmap
 import os
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -36,46 +37,69 @@ class Ring:
         rows: Samples per slot.
         spare_slots: Number of further slots, as far as they need at most `SPARE_BYTES`.
         layout: What a slot holds. It may be set later with `open`, if it is found by a worker.
+        layouts: What a slot holds in each variant of a batch, instead of ``layout``. A slot is as large as the largest.
     """
 
-    def __init__(self, *, slots: int, rows: int, spare_slots: int = 0, layout: SlotLayout | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int,
+        rows: int,
+        spare_slots: int = 0,
+        layout: SlotLayout | None = None,
+        layouts: Sequence[SlotLayout] = (),
+    ) -> None:
         self.slots = slots
         self.spare_slots = 0  # of `slots`
         self._wanted_spare_slots = spare_slots
         self.rows = rows
-        self.layout: SlotLayout | None = None
+        self._layouts: tuple[SlotLayout, ...] = ()
+        self._variants: dict[int, int] = {}  # of slots that do not hold the first variant
         self._free = deque(range(slots))
         self._take_descriptor(anonymous_file())
-        if layout:
-            self.open(layout)
+        if layout or layouts:
+            self.open(*([layout] if layout else layouts))
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "slots": self.slots - self.spare_slots,
             "spare_slots": self._wanted_spare_slots,
             "rows": self.rows,
-            "layout": self.layout,
+            "layouts": self._layouts,
             "fd": DupFd(self._fd),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.slots, self.rows, self.layout = state["slots"], state["rows"], None
+        self.slots, self.rows, self._layouts, self._variants = state["slots"], state["rows"], (), {}
         self.spare_slots, self._wanted_spare_slots = 0, state["spare_slots"]
         self._free = deque()  # only the process that created the ring takes slots
         self._take_descriptor(state["fd"].detach())
-        if state["layout"]:
-            self.open(state["layout"])
+        if state["layouts"]:
+            self.open(*state["layouts"])
 
     def _take_descriptor(self, fd: int) -> None:
         self._fd = fd
         weakref.finalize(self, os.close, fd)
 
-    def open(self, layout: SlotLayout) -> None:
-        """Map the memory for slots of this layout, once per process."""
-        if self.layout:
+    @property
+    def is_open(self) -> bool:
+        """Whether it is known what slots hold."""
+        return bool(self._layouts)
+
+    def set_variant(self, slot: int, variant: int) -> None:
+        """Set which variant of a batch a slot holds from now on."""
+        self._variants[slot] = variant
+
+    def layout_of(self, slot: int) -> SlotLayout:
+        """Return what a slot holds."""
+        return self._layouts[self._variants.get(slot, 0)]
+
+    def open(self, *layouts: SlotLayout) -> None:
+        """Map the memory for slots of these layouts, once per process."""
+        if self._layouts:
             return
-        self.layout = layout
-        *self._offsets, used = layout.offsets(self.rows)
+        self._layouts = layouts
+        used = max(1, *(layout.offsets(self.rows)[-1] for layout in layouts))
         self._slot_bytes = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
         self.spare_slots = min(self._wanted_spare_slots, SPARE_BYTES // self._slot_bytes)
         self._free.extendleft(range(self.slots, self.slots + self.spare_slots))  # taken last
@@ -103,13 +127,13 @@ class Ring:
 
         They are valid until the slot is released.
         """
-        return self._tensors(self._bytes(slot))
+        return self._tensors(slot, self._bytes(slot))
 
     def lend(self, slot: int) -> list[torch.Tensor]:
         """Return the tensors of a slot. The slot is released when all of them and all their views are deleted."""
         raw = self._bytes(slot)
         weakref.finalize(raw, self.release, slot).atexit = False  # the storage of each tensor keeps `raw` alive
-        return self._tensors(raw)
+        return self._tensors(slot, raw)
 
     def fill(self, values: list[Any], slot: int, *, is_lent: bool) -> list[Any]:
         """Return the values of a batch with the tensors of its slot, which the user may keep.
@@ -119,10 +143,10 @@ class Ring:
             slot: The slot.
             is_lent: Whether to lend the slot. Otherwise the tensors are copied, and the slot is released.
         """
-        assert self.layout is not None
+        layout = self.layout_of(slot)
         if is_lent:
-            return self.layout.fill(values, self.lend(slot), lambda tensor: tensor)
-        copied = self.layout.fill(values, self.tensors(slot), torch.Tensor.clone)
+            return layout.fill(values, self.lend(slot), lambda tensor: tensor)
+        copied = layout.fill(values, self.tensors(slot), torch.Tensor.clone)
         self.release(slot)
         return copied
 
@@ -133,9 +157,9 @@ class Ring:
     def _bytes(self, slot: int) -> NDArray[np.uint8]:
         return np.frombuffer(self._map, np.uint8, count=self._slot_bytes, offset=slot * self._slot_bytes)
 
-    def _tensors(self, raw: NDArray[np.uint8]) -> list[torch.Tensor]:
-        assert self.layout is not None
+    def _tensors(self, slot: int, raw: NDArray[np.uint8]) -> list[torch.Tensor]:
+        layout = self.layout_of(slot)
         return [
             torch.from_numpy(raw[offset : offset + self.rows * spec.bytes]).view(spec.dtype).view(-1, *spec.shape)
-            for offset, spec in zip(self._offsets, self.layout.specs, strict=True)
+            for offset, spec in zip(layout.offsets(self.rows), layout.specs, strict=False)
         ]

@@ -27,7 +27,7 @@ class BatchTask:
 
     Attributes:
         slot: Slot of the ring for the batch; None if nothing is written to shared memory.
-        layout: What a slot holds, if that was not known when the workers were started.
+        layouts: What a slot holds in each variant of a batch, if that was not known when the workers were started.
         start: Row of the first sample in the slot.
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch.
@@ -35,7 +35,7 @@ class BatchTask:
     """
 
     slot: int | None
-    layout: SlotLayout | None
+    layouts: tuple[SlotLayout, ...] | None
     start: int
     epoch: int
     positions: NDArray[np.int64]
@@ -51,7 +51,6 @@ class BatchTask:
 class LayoutTask:
     """Find out what slots hold by loading one sample; the attributes are those of `BatchTask`."""
 
-    epoch: int
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
 
@@ -81,7 +80,7 @@ class TaskResult(NamedTuple):
         is_first: Whether it was the first task of the worker, which had to start before.
     """
 
-    value: list[Any] | SampleResults | SlotLayout | None
+    value: list[Any] | SampleResults | tuple[SlotLayout, ...] | None
     nanoseconds: tuple[int, ...]
     bytes_read: int
     begun_ns: int
@@ -90,12 +89,12 @@ class TaskResult(NamedTuple):
 
 
 def split_into_tasks(
-    step: Step, *, slot: int | None, layout: SlotLayout | None, epoch: int, parts: int
+    step: Step, *, slot: int | None, layouts: tuple[SlotLayout, ...] | None, epoch: int, parts: int
 ) -> list[BatchTask]:
     """Divide a batch into ``parts`` tasks for several workers."""
     edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
     return [
-        BatchTask(slot, layout, start, epoch, step.positions[start:stop], step.ids[start:stop])
+        BatchTask(slot, layouts, start, epoch, step.positions[start:stop], step.ids[start:stop])
         for start, stop in itertools.pairwise(edges)
     ]
 
@@ -135,7 +134,7 @@ class BatchRunner:
 
         Returns:
             For a `BatchTask` the stacked values of each field (None for values written to the slot), or
-            `SampleResults` if samples are unreadable and will be replaced. For a `LayoutTask` the `SlotLayout`.
+            `SampleResults` if samples are unreadable and will be replaced. For a `LayoutTask` what slots hold.
         """
         is_first, self._has_run = not self._has_run, True
         begun = perf_counter_ns()
@@ -143,19 +142,18 @@ class BatchRunner:
             value = self._run(task)
         return TaskResult(value, *self._recorder.take(), begun, perf_counter_ns(), is_first)
 
-    def _run(self, task: BatchTask | LayoutTask) -> list[Any] | SampleResults | SlotLayout | None:
+    def _run(self, task: BatchTask | LayoutTask) -> list[Any] | SampleResults | tuple[SlotLayout, ...] | None:
         assembler = self._get_assembler()
-        samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
         if isinstance(task, LayoutTask):
-            layout: SlotLayout | None = assembler.layout(**samples)
-            return layout
+            return assembler.layouts(positions=task.positions, ids=task.ids)
+        samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
         out = None
         if self._ring and task.slot is not None:
-            if task.layout:
-                self._ring.open(task.layout)
-            assert self._ring.layout is not None
+            if task.layouts:
+                self._ring.open(*task.layouts)
+            self._ring.set_variant(task.slot, self._recipe.variant_at(task.epoch))
             tensors = [tensor[task.start : task.rows.stop] for tensor in self._ring.tensors(task.slot)]
-            out = self._ring.layout.by_column(tensors)
+            out = self._ring.layout_of(task.slot).by_column(tensors)
         try:
             return [stack_values(value) for value in assembler.batch(**samples, out=out)]
         except WdsToolsError as error:

@@ -36,6 +36,8 @@ class _Source(StreamingDataset):
     """
 
     def __init__(self, dataset: str, *, is_endless: bool, handler: Callable[[Exception], bool], **options: Any) -> None:
+        if options.get("ban") is not None:
+            raise OptionError("ban= requires make_loader or StreamingDataset: use where=, such as where='key != \"x\"'")
         super().__init__(dataset, decode=False, **options)
         self._is_endless = is_endless
         self._handler = handler

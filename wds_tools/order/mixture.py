@@ -8,11 +8,13 @@ size is a multiple of the pattern's length has exactly the requested proportions
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -20,11 +22,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
-from wds_tools.order.selection import apportion
+from wds_tools.order.selection import Balance, apportion
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import Tally
 
 MAX_PERIOD = 10_000
+_SEGMENT_SAMPLES = 1 << 20
 Stop = Literal["first_exhausted", "all_exhausted"]
 
 
@@ -38,9 +41,12 @@ class Mixture:
         stop: End of an epoch. ``"first_exhausted"``: when a dataset has no more samples, so that no
             sample repeats. ``"all_exhausted"``: when each dataset was read completely; smaller ones
             start again.
+        epoch_length: Samples of an epoch, instead of ``stop``. The next epoch continues where the datasets stand: each
+            sample of a dataset comes once before one of that dataset repeats, in a new order each time. Use a multiple
+            of the batch size times the number of ranks; otherwise ``tail=`` applies to the last samples of each epoch.
 
     Raises:
-        OptionError: There is not one positive weight for each dataset, or ``stop`` is unknown.
+        OptionError: There is not one positive weight for each dataset, or another attribute is invalid.
 
     Example::
 
@@ -50,6 +56,7 @@ class Mixture:
     datasets: Sequence[str | os.PathLike[str]]
     weights: Sequence[float]
     stop: Stop = "first_exhausted"
+    epoch_length: int | None = None
 
     def __post_init__(self) -> None:
         valid = [math.isfinite(weight) and weight > 0 for weight in self.weights]
@@ -61,6 +68,11 @@ class Mixture:
             )
         if self.stop not in ("first_exhausted", "all_exhausted"):
             raise OptionError(f"stop={self.stop!r}; allowed are 'first_exhausted' and 'all_exhausted'")
+        length = self.epoch_length
+        if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+            raise OptionError(f"epoch_length={length!r}; allowed are a number of samples of at least 1, and None")
+        if length is not None and self.stop != "first_exhausted":
+            raise OptionError(f"epoch_length={length} ends the epoch, so stop={self.stop!r} has no effect: remove it")
 
 
 def whole_shares(weights: Sequence[float]) -> list[int]:
@@ -118,6 +130,7 @@ class MixtureOrder:
         parts: Orders of the datasets.
         shares: Share of each dataset as a whole number, see `whole_shares`.
         stop: End of an epoch, see `Mixture`.
+        epoch_length: Samples of an epoch, instead of ``stop``. All epochs together are then one endless sequence.
 
     Raises:
         OptionError: The mixture has no samples.
@@ -125,24 +138,29 @@ class MixtureOrder:
 
     selection = None
 
-    def __init__(self, parts: Sequence[Order], shares: Sequence[int], stop: Stop) -> None:
+    def __init__(
+        self, parts: Sequence[Order], shares: Sequence[int], stop: Stop, epoch_length: int | None = None
+    ) -> None:
         self.parts = tuple(parts)
         self.shares = tuple(shares)
         self.stop: Stop = stop
+        self.epoch_length = epoch_length
         self.seed = parts[0].seed
         self.lanes = parts[0].lanes
         self.window = [part.window for part in parts]
         self.block = [part.block for part in parts]
         self.stored = sum(part.stored for part in parts)
         self.shards = sum(part.shards for part in parts)
-        self.fingerprint = _fingerprint(parts, shares, stop)
+        self.fingerprint = _fingerprint(parts, shares, stop if epoch_length is None else f"every {epoch_length}")
         self._first_id = np.concatenate([[0], np.cumsum([part.stored for part in parts])]).astype(np.int64)
         self._period = sum(shares)
         self._pattern = pattern_of(shares)
         counts = [np.cumsum(self._pattern == number) for number in range(len(parts))]
         # [parts, period + 1], samples of each part before each position of the pattern
         self._counts = np.stack([np.concatenate([[0], part_counts]) for part_counts in counts])
-        if stop == "first_exhausted":
+        if epoch_length is not None:
+            self.samples = epoch_length if all(part.samples for part in parts) else 0
+        elif stop == "first_exhausted":
             self.samples = min(self._position_of(number, part.samples) for number, part in enumerate(parts))
         else:
             self.samples = max(self._position_of(number, part.samples - 1) + 1 for number, part in enumerate(parts))
@@ -152,7 +170,12 @@ class MixtureOrder:
     @property
     def once(self) -> bool:
         """Whether no sample repeats within an epoch."""
-        return self.stop == "first_exhausted" and all(part.once for part in self.parts)
+        return self.epoch_length is None and self.stop == "first_exhausted" and all(part.once for part in self.parts)
+
+    @property
+    def balance(self) -> Balance | None:
+        """How often each class occurs, if the mixture has only one dataset."""
+        return self.parts[0].balance if len(self.parts) == 1 else None
 
     @property
     def shuffles(self) -> bool:
@@ -171,7 +194,7 @@ class MixtureOrder:
             part.like(window=part_window, block=part_block, lanes=lanes)
             for part, part_window, part_block in zip(self.parts, window, block, strict=True)
         ]
-        return MixtureOrder(parts, self.shares, self.stop)
+        return MixtureOrder(parts, self.shares, self.stop, self.epoch_length)
 
     def ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``start`` to ``stop`` of an epoch: int64 [stop - start].
@@ -182,6 +205,8 @@ class MixtureOrder:
 
     def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
+        if self.epoch_length is not None:  # positions of the endless sequence
+            start, stop = (epoch * self.epoch_length + position for position in (start, stop))
         part_of = self._pattern[np.arange(start, stop) % self._period]
         ids, lanes = np.empty(len(part_of), np.int64), np.empty(len(part_of), np.int16)
         for number in range(len(self.parts)):
@@ -193,6 +218,20 @@ class MixtureOrder:
             lanes[mask] = self.lanes - 1 - part_lanes if number % 2 else part_lanes
         return ids, lanes
 
+    @cached_property
+    def segment_starts(self) -> NDArray[np.int64]:
+        """Positions of the first sample of each segment that `find` distinguishes, and the number of samples."""
+        return np.append(np.arange(0, self.samples, _SEGMENT_SAMPLES), self.samples)
+
+    def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where some samples occur in an epoch; see `Order.find`. The order of the epoch is computed for it."""
+        found, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for number, (start, stop) in enumerate(itertools.pairwise(self.segment_starts.tolist())):
+            in_segment = self.ids(epoch, start, stop)
+            found.append(in_segment[np.isin(in_segment, ids)])
+            segments.append(np.full(len(found[-1]), number))
+        return np.concatenate(found), np.concatenate(segments)
+
     def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of Order.tally
         """Return None: the samples of an epoch are known only after its order is computed."""
         return None
@@ -202,15 +241,17 @@ class MixtureOrder:
     ) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """Return ids and lanes of samples ``start`` to ``stop`` that one dataset contributes to an epoch.
 
-        They may extend over several passes through that dataset.
+        They may extend over several passes through that dataset. With ``epoch_length`` they count through all epochs.
         """
         part = self.parts[number]
-        passes = -(-self._count_before(number, self.samples) // part.samples)
+        first_pass = 0
+        if self.epoch_length is None:
+            first_pass = epoch * -(-self._count_before(number, self.samples) // part.samples)
         ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
         while start < stop:
             pass_number, first = divmod(start, part.samples)
             last = min(part.samples, first + stop - start)
-            part_ids, part_lanes = part.slice(epoch * passes + pass_number, first, last)
+            part_ids, part_lanes = part.slice(first_pass + pass_number, first, last)
             ids.append(part_ids + self._first_id[number])
             lanes.append(part_lanes)
             start += last - first

@@ -9,7 +9,7 @@ product with the batch size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,14 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
+from wds_tools.lru_cache import LRUCache
+from wds_tools.order.ban import Ban, BannedOrder, bans_of
 from wds_tools.order.mixture import MixtureOrder
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import Tally, tally
 
-AnyOrder = Order | MixtureOrder
+AnyOrder = Order | MixtureOrder | BannedOrder
+BaseOrder = Order | MixtureOrder
+PrefixOrder = Callable[[int], BaseOrder]
+"""Returns the order of the first n shards of a dataset."""
 Tail = Literal["drop", "pad", "mask"]
 
 STATE_VERSION = 2
+_KEPT_ORDERS = 4  # orders without banned samples
 _EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
 
 
@@ -176,24 +182,62 @@ def divide(lanes: NDArray[np.int16], lane_count: int, ranks: int) -> NDArray[np.
     return parts.reshape(ranks, -1)
 
 
-@dataclass(frozen=True, slots=True)
 class EpochOrders:
     """The order of each epoch of a run.
 
     If the dataset has grown since the state was saved, the interrupted epoch ends in the order of the
     dataset as it was, and later epochs use the order of the dataset as it is.
 
-    Attributes:
+    Args:
         order: Order of all epochs but the interrupted one.
         earlier: (epoch, order) of the epoch that was interrupted before the dataset grew, or None.
+        bans: Samples that are left out, in the order in which they were banned.
     """
 
-    order: AnyOrder
-    earlier: tuple[int, AnyOrder] | None = None
+    def __init__(
+        self, order: BaseOrder, earlier: tuple[int, BaseOrder] | None = None, bans: Sequence[Ban] = ()
+    ) -> None:
+        self.order = order
+        self.bans = tuple(bans)
+        self._earlier = earlier
+        self._banned = LRUCache[int, AnyOrder](max_items=_KEPT_ORDERS)
 
     def of(self, epoch: int) -> AnyOrder:
-        """Return the order of an epoch."""
-        return self.earlier[1] if self.earlier and self.earlier[0] == epoch else self.order
+        """Return the order of an epoch: the same object while it is in use.
+
+        Raises:
+            OptionError: All its samples are banned.
+        """
+        base = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
+        if not any(ban.epoch <= epoch for ban in self.bans):
+            return base
+        known = self._banned.get(epoch)
+        if known is None:
+            known = self._without_banned(base, epoch)
+            self._banned.put(epoch, known)
+        return known
+
+    def _without_banned(self, order: AnyOrder, epoch: int) -> AnyOrder:
+        """Return the order of an epoch without the samples that are banned in it."""
+        from_start = [ban for ban in self.bans if (ban.epoch, ban.position) <= (epoch, 0)]
+        if from_start:
+            order = BannedOrder(order, epoch, 0, [sample for ban in from_start for sample in ban.ids])
+        for ban in self.bans:
+            if ban.epoch == epoch and ban.position:
+                order = BannedOrder(order, epoch, ban.position, ban.ids)
+        return order
+
+    def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
+        """Return the orders without further samples from a cursor on; those that are banned already are ignored."""
+        new = set(ids).difference(*(ban.ids for ban in self.bans))
+        if not new:
+            return self
+        ban = Ban(cursor.epoch, cursor.position, tuple(sorted(new)))
+        return EpochOrders(self.order, self._earlier, (*self.bans, ban))
+
+    def with_order(self, order: BaseOrder) -> EpochOrders:
+        """Return the orders for other shards, with the window, blocks and lanes of this one."""
+        return EpochOrders(order.like(**_shape_of(self.order)), bans=self.bans)
 
 
 def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
@@ -206,17 +250,20 @@ def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
         "seed": order.seed,
         "epoch": cursor.epoch,
         "position": cursor.position,
-        "lanes": order.lanes,
-        "window": order.window,
-        "block": order.block,
+        **_shape_of(order),
     }
+
+
+def _shape_of(order: AnyOrder) -> dict[str, Any]:
+    """Return the lanes, window and block of an order."""
+    return {"lanes": order.lanes, "window": order.window, "block": order.block}
 
 
 def resume(
     state: dict[str, Any],
-    order: AnyOrder,
+    order: BaseOrder,
     *,
-    prefix: Callable[[int], AnyOrder] | None = None,
+    prefix: PrefixOrder | None = None,
     force: bool = False,
 ) -> tuple[EpochOrders, Cursor]:
     """Return the orders and the cursor of a state.
@@ -246,7 +293,7 @@ def resume(
         raise ResumeError(
             f"this is not a loader state ({type(error).__name__}: {error}): pass the result of loader.state_dict()"
         ) from error
-    saved_order: AnyOrder = order  # of the dataset as it was when the state was saved
+    saved_order: BaseOrder = order  # of the dataset as it was when the state was saved
     if fingerprint != order.fingerprint and prefix and 0 < numbers["shards"] < order.shards:
         saved_order = prefix(numbers["shards"])
         saved_order = saved_order if saved_order.fingerprint == fingerprint else order
@@ -260,17 +307,19 @@ def resume(
                 f"the state is for a window of {shape['window']}, the loader has {order.window} (0 is shuffle=False): "
                 "create the loader with the same shuffle=, or load the state with force=True"
             )
-    if not (0 <= cursor.position < saved_order.samples and cursor.epoch >= 0):
-        raise ResumeError(
-            f"the state is at epoch {cursor.epoch}, position {cursor.position:,} of {saved_order.samples:,} samples: "
-            f"it {'does not fit this dataset' if force else 'was damaged'}"
-        )
     has_grown = saved_order is not order and cursor.position
     try:
         earlier = (cursor.epoch, saved_order.like(**shape)) if has_grown else None
-        return EpochOrders(order.like(**shape), earlier), cursor
+        orders = EpochOrders(order.like(**shape), earlier, bans_of(state.get("bans", ())))
     except (TypeError, ValueError) as error:
         raise ResumeError(f"window, block and lanes of the state do not fit this dataset: {error}") from error
+    samples = orders.of(cursor.epoch).samples if cursor.epoch >= 0 else 0
+    if not 0 <= cursor.position < samples:
+        raise ResumeError(
+            f"the state is at epoch {cursor.epoch}, position {cursor.position:,} of {samples:,} samples: "
+            f"it {'does not fit this dataset' if force else 'was damaged'}"
+        )
+    return orders, cursor
 
 
 def _to_int(value: Any) -> int | list[int]:

@@ -27,6 +27,7 @@ of samples of each lane; a block on its edge is divided.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, unpermute
-from wds_tools.order.selection import Selection
+from wds_tools.order.selection import Balance, Selection
 from wds_tools.order.tally import Tally, tally, tally_of_range
 
 BLOCK_BYTES = 2 << 20
@@ -179,7 +180,7 @@ class Order:
         self._segment_turns = max(self.block, SEGMENT_SAMPLES // self.lanes)
 
     @cached_property
-    def _segment_starts(self) -> NDArray[np.int64]:
+    def segment_starts(self) -> NDArray[np.int64]:
         """Positions of the first sample of each segment, and the number of samples: int64 [segments + 1]."""
         segments = -(-int(self._lane_samples.max()) // self._segment_turns)
         edges = np.arange(segments + 1) * self._segment_turns  # samples of each lane
@@ -193,6 +194,11 @@ class Order:
     def once(self) -> bool:
         """Whether no sample repeats within an epoch."""
         return self.selection is None or self.selection.once
+
+    @property
+    def balance(self) -> Balance | None:
+        """How often each class occurs; None if all samples occur equally often."""
+        return self.selection.balance if self.selection else None
 
     @property
     def shuffles(self) -> bool:
@@ -224,7 +230,7 @@ class Order:
         """Return the items and lanes at positions ``start`` to ``stop`` of an epoch."""
         if self.window == 0 and self.lanes == 1:
             return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int16)
-        bounds = self._segment_starts
+        bounds = self.segment_starts
         items, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
         number = int(np.searchsorted(bounds, start, side="right")) - 1
         while start < stop:
@@ -235,6 +241,51 @@ class Order:
             start += len(items[-1])
             number += 1
         return np.concatenate(items), np.concatenate(lanes)
+
+    def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where some samples occur in an epoch, without computing the order.
+
+        Args:
+            epoch: Zero-based epoch.
+            ids: int64 [n], sample ids; those that the dataset does not have are ignored.
+
+        Returns:
+            The id of each occurrence, and the number of its segment: two int64 arrays.
+        """
+        if self.selection:
+            all_ids = self._ids_of_selection(epoch)
+            items = np.flatnonzero(np.isin(all_ids, ids))
+            ids = all_ids[items]
+        else:
+            items = ids = ids[ids < self.samples]
+        _, samples = self._indices_in_lanes(epoch, items)
+        return ids, samples // self._segment_turns
+
+    def _indices_in_lanes(
+        self, epoch_number: int, items: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the lane of each item, and its index in that lane before the shuffle in the window: int64 each."""
+        epoch = self._epoch(epoch_number)
+        runs = np.searchsorted(self._first_item, items, side="right") - 1
+        within = items - self._first_item[runs]
+        slots = self._slots_of(self._first_block[runs] + within // self.block)
+        lanes, rows = slots % self.lanes, slots // self.lanes
+        if self.window:
+            rows = unpermute(epoch.key, self._max_rows, rows, Streams(lanes, self._lane_blocks[lanes]))
+        return lanes, self._samples_before(epoch, lanes, rows) + within % self.block
+
+    def _slots_of(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the slot of each block: the inverse of the assignment in `_deal_blocks`."""
+        if not self.window:
+            return blocks
+        shorts = len(self._short_blocks)
+        before = np.searchsorted(self._short_blocks, blocks, side="left")
+        is_short = np.isin(blocks, self._short_blocks)
+        slots = np.empty_like(blocks)
+        slots[is_short] = np.argsort(self._short_order, kind="stable")[before[is_short]]
+        full = (blocks - before)[~is_short]
+        slots[~is_short] = unpermute(self._deal_key, max(1, self._blocks - shorts), full) + shorts
+        return slots
 
     def tally(self, epoch: int) -> Tally | None:
         """Return the tally of all samples of an epoch, without computing the order."""
@@ -346,10 +397,19 @@ def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _interleave(items: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArray[np.int16], count: int) -> _Segment:
-    """Sort each of ``count`` lanes by keys, then take one item from each lane in turn; skip empty lanes."""
+    """Sort each of ``count`` lanes by keys, then take one item from each lane in turn; skip empty lanes.
+
+    ``lanes`` ascends.
+    """
     if count == 1:
         return _Segment(items[np.argsort(keys, kind="stable")], lanes)
-    by_lane = np.lexsort((keys, lanes))
-    turns = _count_within(np.bincount(lanes, minlength=count))  # in the order of `by_lane`
-    in_turn = by_lane[np.lexsort((lanes[by_lane], turns))]
+    counts = np.bincount(lanes, minlength=count)
+    edges = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    by_lane = np.concatenate(
+        [start + np.argsort(keys[start:stop], kind="stable") for start, stop in itertools.pairwise(edges)]
+    )
+    if (counts == counts[0]).all():
+        in_turn = by_lane.reshape(count, -1).T.ravel()
+    else:
+        in_turn = by_lane[np.lexsort((lanes, _count_within(counts)))]
     return _Segment(items[in_turn], lanes[in_turn])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
+from wds_tools.order.ban import BannedOrder
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.order.sequence import Order
 from wds_tools.reading.reader import Reader
@@ -203,6 +204,8 @@ def _steps_per_block(plan: EpochPlan, shard_samples: int) -> int | None:
         shard_samples: Samples of the largest shard, which may have fewer than a block.
     """
     order = plan.order
+    while isinstance(order, BannedOrder):
+        order = order.base
     if not isinstance(order, Order) or order.selection is not None:
         return None
     block = min(order.block, shard_samples)

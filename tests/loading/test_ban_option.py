@@ -1,0 +1,172 @@
+"""``ban=`` of make_loader and StreamingDataset: keys, ids and files; recorded in the state."""
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+
+
+def make(dataset, **options):
+    return wt.make_loader(
+        dataset, **{"batch_size": 10, "fields": ("__key__",), "shuffle": True, "num_workers": 0, **options}
+    )
+
+
+def keys_of(loader, steps=None):
+    return [key for batch in islice(loader, steps) for key in batch.key]
+
+
+@pytest.fixture(scope="module")
+def order(packed):
+    """Return the keys of the first two epochs without a ban, and the id of each key."""
+    with make(packed) as loader:
+        epochs = [keys_of(loader), keys_of(loader)]
+        return epochs, {sample.key: sample.id for step in range(40) for sample in loader.explain(step).samples}
+
+
+@pytest.mark.parametrize("kind", ["keys", "ids", "array", "file of keys", "file of ids"])
+def test_banned_samples_are_left_out_and_all_others_come_once_in_their_order(packed, tmp_path, order, kind):
+    epochs, ids = order
+    keys = epochs[0][5:25]
+    (tmp_path / "ban.txt").write_text("\n".join(keys if kind == "file of keys" else [str(ids[key]) for key in keys]))
+    ban = {
+        "keys": keys,
+        "ids": [ids[key] for key in keys],
+        "array": np.array([ids[key] for key in keys]),
+    }.get(kind, tmp_path / "ban.txt")
+    with make(packed, ban=ban, num_workers=2) as loader:
+        assert (len(loader), loader.samples) == (38, 380)
+        for epoch in epochs:
+            assert keys_of(loader) == [key for key in epoch if key not in keys]
+            assert loader.epoch_proof().ok
+    dataset = wt.StreamingDataset(packed, ban=ban, shuffle=True, batch_size=10, fields=("__key__",))
+    batches = DataLoader(dataset, batch_size=10, num_workers=2)
+    for epoch in epochs:
+        assert [key for batch in batches for key in batch.key] == [key for key in epoch if key not in keys]
+
+
+def test_a_ban_after_a_resume_changes_no_earlier_step_and_is_recorded(packed, order):
+    (first, second), _ = order
+    with make(packed) as loader:
+        taken = keys_of(loader, 12)
+        state = loader.state_dict()
+    ban = [*taken[:7], *first[125:160:3], *first[300:305]]
+    expected = taken + [key for key in first[120:] if key not in ban]
+    with make(packed, ban=ban) as loader:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        taken += keys_of(loader, 5)
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert [sample.key for sample in loader.explain(15).samples] == taken[150:160]
+        assert [sample.key for sample in loader.explain(3).samples] == first[30:40]
+    assert taken == expected[: len(taken)]
+    for options in ({}, {"ban": ban}, {"ban": ban[:3]}):  # the state has it, whatever the option is
+        for world in (1, 2, 5):
+            loaders = [
+                make(packed, rank=rank, world_size=world, batch_size=10 // world, **options) for rank in range(world)
+            ]
+            rest = []
+            for loader in loaders:
+                loader.load_state_dict(state)
+                assert loader.state_dict()["bans"] == state["bans"]
+                rest.append([batch.key for batch in loader])
+                assert len(rest[-1]) == len(rest[0])
+            steps = [{key for part in step for key in part} for step in zip(*rest, strict=True)]
+            wanted = expected[170:]
+            assert steps == [set(wanted[10 * n : 10 * n + 10]) for n in range(len(steps))]
+            assert len(wanted) - 10 * len(steps) < 10
+            if world == 1:
+                assert keys_of(loaders[0]) == [key for key in second if key not in ban][:370]
+                assert loaders[0].epoch_proof().ok
+
+
+def test_further_samples_can_be_banned_at_each_resume(packed, order):
+    (first, _), _ = order
+    taken, state, banned = [], None, []
+    for number in range(3):
+        banned += first[60 * number + 45 : 60 * number + 48]
+        with make(packed, ban=banned) as loader:
+            if state:
+                loader.load_state_dict(state)
+            taken += keys_of(loader, 5)
+            state = loader.state_dict()
+    assert [ban["epoch"] for ban in state["bans"]] == [0, 0, 0]
+    assert [len(ban["ids"]) for ban in state["bans"]] == [3, 3, 3]
+    assert len(set(taken)) == 150
+    assert taken == [key for key in first if key not in banned][:150]
+
+
+def test_all_ranks_have_equal_steps_with_every_tail(packed, order):
+    ban = order[0][0][::3]
+    for tail in ("drop", "pad", "mask"):
+        got = []
+        for rank in range(3):
+            with make(packed, ban=ban, tail=tail, batch_size=7, rank=rank, world_size=3) as loader:
+                got.append(list(loader))
+        assert len({len(batches) for batches in got}) == 1
+        assert not {key for batches in got for batch in batches for key in batch.key} & set(ban)
+
+
+def test_a_banned_sample_is_no_substitute_of_an_unreadable_one(packed_copy, order):
+    (first, _), _ = order
+    shard = sorted(packed_copy.glob("*.tar"))[0]
+    data = bytearray(shard.read_bytes())
+    for offset in range(3000, len(data), 9000):
+        data[offset] ^= 1
+    shard.write_bytes(data)
+    keep = first[:60]
+    ban = [key for key in first if key not in keep]
+    with make(
+        packed_copy, ban=ban, fields=("image", "__key__"), view=wt.Resize((8, 8)), on_error="replace", max_errors=60
+    ) as loader:
+        keys = keys_of(loader)
+        assert loader.errors
+        assert set(keys) <= set(keep)
+
+
+def test_a_mixture_leaves_out_samples_of_each_dataset(packed, few, order):
+    mixture = wt.Mixture([packed, few], weights=[3, 1], stop="all_exhausted")
+    with make(mixture) as loader:
+        full = [sample.id for step in range(len(loader)) for sample in loader.explain(step).samples]
+    ban = [full[3], full[4], 410, 411]
+    with make(mixture, ban=ban) as loader:
+        got = [sample.id for step in range(len(loader)) for sample in loader.explain(step).samples]
+        assert got == [sample for sample in full if sample not in ban][: len(got)]
+        keys_of(loader)
+        assert loader.epoch_proof().ok
+
+
+@pytest.mark.parametrize(
+    ("ban", "message"),
+    [
+        (["nonsense", "other"], "ban= has keys that the dataset does not have: 'nonsense', 'other'; remove them"),
+        ([3, 400], "ban= has the sample id 400; the dataset has the ids 0 to 399"),
+        ([1, "x"], "allowed are keys .str. or sample ids .int., not both"),
+        ([True], "values of several types"),
+        ("none.txt", "ban='none.txt' cannot be read .No such file or directory.: pass a text file"),
+        (5, "ban=5; allowed are text files"),
+        (range(400), "ban=range"),
+        (list(range(400)), "ban= leaves no sample"),
+        (list(range(395)), "the dataset has 5 without those of ban="),
+    ],
+)
+def test_an_invalid_ban_is_an_error_of_the_call(packed, ban, message):
+    with pytest.raises(OptionError, match=message):
+        make(packed, ban=ban)
+
+
+def test_numbers_in_a_file_are_keys_if_one_of_them_is_a_key(packed, tmp_path, order):
+    key = order[0][0][0]
+    assert key.isdecimal()
+    (tmp_path / "ban.txt").write_text(f"{key}\n7\n")
+    with pytest.raises(OptionError, match=r"ban.txt has keys that the dataset does not have: '7'"):
+        make(packed, ban=tmp_path / "ban.txt")
+
+
+def test_webdataset_refuses_a_ban(packed):
+    with pytest.raises(OptionError, match="ban= requires make_loader or StreamingDataset"):
+        wt.WebDataset(str(packed), ban=[3])

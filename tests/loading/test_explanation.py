@@ -1,0 +1,176 @@
+"""`loader.explain(step)` reports what the loader delivers, from the state alone."""
+
+import json
+import shutil
+import sys
+import time
+from itertools import islice
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.transforms.v2 import functional
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+from wds_tools.format.manifest import Manifest, ShardEntry, to_json
+
+VIEWS = [wt.RandomResizedCrop(48, flip=True), wt.CenterCrop(40, resize=56)]
+FIELDS = {"image": wt.Image(view=VIEWS), "key": wt.Key(), "label": wt.Label()}
+
+
+def make(dataset, **options):
+    return wt.make_loader(
+        dataset, **{"batch_size": 6, "fields": FIELDS, "shuffle": True, "num_workers": 0, "seed": 4, **options}
+    )
+
+
+def run(dataset, world, state, steps, **options):
+    """Return the batches of each rank in the next steps of a run, and the state after them."""
+    batches, states = [], []
+    for rank in range(world):
+        with make(dataset, rank=rank, world_size=world, **options) as loader:
+            if state:
+                loader.load_state_dict(state)
+            got = []
+            while len(got) < steps:
+                got += list(islice(loader, steps - len(got)))
+            batches.append(got)
+            states.append(json.loads(json.dumps(loader.state_dict())))
+    assert all(one == states[0] for one in states)
+    return batches, states[0]
+
+
+def assert_is_batch(explanation, batch):
+    assert [sample.key for sample in explanation.samples] == batch.key
+    for i in range(len(batch.key)):
+        for crop, expected in zip(explanation.images("image", i), batch.image, strict=True):
+            assert (crop == expected[i]).all()
+
+
+def test_every_step_of_a_run_that_changed_its_ranks_and_batch_size_is_explained_by_its_last_state(packed):
+    parts = [(2, {"batch_size": 6}, 40), (3, {"batch_size": 5}, 30), (1, {"batch_size": 25, "tail": "pad"}, 20)]
+    state, taken = None, []
+    for world, options, steps in parts:
+        batches, state = run(packed, world, state, steps, **options)
+        taken += [[batches[rank][number] for rank in range(world)] for number in range(steps)]
+    assert state["step"] == len(taken) == 90
+    assert state["epoch"] == 3
+    assert [section[0] for section in state["sections"]] == [0, 40, 70]
+    with make(packed, batch_size=64) as loader:  # the options of this loader do not matter
+        loader.load_state_dict(state)
+        for number in (0, 1, 32, 33, 39, 40, 56, 57, 69, 70, 71, 89):  # around the ends of epochs and of sections
+            for rank, batch in enumerate(taken[number]):
+                assert_is_batch(loader.explain(number, rank=rank), batch)
+        future = loader.explain(100)
+    with make(packed, batch_size=25, tail="pad") as loader:
+        loader.load_state_dict(state)
+        batches = [*loader, *islice(loader, 11)]
+    assert_is_batch(future, batches[10])
+
+
+def test_steps_can_be_counted_from_the_start_of_an_epoch(packed):
+    with make(packed, batch_size=32) as loader:
+        first = [batch.key for batch in loader]
+        second = [batch.key for batch in loader]
+        for epoch, expected in enumerate((first, second)):
+            found = loader.explain(7, epoch=epoch)
+            assert [sample.key for sample in found.samples] == expected[7]
+            assert (found.epoch, found.step) == (epoch, 12 * epoch + 7)
+        assert loader.explain(0, epoch=5).step == 60
+        with pytest.raises(OptionError, match="step=12; epoch 1 has the steps 0 to 11"):
+            loader.explain(12, epoch=1)
+
+
+def test_a_step_is_known_before_the_first_batch(packed):
+    with make(packed) as loader:
+        future = loader.explain(3)
+        batches = list(islice(loader, 4))
+        assert_is_batch(future, batches[3])
+
+
+def test_the_crops_are_the_regions_of_the_stored_images_that_were_delivered(packed):
+    with make(packed, fields=("image", "__key__"), view=wt.RandomResizedCrop(48, flip=True)) as loader:
+        batch = next(iter(loader))
+        for sample, got in zip(loader.explain(0).samples, batch.image, strict=True):
+            (crop,) = sample.crops["image"]
+            stored = whole_image(packed, sample.id)
+            region = functional.resized_crop(stored, crop.top, crop.left, crop.height, crop.width, [*crop.size])
+            region = region.flip(-1) if crop.flip else region
+            assert (region.int() - got.int()).abs().float().mean() < 3
+
+
+def whole_image(dataset, sample_id):
+    with wt.make_loader(dataset, batch_size=1, fields="image", subset=[sample_id], num_workers=0) as loader:
+        return next(iter(loader))[0]
+
+
+def test_a_run_that_grew_is_explained_with_the_shards_of_its_time(packed, tmp_path):
+    shards = sorted(packed.glob("*.tar"))
+    for shard in shards[:4]:
+        shutil.copy(shard, tmp_path)
+    wt.index_shards([str(tmp_path / "*.tar")])
+    options = {"fields": ("__key__",), "batch_size": 20}
+    with make(tmp_path, **options) as loader:
+        before = [batch.key for batch in loader]
+        before += [batch.key for batch in islice(loader, 3)]
+        state = loader.state_dict()
+    for shard in shards[4:]:
+        shutil.copy(shard, tmp_path)
+    wt.index_shards([str(tmp_path / "*.tar")])
+    with make(tmp_path, **options) as loader:
+        loader.load_state_dict(state)
+        after = [batch.key for batch in loader]
+        after += [batch.key for batch in islice(loader, 3)]
+        for number, keys in enumerate(before + after):
+            assert [sample.key for sample in loader.explain(number).samples] == keys
+
+
+def test_padding_is_marked(packed):
+    with make(packed, tail="mask", batch_size=150, fields=("__key__",)) as loader:
+        batches = list(loader)
+        found = loader.explain(2)
+        assert [not sample.is_padding for sample in found.samples] == batches[2].valid.tolist()
+
+
+def test_steps_and_ranks_that_do_not_exist_are_errors(packed):
+    with make(packed) as loader:
+        next(iter(loader))
+        for wrong in ({"step": -1}, {"step": 0, "epoch": -1}, {"step": 1.5}):
+            with pytest.raises(OptionError, match="allowed are whole numbers of 0 and more"):
+                loader.explain(**wrong)
+        with pytest.raises(OptionError, match="rank=1; step 0 was or will be read by the ranks 0 to 0"):
+            loader.explain(0, rank=1)
+        with pytest.raises(OptionError, match="no image 'nonsense'"):
+            loader.explain(0).images("nonsense", 0)
+
+
+def test_the_contact_sheet_shows_the_crops_of_each_sample_in_a_row(packed, tmp_path):
+    with make(packed) as loader:
+        batch = next(iter(loader))
+        assert loader.explain(0).save_sheet(tmp_path / "step.png", size=48) == 12
+    with Image.open(tmp_path / "step.png") as image:
+        sheet = np.asarray(image)
+    assert sheet.shape == (6 * 66 + 4, 2 * 52 + 4, 3)
+    for row, crop in enumerate(batch.image[0]):
+        y = 4 + row * 66
+        assert (sheet[y : y + 48, 4:52] == crop.permute(1, 2, 0).numpy()).all()
+
+
+def test_a_step_of_a_billion_samples_takes_at_most_a_fifth_of_a_second(tmp_path):
+    entries = tuple(
+        ShardEntry(f"shard-{n:06}.tar", 10_000, 10**9, f"{n:032x}", f"shard-{n:06}.parquet", 500_000, f"{n:032x}")
+        for n in range(100_000)
+    )
+    (tmp_path / "manifest.json").write_text(to_json(Manifest(entries, {"jpg": 10**9, "cls": 10**9}, shuffled=True)))
+    options = {"fields": ("label",), "shuffle": True, "num_workers": 0, "lanes": 8, "rank": 0, "world_size": 64}
+    with wt.make_loader(tmp_path, batch_size=256, **options) as loader:
+        loader.explain(5)  # the manifest is read and the tables of the order are built
+        seconds = []
+        for step in (777_777, 123_456_789, 1_000_000_007):
+            start = time.process_time()
+            found = loader.explain(step)
+            seconds.append(time.process_time() - start)
+            assert len(set(found.ids.tolist())) == 64 * 256
+    sys.stdout.write(f"seconds: {seconds}\n")
+    assert min(seconds) < 0.5  # 0.2 on an idle machine; it is shared by the tests

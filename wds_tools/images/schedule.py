@@ -1,0 +1,104 @@
+"""Views that depend on the epoch: `Schedule`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from wds_tools.errors import OptionError
+from wds_tools.images.views import View, view_from_dict, view_to_dict
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A view that changes at some epochs, such as for progressive resizing. Used as a view.
+
+    The view of an epoch depends on nothing but the epoch, so a resumed run gets the same crops.
+
+    Attributes:
+        views: By zero-based epoch the view from this epoch on: `RandomResizedCrop`, `CenterCrop` or `Resize`. Epoch 0
+            must be among them.
+
+    Raises:
+        OptionError: An attribute is invalid.
+
+    >>> from wds_tools.images.views import RandomResizedCrop
+    >>> Schedule({0: RandomResizedCrop(128), 10: RandomResizedCrop(224)}).at(12).size
+    224
+    """
+
+    views: Mapping[int, View]
+
+    def __post_init__(self) -> None:
+        is_mapping = isinstance(self.views, Mapping) and 0 in self.views
+        if not is_mapping or not all(_is_epoch(epoch) and is_plain_view(view) for epoch, view in self.views.items()):
+            raise OptionError(
+                f"Schedule({self.views!r}); allowed is a mapping from epochs to views, with epoch 0, such as "
+                "{0: RandomResizedCrop(128), 10: RandomResizedCrop(224)}"
+            )
+        object.__setattr__(self, "views", dict(sorted(self.views.items())))
+
+    @property
+    def epochs(self) -> list[int]:
+        """Epochs at which the view changes, ascending."""
+        return list(self.views)
+
+    def at(self, epoch: int) -> View:
+        """Return the view of an epoch."""
+        epochs = self.epochs
+        return self.views[epochs[bisect_right(epochs, epoch) - 1]]
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Height and width of the largest result in pixels, or None if they differ within an epoch."""
+        shapes = [view.shape for view in self.views.values()]
+        known = [shape for shape in shapes if shape is not None]
+        return max(known, key=lambda shape: shape[0] * shape[1]) if len(known) == len(shapes) else None
+
+
+AnyView: TypeAlias = View | Schedule
+
+
+def _is_epoch(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_plain_view(value: Any) -> bool:
+    """Return whether this is a view that is the same in all epochs."""
+    return hasattr(value, "regions") and not isinstance(value, type)
+
+
+def is_view(value: Any) -> bool:
+    """Return whether this is a view or a schedule of views."""
+    return is_plain_view(value) or isinstance(value, Schedule)
+
+
+def views_in(view: AnyView) -> list[View]:
+    """Return all views that this one uses."""
+    return list(view.views.values()) if isinstance(view, Schedule) else [view]
+
+
+def view_at(view: AnyView, epoch: int) -> View:
+    """Return the view that is used in an epoch."""
+    return view.at(epoch) if isinstance(view, Schedule) else view
+
+
+def any_view_to_dict(view: AnyView) -> dict[str, Any]:
+    """Return a view or schedule as plain values, see `view_to_dict`.
+
+    >>> from wds_tools.images.views import CenterCrop
+    >>> any_view_to_dict(Schedule({0: CenterCrop(8), 3: CenterCrop(9)}))["views"]["3"]
+    {'kind': 'CenterCrop', 'size': 9}
+    """
+    if not isinstance(view, Schedule):
+        return view_to_dict(view)
+    return {"kind": "Schedule", "views": {str(epoch): view_to_dict(one) for epoch, one in view.views.items()}}
+
+
+def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
+    """Return the view or schedule that `any_view_to_dict` described; raises as `view_from_dict` does."""
+    if values.get("kind") != "Schedule":
+        return view_from_dict(values)
+    return Schedule({int(epoch): view_from_dict(one) for epoch, one in values["views"].items()})

@@ -1,0 +1,150 @@
+"""`wds-tools plan DATASET --state FILE --step N`: what a step of a training run saw, from its state."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wds_tools.errors import OptionError, ResumeError
+from wds_tools.format.manifest import fingerprint
+from wds_tools.loading.columns import fields_of_views
+from wds_tools.loading.explanation import StepExplanation
+from wds_tools.loading.ranks import RankOptions
+from wds_tools.loading.request import OpenedDataset, Request, open_dataset
+from wds_tools.options import RemoteOptions
+from wds_tools.order import planner
+from wds_tools.order.history import History, find_step
+from wds_tools.reading.select import Choice
+from wds_tools.reading.shardset import open_shards
+
+_KEYS = ("fingerprint", "epoch", "position", "seed", "window")  # by which a state of a loader is recognised
+_MAX_DEPTH = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedStep:
+    """A step of a run, and a file with the state of the run at another step.
+
+    Attributes:
+        file: JSON or a file of ``torch.save`` that contains the result of ``loader.state_dict()``.
+        step: Number of the step, counted from the start of the run, or with ``epoch`` from the start of that epoch.
+        epoch: Zero-based epoch.
+        rank: Only the samples of this rank; None takes those of all ranks.
+    """
+
+    file: Path
+    step: int
+    epoch: int | None = None
+    rank: int | None = None
+
+    def explain(
+        self, dataset: str, choice: Choice, *, storage_options: Mapping[str, Any] | None = None
+    ) -> StepExplanation:
+        """Return what the step saw or will see.
+
+        Args:
+            dataset: Folder, URL, manifest or pattern.
+            choice: The options that selected samples in the run.
+            storage_options: Options for URLs, by the names of fsspec.
+
+        Raises:
+            OptionError: The file has no state, or there is no such step.
+            ResumeError: The state belongs to another dataset, or to other options.
+        """
+        remote = RemoteOptions.of(storage_options=storage_options)
+        state = _state_of(dataset, self.file, remote)
+        opened = _open(dataset, state, choice, remote)
+        orders, cursor = planner.resume(state, opened.order, prefix=opened.prefix)
+        history = History()
+        history.load_state_dict(state, cursor)
+        if not history.sections:
+            raise OptionError(
+                f"{self.file} was saved before the first step, so it does not record batch size and number of ranks: "
+                "save the state after a step, or call loader.explain() in your program"
+            )
+        found = find_step(history.sections, orders, step=self.step, epoch=self.epoch, prefix=opened.prefix)
+        return StepExplanation(found, opened.recipe, rank=self.rank)
+
+
+def _open(dataset: str, state: Mapping[str, Any], choice: Choice, remote: RemoteOptions) -> OpenedDataset:
+    """Open a dataset with the options of a state."""
+    if not isinstance(state["window"], int):
+        raise OptionError("the state is for a Mixture: call loader.explain() in your program")
+    request = Request(
+        batch_size=1,
+        shuffle=state["window"] or False,
+        seed=int(state["seed"]),
+        fields=fields_of_views(state.get("views", {})),
+        where=choice.where,
+        subset=choice.subset,
+        class_weights=choice.class_weights,
+        lanes=int(state["lanes"]),
+        ranks=RankOptions(0, 1),
+        remote=remote,
+    )
+    return open_dataset(dataset, request)
+
+
+def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]:
+    """Return the state of a loader of this dataset from a file."""
+    states = dict(_states_in(_content_of(path), ()))
+    if not states:
+        raise OptionError(f"{path} has no state of a loader: save the result of loader.state_dict() in it")
+    manifest = open_shards(dataset, remote=remote).manifest
+    fitting = {
+        name: state
+        for name, state in states.items()
+        if state["fingerprint"] == fingerprint(manifest.shards[: int(state.get("shards", 0))])
+    }
+    if len(fitting) == 1 or len({json.dumps(state, sort_keys=True) for state in fitting.values()}) == 1:
+        return next(iter(fitting.values()))
+    if fitting:
+        raise OptionError(
+            f"{path} has several states of this dataset, {', '.join(fitting)}: save the one of the training loader as "
+            "JSON in a file of its own"
+        )
+    raise ResumeError(
+        f"{path} has the state of a loader, but of another dataset: it is for the fingerprint "
+        f"{', '.join(str(state['fingerprint']) for state in states.values())}, and {dataset} has {manifest.fingerprint}"
+    )
+
+
+def _content_of(path: Path) -> Any:
+    """Return what is in a JSON file or in a file of ``torch.save``. Code in the file is not run."""
+    try:
+        with path.open("rb") as file:
+            is_json = file.read(1) in (b"{", b"[")
+        if is_json:
+            return json.loads(path.read_text())
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise OptionError(f"{path} is not JSON: {error}") from error
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(path))
+    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise OptionError(
+            f"{path} is neither JSON nor a file of torch.save with plain values and tensors "
+            f"({' '.join(str(error).split())[:200]}): write json.dumps(loader.state_dict()) to a file"
+        ) from error
+
+
+def _states_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the states of loaders in nested dictionaries and lists, with their paths."""
+    if isinstance(value, Mapping):
+        if all(key in value for key in _KEYS):
+            yield ".".join(path) or "the file", dict(value)
+            return
+        items = value.items()
+    else:
+        items = dict(enumerate(value)).items() if isinstance(value, list | tuple) and len(value) < 1000 else {}.items()
+    if len(path) < _MAX_DEPTH:
+        for name, item in items:
+            yield from _states_in(item, (*path, str(name)))

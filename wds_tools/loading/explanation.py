@@ -1,0 +1,265 @@
+"""What a step of a training run saw: its samples and their crops, computed from the plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError, WdsToolsError
+from wds_tools.images.views import Regions
+from wds_tools.loading.bad_samples import is_sample_error
+from wds_tools.loading.columns import Column, Geometry
+from wds_tools.loading.fields import Image
+from wds_tools.loading.image_values import load_images
+from wds_tools.loading.part import Part
+from wds_tools.loading.recipe import Recipe
+from wds_tools.loading.sheet import save_sheet
+from wds_tools.order.history import FoundStep
+from wds_tools.reading.reader import Reader, Rows
+
+_MAX_SHOWN = 4096  # samples on a contact sheet
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """The region of an image that a view shows, in pixels of the stored image after its EXIF orientation is applied.
+
+    Attributes:
+        left: Left edge.
+        top: Top edge.
+        width: Width.
+        height: Height.
+        size: Height and width of the result.
+        flip: Whether the result is mirrored left to right.
+    """
+
+    left: float
+    top: float
+    width: float
+    height: float
+    size: tuple[int, int]
+    flip: bool
+
+    def __str__(self) -> str:
+        flipped = ", flipped" if self.flip else ""
+        region = f"{self.width:g}x{self.height:g} at ({self.left:g}, {self.top:g})"
+        return f"{region} to {self.size[1]}x{self.size[0]}{flipped}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One sample of a step.
+
+    Attributes:
+        rank: Data-parallel rank that gets it.
+        row: Its index in the batch of that rank.
+        position: Its position in the epoch. It determines the random numbers of the sample.
+        id: Sample id.
+        shard: Name of its shard.
+        key: Its key.
+        is_padding: Whether it only fills the batch (``tail="pad"`` and ``"mask"``).
+        crops: By image of the batch, the region of each view.
+    """
+
+    rank: int
+    row: int
+    position: int
+    id: int
+    shard: str
+    key: str
+    is_padding: bool
+    crops: dict[str, tuple[Crop, ...]]
+
+
+class StepExplanation:
+    """The samples of a step, and their crops. ``str()`` of it is a table.
+
+    Unreadable samples that ``on_error="replace"`` would replace are not known before they are read: these are the
+    samples of the plan.
+
+    Attributes:
+        step: Number of the step, counted from the start of the run.
+        epoch: Zero-based epoch.
+        ranks: int64 [n], rank of each sample, ascending.
+        rows: int64 [n], index of each sample in the batch of its rank.
+        positions: int64 [n], position of each sample in the epoch.
+        ids: int64 [n], sample ids.
+        valid: bool [n], False for samples that only fill a batch.
+    """
+
+    def __init__(self, found: FoundStep, recipe: Recipe, *, rank: int | None) -> None:
+        world_size = found.section.world_size
+        if rank is not None and not 0 <= rank < world_size:
+            raise OptionError(f"rank={rank}; step {found.step} was or will be read by the ranks 0 to {world_size - 1}")
+        numbers = range(world_size) if rank is None else [rank]
+        steps = [found.plan(number).step(found.number) for number in numbers]
+        self.step, self.epoch = found.step, found.cursor.epoch
+        self.ranks = np.repeat(np.array(numbers), [len(step.ids) for step in steps])
+        self.rows = np.concatenate([np.arange(len(step.ids)) for step in steps])
+        self.positions = np.concatenate([step.positions for step in steps])
+        self.ids = np.concatenate([step.ids for step in steps])
+        self.valid = np.concatenate([step.valid for step in steps])
+        self._recipe = recipe
+        self._columns = recipe.columns_in(recipe.variant_at(self.epoch))
+
+    @cached_property
+    def samples(self) -> tuple[StepSample, ...]:
+        """The samples, by rank and row. The indexes of their shards are read for it.
+
+        Raises:
+            StoreError: An index cannot be read.
+        """
+        rows, names = self._part.rows, [column.name for column in self._images]
+        crops = [self._crops(column) for column in self._images]
+        by_row = zip(self.ranks.tolist(), self.rows.tolist(), self.positions.tolist(), self.ids.tolist(), strict=True)
+        return tuple(
+            StepSample(
+                *numbers,
+                *rows.shard_and_key(i),
+                is_padding=not self.valid[i],
+                crops={name: column[i] for name, column in zip(names, crops, strict=True)},
+            )
+            for i, numbers in enumerate(by_row)
+        )
+
+    @property
+    def image_fields(self) -> list[str]:
+        """Names of the images of a batch."""
+        return [column.name for column in self._images]
+
+    def images(self, name: str, i: int) -> list[torch.Tensor]:
+        """Return the pixels of sample ``i``, before ``transform=`` and ``sample_transform=``.
+
+        Args:
+            name: Name of an image of the batch, see `image_fields`.
+            i: Index in `samples`.
+
+        Returns:
+            One uint8 tensor [3, height, width] for each view.
+
+        Raises:
+            SampleError: The sample cannot be read.
+        """
+        column = next((column for column in self._images if column.name == name), None)
+        if column is None:
+            raise OptionError(f"there is no image {name!r} in a batch; there are {', '.join(self.image_fields)}")
+        plain = Column(column.name, Image(column.spec.field), column.geometry)
+        (pixels,) = load_images(self._part_of(slice(i, i + 1)), plain, None) or [[]]
+        return list(pixels) if column.is_list else [pixels]
+
+    def save_sheet(self, path: str | os.PathLike[str], *, size: int = 128) -> int:
+        """Write a contact sheet: the crops of each sample, with its rank, row and key.
+
+        Args:
+            path: File to write: .png, .jpg or .webp.
+            size: Width and height of a tile in pixels.
+
+        Returns:
+            Number of tiles.
+
+        Raises:
+            OptionError: The batch has no images, or the extension is unknown.
+            DestinationError: The file cannot be written.
+        """
+        if not self.image_fields:
+            raise OptionError("a contact sheet requires an image in fields=, but a batch has none")
+        if not isinstance(size, int) or not 1 <= size <= 1024 or len(self.ids) > _MAX_SHOWN:
+            raise OptionError(
+                f"size={size} for {len(self.ids):,} samples; allowed are tiles of 1 to 1,024 pixels for at most "
+                f"{_MAX_SHOWN:,} samples: show those of one rank"
+            )
+        by_sample = [
+            [tile for name in self.image_fields for tile in self._tiles(name, i, size)] for i in range(len(self.ids))
+        ]
+        most = max(map(len, by_sample))
+        captions = [f"{sample.rank}/{sample.row} {sample.key}" for sample in self.samples]
+        save_sheet(
+            [tile for tiles in by_sample for tile in tiles],
+            [
+                caption if n == 0 else ""
+                for caption, tiles in zip(captions, by_sample, strict=True)
+                for n in range(len(tiles))
+            ],
+            path,
+            size,
+            columns=most if most > 1 else None,
+        )
+        return sum(map(len, by_sample))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as values for JSON."""
+        return {"step": self.step, "epoch": self.epoch, "samples": [asdict(sample) for sample in self.samples]}
+
+    def __str__(self) -> str:
+        first = f"step {self.step:,}: epoch {self.epoch}, {len(self.ids):,} samples"
+        return "\n".join([first, *map(_line, self.samples)])
+
+    def _tiles(self, name: str, i: int, size: int) -> list[torch.Tensor]:
+        """Return the crops of a sample; grey tiles if it is unreadable."""
+        try:
+            return self.images(name, i)
+        except WdsToolsError as error:
+            if not is_sample_error(error):
+                raise
+            return [torch.full((3, size, size), 64, dtype=torch.uint8)] * max(1, len(self.samples[i].crops[name]))
+
+    @property
+    def _images(self) -> list[Column]:
+        return [column for column in self._columns if isinstance(column.spec, Image)]
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(self._recipe.shards, block=self._recipe.block)
+
+    @cached_property
+    def _part(self) -> Part:
+        return self._part_of(slice(None))
+
+    def _part_of(self, rows: slice) -> Part:
+        found: Rows = self._reader.rows(self.ids[rows])
+        seed, positions = self._recipe.seed, self.positions[rows]
+        return Part(found, self._columns, seed=seed, epoch=self.epoch, positions=positions)
+
+    def _crops(self, column: Column) -> list[tuple[Crop, ...]]:
+        """Return the crops of an image in each sample; none for an image without a view."""
+        if column.geometry is None:
+            return [()] * len(self.ids)
+        return list(zip(*map(_crops_of, self._regions(column.geometry)), strict=True))
+
+    def _regions(self, geometry: Geometry) -> list[Regions]:
+        return self._part.regions(geometry)
+
+
+def _crops_of(regions: Regions) -> list[Crop]:
+    """Return the crop of each image."""
+    scale = regions.box[:, [3, 2]] / regions.resize  # [n, 2], rows and columns of the box per pixel of the result
+    start, length = regions.box[:, [1, 0]] + regions.corner * scale, regions.size * scale
+    numbers: NDArray[np.float64] = np.concatenate([start[:, ::-1], length[:, ::-1]], axis=1)
+    rows = zip(numbers.tolist(), regions.size.tolist(), regions.flip.tolist(), strict=True)
+    return [
+        Crop(_short(left), _short(top), _short(width), _short(height), (size[0], size[1]), flip)
+        for (left, top, width, height), size, flip in rows
+    ]
+
+
+def _short(number: float) -> float:
+    """Return a whole number without its decimals, and another number with two of them."""
+    rounded = round(number, 2)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _line(sample: StepSample) -> str:
+    crops = "; ".join(
+        f"{name} {'; '.join(map(str, found))}" if len(sample.crops) > 1 else "; ".join(map(str, found))
+        for name, found in sample.crops.items()
+        if found
+    )
+    padding = " (padding)" if sample.is_padding else ""
+    head = f"rank {sample.rank} row {sample.row:<4} id {sample.id:<10} {sample.shard} {sample.key}{padding}"
+    return f"{head}: {crops}" if crops else head

@@ -1,0 +1,195 @@
+"""Which steps a run has taken: what the state records, so that the samples of any step can be found. No I/O.
+
+A section is a sequence of steps that follow each other with the same batch size and number of ranks. Usually a run has
+one; another one begins when a state is loaded with another batch size or number of ranks, or when an iteration does not
+continue where the last one ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from wds_tools.errors import OptionError, ResumeError
+from wds_tools.order.planner import AnyOrder, Cursor, EpochOrders, EpochPlan, PrefixOrder, Tail, World
+
+MAX_SECTIONS = 64
+"""Sections that a state keeps; the first ones are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Steps that follow each other, with the same batch size and number of ranks.
+
+    Attributes:
+        step: Number of its first step, counted from the start of the run.
+        epoch: Epoch of its first step.
+        position: Position of its first step in that epoch.
+        batch_size: Samples per step and rank.
+        world_size: Number of ranks.
+        tail: Treatment of an incomplete last step.
+        shards: Shards of the dataset.
+    """
+
+    step: int
+    epoch: int
+    position: int
+    batch_size: int
+    world_size: int
+    tail: Tail
+    shards: int
+
+    @classmethod
+    def of(cls, plan: EpochPlan, step: int) -> Section:
+        """Return the section that begins with a plan."""
+        cursor = plan.cursor
+        return cls(
+            step, cursor.epoch, cursor.position, plan.batch_size, plan.world.world_size, plan.tail, plan.order.shards
+        )
+
+    def continues(self, other: Section) -> bool:
+        """Return whether this section has the options of another one."""
+        return self == replace(other, step=self.step, epoch=self.epoch, position=self.position)
+
+    def plan(self, order: AnyOrder, cursor: Cursor, rank: int = 0) -> EpochPlan:
+        """Return the steps of a rank from a cursor to the end of its epoch."""
+        return EpochPlan(order, cursor, World(rank, self.world_size), self.batch_size, self.tail)
+
+
+class History:
+    """The steps that the training loop has received."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.sections: tuple[Section, ...] = ()
+        self._next: Cursor | None = None  # where the next step begins if the section continues
+
+    def begin(self, plan: EpochPlan) -> None:
+        """Record that steps of a plan follow."""
+        section = Section.of(plan, self.steps)
+        if self.sections and plan.cursor == self._next and section.continues(self.sections[-1]):
+            return
+        kept = [one for one in self.sections if one.step < self.steps]
+        self.sections, self._next = (*kept, section)[-MAX_SECTIONS:], plan.cursor
+
+    def add_step(self, following: Cursor) -> None:
+        """Record that a step was received; ``following`` is where the next one begins."""
+        self.steps += 1
+        self._next = following
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the entries of a state as plain values. A section is the list of its attributes."""
+        return {"step": self.steps, "sections": [list(astuple(section)) for section in self.sections]}
+
+    def load_state_dict(self, state: dict[str, Any], cursor: Cursor) -> None:
+        """Continue from a state, whose next step begins at a cursor.
+
+        Raises:
+            ResumeError: The entries are damaged.
+        """
+        try:
+            self.steps = int(state.get("step", 0))
+            self.sections = tuple(Section(*section) for section in state.get("sections", ()))
+        except (TypeError, ValueError) as error:
+            raise ResumeError(f"the entry 'sections' of the state is damaged: {error}") from error
+        self._next = cursor
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStep:
+    """One step of a run.
+
+    Attributes:
+        section: The section that it belongs to.
+        order: Order of the samples in its epoch.
+        cursor: Epoch of the step, and where its section begins in it.
+        number: Number of the step, counted from the cursor.
+        step: Number of the step, counted from the start of the run.
+    """
+
+    section: Section
+    order: AnyOrder
+    cursor: Cursor
+    number: int
+    step: int
+
+    def plan(self, rank: int) -> EpochPlan:
+        """Return the plan of a rank that has the step."""
+        return self.section.plan(self.order, self.cursor, rank)
+
+
+def find_step(
+    sections: Sequence[Section],
+    orders: EpochOrders,
+    *,
+    step: int,
+    epoch: int | None = None,
+    prefix: PrefixOrder | None = None,
+) -> FoundStep:
+    """Return a step of a run, past or future.
+
+    Args:
+        sections: What the run has done so far; the last one goes on for ever. At least one.
+        orders: Orders of the epochs.
+        step: Number of the step, counted from the start of the run, or with ``epoch`` from the start of that epoch.
+        epoch: Zero-based epoch, or None.
+        prefix: Returns the order of the first n shards, for a dataset that has grown.
+
+    Raises:
+        OptionError: The step is before the first section, or the epoch has fewer steps.
+    """
+    if any(number is not None and (not isinstance(number, int) or number < 0) for number in (step, epoch)):
+        raise OptionError(f"step={step}, epoch={epoch}; allowed are whole numbers of 0 and more")
+    if epoch is not None:
+        first, last = _steps_of_epoch(sections, orders, epoch, prefix)
+        if step >= last - first:
+            raise OptionError(f"step={step}; epoch {epoch} has the steps 0 to {last - first - 1}")
+        step += first
+    known = [section for section in sections if section.step <= step]
+    if not known:
+        raise OptionError(
+            f"step={step}; the state records the steps from {sections[0].step} on: only the last {MAX_SECTIONS} "
+            "changes of batch size, number of ranks and position are kept"
+        )
+    section = known[-1]
+    cursor, number = Cursor(section.epoch, section.position), step - section.step
+    while True:
+        order = _order_of(section, orders, cursor.epoch, prefix)
+        length = len(section.plan(order, cursor))
+        if number < length:
+            return FoundStep(section, order, cursor, number, step)
+        if not length and not cursor.position:
+            raise OptionError(f"epoch {cursor.epoch} has no steps: it has fewer samples than a step")
+        cursor, number = Cursor(cursor.epoch + 1), number - length
+
+
+def _steps_of_epoch(
+    sections: Sequence[Section], orders: EpochOrders, epoch: int, prefix: PrefixOrder | None
+) -> tuple[int, int]:
+    """Return the first step of an epoch and the step after its last one, counted from the start of the run."""
+    spans = []
+    for section, following in zip(sections, [*sections[1:], None], strict=True):
+        cursor, step = Cursor(section.epoch, section.position), section.step
+        end = following.step if following else None
+        while cursor.epoch <= epoch and (end is None or step < end):
+            length = len(section.plan(_order_of(section, orders, cursor.epoch, prefix), cursor))
+            last = step + length if end is None else min(step + length, end)
+            if cursor.epoch == epoch:
+                spans.append((cursor.position, step, last))
+            cursor, step = Cursor(cursor.epoch + 1), last
+    starts = [number for number, span in enumerate(spans) if span[0] == 0]
+    if not starts:
+        raise OptionError(
+            f"epoch={epoch}; its start is not among the steps that the state records: count step= from the start "
+            "of the run, without epoch="
+        )
+    return spans[starts[-1]][1], spans[-1][2]
+
+
+def _order_of(section: Section, orders: EpochOrders, epoch: int, prefix: PrefixOrder | None) -> AnyOrder:
+    """Return the order of an epoch when the dataset had the shards of a section."""
+    order = orders.of(epoch)
+    if prefix is None or section.shards >= order.shards:
+        return order
+    return orders.with_order(prefix(section.shards)).of(epoch)
