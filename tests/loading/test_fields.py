@@ -424,7 +424,7 @@ def test_arrays_of_integers_keep_their_values_and_interpolation_can_be_chosen(wr
         (wt.Mask("npy"), {"npy": np.zeros((4, 5, 2), np.uint8)}, "a mask has one channel, but this image has 2"),
         (wt.Array("npy"), {"npy": np.zeros(7)}, r"shape \(7,\) and float64 is not an image"),
         (wt.Array("npy"), {"npy": b"\x93NUMPY\1\0\4\0{}  "}, "array cannot be decoded"),
-        (wt.Image("right.jpg"), {"right.jpg": b"GIF89a"}, r"field 'right.jpg': is not a JPEG, PNG or WebP"),
+        (wt.Image("right.jpg"), {"right.jpg": b"BM8901"}, r"field 'right.jpg': is not a JPEG, PNG, WebP"),
         (wt.Boxes(path="classes"), {}, r"'json' at path 'classes' has an array of shape \(1,\); .*boxes"),
         (wt.Boxes(path="boxes.left"), {}, r"field 'json' has no 'boxes.left'"),
         (wt.Boxes(path="nope"), {}, "its names are 'boxes', 'classes'"),
