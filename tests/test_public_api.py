@@ -34,6 +34,7 @@ NAMES = [
     "Normalize",
     "NotADatasetError",
     "OptionError",
+    "Pad",
     "PeriodStats",
     "ProofError",
     "RandAugment",

@@ -81,7 +81,8 @@ def make_loader(
       dtype, otherwise a list of tensors.
     * Everything else (``__key__``, text, JSON, bytes): list of length ``batch_size``.
 
-    If ``fields`` is a mapping, `Image`, `Mask` and the other specifications document their values.
+    If ``fields`` is a mapping, `Image`, `Mask` and the other specifications document their values. Fields with ``pad=``
+    are followed by masks, see `Pad`.
 
     Field names become attributes: ``__key__`` is ``batch.key``, ``mask.png`` is ``batch.mask_png``.
 

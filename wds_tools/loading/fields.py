@@ -12,10 +12,71 @@ from typing import Any, Literal, TypeAlias
 
 from wds_tools.errors import OptionError
 from wds_tools.images.views import View
+from wds_tools.loading.field_checks import (
+    check_choice,
+    check_field,
+    check_function,
+    check_name,
+    check_pad,
+    check_text,
+    is_length,
+    is_number,
+    is_view,
+)
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 Interpolation = Literal["nearest", "bilinear"]
 Transform: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Pad:
+    """How values of different sizes become one tensor per batch: padded at the end, and images right and below.
+
+    ``pad=0`` is short for ``pad=Pad(0)``. After its other fields, the batch gets a mask with the name of the field and
+    ``_mask``, such as ``boxes_mask``: a bool tensor [batch, length], for images [batch, height, width], that is True
+    for values and False for padding.
+
+    Attributes:
+        value: Value of the padding.
+        size: Size after padding, so that all batches have one shape: a length; for images (height, width), or one
+            number for both. None (the default) is the size of the largest value of the batch.
+        multiple_of: Round that size up to a multiple of this number.
+        truncate: Whether values longer than ``size`` are cut off at the end. They are an error by default.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    value: float = 0
+    _: KW_ONLY
+    size: int | tuple[int, int] | None = None
+    multiple_of: int = 1
+    truncate: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_number(self.value):
+            raise OptionError(f"wds_tools.Pad({self.value!r}); allowed are numbers")
+        if self.size is not None and not all(map(is_length, self.sides)):
+            raise OptionError(
+                f"wds_tools.Pad(size={self.size!r}); allowed are whole numbers of 1 and more, for images also "
+                "(height, width), and None"
+            )
+        if not is_length(self.multiple_of) or (self.multiple_of != 1 and self.size is not None):
+            beside = " with size=" if self.size is not None else ""
+            raise OptionError(
+                f"wds_tools.Pad(multiple_of={self.multiple_of!r}){beside}; allowed are whole numbers of 1 and more, "
+                "without size="
+            )
+        if not isinstance(self.truncate, bool) or (self.truncate and self.size is None):
+            raise OptionError(f"wds_tools.Pad(truncate={self.truncate!r}); allowed are False, and True with size=")
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width, or the same length twice; none without ``size``."""
+        if self.size is None:
+            return ()
+        return tuple(self.size) if isinstance(self.size, tuple | list) and len(self.size) == 2 else (self.size,) * 2
 
 
 @dataclass(frozen=True)
@@ -32,6 +93,9 @@ class Image:
             size.
         transform: Function of one image, a uint8 tensor [3, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
+        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
+            [batch, 3, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is required
+            if that image has it, and is a number: the size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -42,12 +106,13 @@ class Image:
     view: View | Sequence[View] | None = None
     like: str | None = None
     transform: Transform | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'image', 'jpg' or 'left.jpg'")
-        _check_name(self, "like")
-        _check_function(self, "transform")
-        if self.view is not None and (not self.views or not all(map(_is_view, self.views))):
+        check_field(self, "'image', 'jpg' or 'left.jpg'")
+        check_name(self, "like")
+        check_function(self, "transform")
+        if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
                 "Resize(...), lists of these, and None"
@@ -57,6 +122,7 @@ class Image:
                 f"wds_tools.Image(view={self.view!r}, like={self.like!r}): the region is either that of view= or that "
                 f"of the field {self.like!r}: remove one of them"
             )
+        check_pad(self, Pad, axes=2)
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -77,6 +143,9 @@ class Mask:
         field: Stored field with one channel: a PNG such as ``"mask.png"``, or an ``npy`` array [height, width].
         like: Name of the `Image` whose region, size and flip are used. The mask must have the size of that image. None
             (the default) keeps the whole mask.
+        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
+            [batch, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is required
+            if that image has it, and is a number: the size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -85,10 +154,12 @@ class Mask:
     field: str
     _: KW_ONLY
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'mask.png'")
-        _check_name(self, "like")
+        check_field(self, "'mask.png'")
+        check_name(self, "like")
+        check_pad(self, Pad, axes=2)
 
 
 @dataclass(frozen=True)
@@ -105,6 +176,9 @@ class Array:
         interpolation: ``"bilinear"``, with antialiasing, or ``"nearest"``. None (the default) is bilinear for floating
             point and uint16, and nearest for all other types. Use ``"nearest"`` for sparse values, such as depth
             with holes: bilinear interpolation would mix them with the values of holes.
+        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
+            [batch, channels, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is
+            required if that image has it, and is a number: the size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -114,11 +188,13 @@ class Array:
     _: KW_ONLY
     like: str | None = None
     interpolation: Interpolation | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'depth.png'")
-        _check_name(self, "like")
-        _check_choice(self, "interpolation", (None, "nearest", "bilinear"))
+        check_field(self, "'depth.png'")
+        check_name(self, "like")
+        check_choice(self, "interpolation", (None, "nearest", "bilinear"))
+        check_pad(self, Pad, axes=2)
 
 
 @dataclass(frozen=True)
@@ -136,6 +212,8 @@ class Boxes:
             bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO).
         normalized: Whether the stored numbers are fractions of the width and height of the image. Requires ``like``.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, boxes, 4]. None (the default) gives
+            a list.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -147,17 +225,19 @@ class Boxes:
     format: BoxFormat = "xywh"
     normalized: bool = False
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'json'")
-        _check_text(self, "path")
-        _check_choice(self, "format", ("xywh", "xyxy", "cxcywh"))
-        _check_choice(self, "normalized", (False, True))
-        _check_name(self, "like")
+        check_field(self, "'json'")
+        check_text(self, "path")
+        check_choice(self, "format", ("xywh", "xyxy", "cxcywh"))
+        check_choice(self, "normalized", (False, True))
+        check_name(self, "like")
         if self.normalized and self.like is None:
             raise OptionError(
                 "wds_tools.Boxes(normalized=True) requires like= with the name of an image, whose size is the unit"
             )
+        check_pad(self, Pad, axes=1)
 
 
 @dataclass(frozen=True)
@@ -174,6 +254,8 @@ class Keypoints:
         numbers: How many numbers a point has in lists without brackets around each point, such as 3 in COCO (x, y,
             visibility). None (the default) requires a list for each point.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]. None (the default)
+            gives a list if the numbers differ.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -184,13 +266,15 @@ class Keypoints:
     path: str = ""
     numbers: int | None = None
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'json'")
-        _check_text(self, "path")
-        _check_name(self, "like")
+        check_field(self, "'json'")
+        check_text(self, "path")
+        check_name(self, "like")
         if self.numbers is not None and (not isinstance(self.numbers, int) or self.numbers < 2):
             raise OptionError(f"wds_tools.Keypoints(numbers={self.numbers!r}); allowed are 2 and more, and None")
+        check_pad(self, Pad, axes=1)
 
 
 @dataclass(frozen=True)
@@ -202,6 +286,9 @@ class Text:
         path: Names that lead to the text in JSON, see `Boxes`.
         encode: Function of one string, such as a tokenizer, called in the worker. Arrays and tensors of equal shape are
             stacked. Random number generators are seeded for each sample.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, length]. It requires ``encode``. If
+            that returns a dictionary, as tokenizers of transformers do, each of its entries is padded, and
+            ``attention_mask`` and ``token_type_ids`` with 0.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -211,11 +298,15 @@ class Text:
     _: KW_ONLY
     path: str = ""
     encode: Callable[[str], Any] | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'txt'")
-        _check_text(self, "path")
-        _check_function(self, "encode")
+        check_field(self, "'txt'")
+        check_text(self, "path")
+        check_function(self, "encode")
+        check_pad(self, Pad, axes=1)
+        if self.pad is not None and self.encode is None:
+            raise OptionError("wds_tools.Text(pad=...) requires encode=, a function that returns numbers")
 
 
 @dataclass(frozen=True)
@@ -241,6 +332,9 @@ class Field:
         path: Names that lead to a value in JSON, see `Boxes`. Lists of numbers become tensors.
         like: Name of a `Boxes` field: the value is a list with one entry per stored box, and the entries of boxes that
             are dropped are dropped too.
+        pad: Value of the padding, or a `Pad`, for arrays and lists of numbers: a batch is one tensor
+            [batch, length, ...]. With ``like`` it is required if those boxes have it, and is a number: the length is
+            that of the boxes.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -250,48 +344,13 @@ class Field:
     _: KW_ONLY
     path: str = ""
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'json'")
-        _check_text(self, "path")
-        _check_name(self, "like")
+        check_field(self, "'json'")
+        check_text(self, "path")
+        check_name(self, "like")
+        check_pad(self, Pad, axes=1)
 
 
 FieldSpec: TypeAlias = Image | Mask | Array | Boxes | Keypoints | Text | Label | Key | Field
-
-
-def _name_of(spec: FieldSpec) -> str:
-    return f"wds_tools.{type(spec).__name__}"
-
-
-def _is_view(value: Any) -> bool:
-    return hasattr(value, "regions") and not isinstance(value, type)
-
-
-def _check_field(spec: FieldSpec, examples: str) -> None:
-    if not isinstance(spec.field, str) or not spec.field:
-        raise OptionError(f"{_name_of(spec)}({spec.field!r}); allowed are names of stored fields, such as {examples}")
-
-
-def _check_choice(spec: FieldSpec, name: str, choices: Sequence[Any]) -> None:
-    value = getattr(spec, name)
-    if value not in choices:
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are {', '.join(map(repr, choices))}")
-
-
-def _check_name(spec: FieldSpec, name: str) -> None:
-    value = getattr(spec, name)
-    if value is not None and not isinstance(value, str):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed is the name of another field of the batch")
-
-
-def _check_text(spec: FieldSpec, name: str) -> None:
-    value = getattr(spec, name)
-    if not isinstance(value, str):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed is text such as 'objects.bbox'")
-
-
-def _check_function(spec: FieldSpec, name: str) -> None:
-    value = getattr(spec, name)
-    if value is not None and not callable(value):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are functions and None")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -214,7 +215,9 @@ def _invalid(part: Part, i: int, spec: Any, found: str, allowed: str) -> SampleE
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a list of numbers as a tensor, and any other value unchanged."""
+    """Return a list of numbers as a tensor, also in a mapping, and any other value unchanged."""
+    if isinstance(value, Mapping):
+        return {key: as_tensor(one) for key, one in value.items()}
     if not isinstance(value, list):
         return value
     try:
