@@ -24,6 +24,7 @@ from wds_tools.loading.field_checks import (
     is_view,
 )
 
+ImageMode = Literal["rgb", "unchanged"]
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 Interpolation = Literal["nearest", "bilinear"]
 Transform: TypeAlias = Callable[..., Any]
@@ -81,7 +82,7 @@ class Pad:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as RGB: a uint8 tensor [batch, 3, height, width], or a list of tensors if the sizes differ.
+    """An image: a uint8 tensor [batch, 3, height, width], RGB, or a list of tensors if the sizes differ.
 
     Attributes:
         field: Stored field, such as ``"jpg"`` or ``"left.jpg"``. ``"image"`` (the default) is the image of a sample,
@@ -89,9 +90,12 @@ class Image:
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
             whole image. Or a list of views: the image is decoded once, and the value in the batch is a list with one
             tensor per view. Each has random numbers of its own.
+        mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
+            and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
+            are applied. If images of a batch differ in channels or dtype, it is a list.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
-        transform: Function of one image, a uint8 tensor [3, height, width], called in the worker, or an Albumentations
+        transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
         pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
             [batch, 3, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is required
@@ -104,6 +108,7 @@ class Image:
     field: str = "image"
     _: KW_ONLY
     view: View | Sequence[View] | None = None
+    mode: ImageMode = "rgb"
     like: str | None = None
     transform: Transform | None = None
     pad: float | Pad | None = None
@@ -111,6 +116,7 @@ class Image:
     def __post_init__(self) -> None:
         check_field(self, "'image', 'jpg' or 'left.jpg'")
         check_name(self, "like")
+        check_choice(self, "mode", ("rgb", "unchanged"))
         check_function(self, "transform")
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(

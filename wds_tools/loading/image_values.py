@@ -18,6 +18,8 @@ from wds_tools.images.views import Regions
 from wds_tools.loading.columns import Column
 from wds_tools.loading.fields import Image, Transform
 from wds_tools.loading.part import ImageFiles, Part
+from wds_tools.loading.pixel_values import stored_views
+from wds_tools.loading.slots import write_values
 from wds_tools.loading.user_functions import call_for_sample, transformed
 from wds_tools.order.keyed_random import key_of
 
@@ -31,17 +33,23 @@ def load_images(part: Part, column: Column, out: list[torch.Tensor] | None) -> l
         out: For each view a tensor [n, ...] to write to, or None.
 
     Returns:
-        For each sample a uint8 tensor [3, height, width], or the return value of the transform; a list of them if the
+        For each sample a tensor [channels, height, width], or the return value of the transform; a list of them if the
         column has a list of views.
     """
     assert isinstance(column.spec, Image)
     transform = column.spec.transform
-    decoded = _decode_images(part, column, _pixel_buffers(part, column, out))
-    if out is not None and transform is None:
-        return None
-    images = [[torch.from_numpy(pixels) for pixels in view] for view in decoded]
-    if transform is None:
-        return column.by_sample(images)
+    if column.spec.mode == "unchanged":
+        images = stored_views(part, column)
+        if transform is None:
+            values = column.by_sample(images)
+            return None if write_values(values, out if column.is_list or out is None else out[0]) else values
+    else:
+        decoded = _decode_images(part, column, _pixel_buffers(part, column, out))
+        if out is not None and transform is None:
+            return None
+        images = [[torch.from_numpy(pixels) for pixels in view] for view in decoded]
+        if transform is None:
+            return column.by_sample(images)
     with stages.TRANSFORM:
         results = [
             [_transformed(part, column, transform, i, number, image) for i, image in enumerate(view)]

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import DecodeError, MissingFieldError, OptionError
-from wds_tools.format.codecs import CODECS, MAX_PIXELS, ImageInfo, decode_field, probe
+from wds_tools.format.codecs import CODECS, MAX_PIXELS, ImageInfo, decode_field, probe, probe_array
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored
 from wds_tools.images.views import Regions, View
 from wds_tools.loading.columns import Column, Geometry
+from wds_tools.loading.fields import Image
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.reader import Rows
 
@@ -62,6 +63,8 @@ class Part:
         self._values: dict[str, list[Any]] = {}
         self._infos: dict[str, list[ImageInfo]] = {}
         self._regions: dict[str, list[Regions]] = {}
+        images = [column.spec for column in columns if isinstance(column.spec, Image)]
+        self._unchanged = {spec.field for spec in images if spec.mode == "unchanged"}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -160,6 +163,8 @@ class Part:
             raise self.located(DecodeError(reason), i)
 
     def _is_image_of_sample(self, field: str) -> bool:
+        if field in self._unchanged and field == "npy":  # the index has the sizes of RGB images only
+            return False
         return field == "image" or (field in IMAGE_FIELDS and set(self.rows.kinds()) == {field})
 
     def _probed(self, field: str) -> list[ImageInfo]:
@@ -168,7 +173,7 @@ class Part:
             infos = []
             for i, data in enumerate(self.data(field)):
                 with stages.DECODE, self.naming(i, field):
-                    infos.append(probe(data))
+                    infos.append((probe_array if field in self._unchanged else probe)(data))
             self._infos[field] = infos
         return self._infos[field]
 

@@ -60,8 +60,14 @@ class Recipe:
         if self.sample_transform is not None:
             return None
         for column in self.columns:
-            if column.shapes and (not isinstance(column.spec, Image) or column.spec.transform is not None):
+            if column.shapes and not _is_rgb(column):
                 return None
             specs = tuple(TensorSpec((3, *shape), torch.uint8) for shape in column.shapes or ())
             columns.append((specs if column.is_list else specs[0]) if specs else None)
         return SlotLayout(tuple(columns)) if any(columns) else None
+
+
+def _is_rgb(column: Column) -> bool:
+    """Return whether all values are uint8 RGB images."""
+    spec = column.spec
+    return isinstance(spec, Image) and spec.transform is None and spec.mode == "rgb"
