@@ -22,11 +22,11 @@ READING_ORDER = {
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture planner quality",
     "images": "views decode resize native",
-    "reading": "locations shardset keys reader read_ahead select stored_samples",
+    "reading": "locations shardset keys reader requested_fields read_ahead select stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
     "loading": """field_checks fields arguments autoscale bad_samples columns padded collate ranks worker_process part
-        batch_padding slots recipe user_functions pixel_values image_values object_values albumentations
+        batch_padding slots recipe user_functions pixel_values image_values frame_values object_values albumentations
         sample_transform assemble delivery_check numa workers request batch_steps handover augment ring advice cleanup
         cuda copier pacing epochs tasks pools statistics
         diagnosis stats_output ceiling dataset web_dataset pipeline bridge loader factory""",

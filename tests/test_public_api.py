@@ -18,6 +18,7 @@ NAMES = [
     "DestinationError",
     "DeviceError",
     "Field",
+    "Frames",
     "Image",
     "Key",
     "Keypoints",

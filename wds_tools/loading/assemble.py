@@ -17,9 +17,10 @@ from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.batch_padding import fit_values, padded_values
 from wds_tools.loading.collate import map_tensors
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Field, Image, Key, Keypoints, Label, Mask, Text
+from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, Text
+from wds_tools.loading.frame_values import load_frames
 from wds_tools.loading.image_values import load_images
-from wds_tools.loading.object_values import as_tensor, load_boxes, load_fields, load_keypoints, load_texts
+from wds_tools.loading.object_values import load_boxes, load_fields, load_keypoints, load_texts
 from wds_tools.loading.part import Part
 from wds_tools.loading.pixel_values import load_pixels
 from wds_tools.loading.recipe import Recipe
@@ -133,6 +134,9 @@ class Assembler:
         """Return the values of a column, or None if they were written to ``out``."""
         if isinstance(column.spec, Image):
             return load_images(part, column, [out] if isinstance(out, torch.Tensor) else out)
+        if isinstance(column.spec, Frames):
+            assert not isinstance(out, list)
+            return load_frames(part, column, out)
         if isinstance(column.spec, Mask | Array):
             return load_pixels(part, column, out)
         return _LOADERS[type(column.spec)](part, column)
@@ -143,32 +147,13 @@ def rows_of(out: Out | None, rows: slice) -> Out | None:
     return None if out is None else [map_tensors(lambda tensor: tensor[rows], held) for held in out]
 
 
-def _load_texts(part: Part, column: Column) -> list[Any]:
-    """Return the texts, or the results of the user's function of each text."""
-    spec = column.spec
-    assert isinstance(spec, Text)
-    texts, encode = load_texts(part, spec), spec.encode
-    if encode is None:
-        return texts
-
-    def encoded(text: str, position: int) -> Any:
-        with seeded(key_of("encode", part.seed, part.epoch, position, column.name)):
-            return as_tensor(encode(text))
-
-    with stages.TRANSFORM:
-        return [
-            call_for_sample("encode=", part.rows, i, partial(encoded, text, position))
-            for i, (text, position) in enumerate(zip(texts, part.positions.tolist(), strict=True))
-        ]
-
-
 _LOADERS: dict[type, Callable[[Part, Column], Any]] = {
     Boxes: load_boxes,
     Field: load_fields,
     Key: lambda part, _: part.rows.keys(),
     Keypoints: load_keypoints,
     Label: lambda part, _: part.labels(),
-    Text: _load_texts,
+    Text: load_texts,
 }
 
 

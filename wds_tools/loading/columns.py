@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from wds_tools.errors import OptionError
 from wds_tools.images.views import View
-from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Image, Key, Label, Mask, Pad, Transform
+from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Frames, Image, Key, Label, Mask, Pad, Transform
 
 Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
 
@@ -88,6 +88,9 @@ class Column:
     @property
     def shapes(self) -> list[tuple[int, int]] | None:
         """Height and width of each view, if the column has pixels, and all images get the same sizes."""
+        if isinstance(self.spec, Frames):
+            shape = self.spec.view.shape if self.spec.view else None
+            return [shape] if shape and self.frames else None
         if not isinstance(self.spec, PIXELS):
             return None
         if self.padding is not None:
@@ -97,6 +100,15 @@ class Column:
             return None
         shapes = [view.shape for view in self.geometry.views if view.shape is not None]
         return shapes if len(shapes) == len(self.geometry.views) else None
+
+    @property
+    def frames(self) -> int | None:
+        """Number of frames of each sample, or None if it differs, or the column has no frames."""
+        if not isinstance(self.spec, Frames):
+            return None
+        if self.padding is not None:
+            return self.padding.size[0] if self.padding.size else None
+        return self.spec.frames
 
     def by_sample(self, by_view: list[list[Any]]) -> list[Any]:
         """Return the values of n samples, from the n values of each view."""
@@ -143,6 +155,8 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
             image = images[source]
             purpose = () if source == sources[0] else (source,)
             geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), purpose)
+        if isinstance(spec, Frames) and spec.view is not None:
+            geometry = Geometry(name, spec.field, (spec.view,), key=(name,))
         key = () if name == next(iter(images), None) else (name,)
         columns.append(Column(name, spec, geometry, key, _padding_of(name, specs)))
     _check_mask_names(columns)

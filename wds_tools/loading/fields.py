@@ -25,6 +25,7 @@ from wds_tools.loading.field_checks import (
 )
 
 ImageMode = Literal["rgb", "unchanged"]
+FrameStart = Literal["first", "center", "random"]
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 Interpolation = Literal["nearest", "bilinear"]
 Transform: TypeAlias = Callable[..., Any]
@@ -333,9 +334,13 @@ class Key:
 class Field:
     """Any stored field, decoded by its extension, as in the short form of ``fields=``.
 
+    Types that this package does not decode, such as video (``"mp4"``) and audio (``"flac"``), are bytes.
+
     Attributes:
-        field: Stored field, such as ``"json"``, ``"npy"`` or ``"png"``.
+        field: Stored field, such as ``"json"``, ``"npy"``, ``"png"`` or ``"mp4"``.
         path: Names that lead to a value in JSON, see `Boxes`. Lists of numbers become tensors.
+        decode: Function of the value, such as a decoder of audio files, called in the worker. Arrays and tensors of
+            equal shape are stacked. Random number generators are seeded for each sample.
         like: Name of a `Boxes` field: the value is a list with one entry per stored box, and the entries of boxes that
             are dropped are dropped too.
         pad: Value of the padding, or a `Pad`, for arrays and lists of numbers: a batch is one tensor
@@ -349,14 +354,68 @@ class Field:
     field: str
     _: KW_ONLY
     path: str = ""
+    decode: Callable[[Any], Any] | None = None
     like: str | None = None
     pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
         check_field(self, "'json'")
         check_text(self, "path")
+        check_function(self, "decode")
         check_name(self, "like")
         check_pad(self, Pad, axes=1)
 
 
-FieldSpec: TypeAlias = Image | Mask | Array | Boxes | Keypoints | Text | Label | Key | Field
+@dataclass(frozen=True)
+class Frames:
+    """The numbered images of a sample, such as the frames of a clip: a uint8 tensor [batch, frames, 3, height, width].
+
+    All frames of a sample have one size, and get the same region and flip. If the numbers of frames differ, a batch is
+    a list of tensors, or padded.
+
+    Attributes:
+        field: Names of the stored fields, with ``*`` for the number: ``"*.jpg"`` for ``0000.jpg``, ``0001.jpg`` and so
+            on, or ``"frame*.jpg"``. They are ordered by the number.
+        view: Region of the images and its output size, as for `Image`.
+        frames: How many frames to use. A sample with fewer is an error, except with ``pad``. None (the default) uses
+            all.
+        stride: Use each n-th frame.
+        start: Where the frames begin: ``"first"`` (the default), ``"center"``, or ``"random"``, which depends on the
+            seed, the epoch, the position of the sample and the name of the field.
+        pad: Value of the padding after the last frame, or a `Pad`, so that a batch is one tensor. None (the default)
+            gives a list if the numbers of frames differ.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str = "*.jpg"
+    _: KW_ONLY
+    view: View | None = None
+    frames: int | None = None
+    stride: int = 1
+    start: FrameStart = "first"
+    pad: float | Pad | None = None
+
+    def __post_init__(self) -> None:
+        check_field(self, "'*.jpg' or 'frame*.jpg'")
+        if self.field.count("*") != 1:
+            raise OptionError(f"wds_tools.Frames({self.field!r}); allowed are names with one * for the number")
+        if self.view is not None and not is_view(self.view):
+            raise OptionError(
+                f"wds_tools.Frames(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
+                "Resize(...) and None"
+            )
+        if self.frames is not None and not is_length(self.frames):
+            raise OptionError(
+                f"wds_tools.Frames(frames={self.frames!r}); allowed are whole numbers of 1 and more, None"
+            )
+        if not is_length(self.stride):
+            raise OptionError(f"wds_tools.Frames(stride={self.stride!r}); allowed are whole numbers of 1 and more")
+        check_choice(self, "start", ("first", "center", "random"))
+        if self.frames is None and self.start != "first":
+            raise OptionError(f"wds_tools.Frames(start={self.start!r}) requires frames=, the number of frames to use")
+        check_pad(self, Pad, axes=1)
+
+
+FieldSpec: TypeAlias = Image | Frames | Mask | Array | Boxes | Keypoints | Text | Label | Key | Field

@@ -135,7 +135,7 @@ class Part:
         if geometry.source not in self._regions:
             sizes = self.image_sizes(geometry.field)
             self._regions[geometry.source] = [
-                self._chosen_regions(view, geometry.key_of_view(number), *sizes)
+                self.choose_regions(view, geometry.key_of_view(number), *sizes)
                 for number, view in enumerate(geometry.views)
             ]
         return self._regions[geometry.source]
@@ -177,9 +177,17 @@ class Part:
             self._infos[field] = infos
         return self._infos[field]
 
-    def _chosen_regions(
+    def choose_regions(
         self, view: View, purpose: tuple[int | str, ...], width: NDArray[np.int64], height: NDArray[np.int64]
     ) -> Regions:
+        """Return the regions that a view chooses in images of these sizes.
+
+        Args:
+            view: The view.
+            purpose: What its random numbers depend on beside seed, epoch and position.
+            width: int64 [n].
+            height: int64 [n].
+        """
         least_h, least_w = view.least
         small = np.flatnonzero((height < least_h) | (width < least_w))
         if len(small):

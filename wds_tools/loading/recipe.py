@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wds_tools.images.views import View
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Image, Transform
+from wds_tools.loading.fields import Frames, Image, Transform
 from wds_tools.loading.slots import ColumnSpec, SlotLayout, TensorSpec
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Recipe:
         for column in self.columns:
             if column.shapes and not _is_rgb(column):
                 return None
-            specs = tuple(TensorSpec((3, *shape), torch.uint8) for shape in column.shapes or ())
+            frames = (column.frames,) if column.frames else ()
+            specs = tuple(TensorSpec((*frames, 3, *shape), torch.uint8) for shape in column.shapes or ())
             columns.append((specs if column.is_list else specs[0]) if specs else None)
         return SlotLayout(tuple(columns)) if any(columns) else None
 
@@ -70,4 +71,4 @@ class Recipe:
 def _is_rgb(column: Column) -> bool:
     """Return whether all values are uint8 RGB images."""
     spec = column.spec
-    return isinstance(spec, Image) and spec.transform is None and spec.mode == "rgb"
+    return isinstance(spec, Frames) or (isinstance(spec, Image) and spec.transform is None and spec.mode == "rgb")
