@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
-    from wds_tools.loading.fields import Array, Boxes, Field, Image, Key, Keypoints, Label, Mask, Text
+    from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, Pad, Text
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.web_dataset import WebDataset
@@ -78,6 +78,7 @@ _HOMES = {
     "DestinationError": "errors",
     "DeviceError": "errors",
     "Field": "loading.fields",
+    "Frames": "loading.fields",
     "Image": "loading.fields",
     "Key": "loading.fields",
     "Keypoints": "loading.fields",
@@ -94,6 +95,7 @@ _HOMES = {
     "Normalize": "loading.batch_steps",
     "NotADatasetError": "errors",
     "OptionError": "errors",
+    "Pad": "loading.fields",
     "PeriodStats": "loading.statistics",
     "ProofError": "errors",
     "RandAugment": "loading.augment",
@@ -143,6 +145,7 @@ __all__ = [
     "DestinationError",
     "DeviceError",
     "Field",
+    "Frames",
     "Image",
     "Key",
     "Keypoints",
@@ -159,6 +162,7 @@ __all__ = [
     "Normalize",
     "NotADatasetError",
     "OptionError",
+    "Pad",
     "PeriodStats",
     "ProofError",
     "RandAugment",

@@ -20,3 +20,5 @@ def test_the_code_on_the_page_runs(scenes, tmp_path, monkeypatch, capsys):
     assert "torch.Size([8, 3, 224, 224]) torch.Size([8, 224, 224]) torch.uint16 8" in capsys.readouterr().out
     assert torch.is_tensor(names["right"])
     assert [len(crop) for crop in names["crops"]] == [8] * 10
+    assert names["clips"].shape == (4, 8, 3, 112, 112)
+    assert names["padded"].keys() == {"image", "mask", "boxes", "classes", "caption"}

@@ -567,3 +567,11 @@ def test_the_source_in_the_manifest_is_shard_writer(tmp_path: Path) -> None:
         "kind": "ShardWriter",
         "pattern": "a-%06d.tar",
     }
+
+
+def test_an_array_that_is_not_an_image_can_be_the_only_field(tmp_path: Path) -> None:
+    with ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(2):
+            writer.write({"__key__": str(number), "npy": np.full((2, 8), number)})
+    with wt.make_loader(tmp_path, batch_size=2, fields=("npy",), num_workers=0) as loader:
+        assert next(iter(loader)).npy[:, 0, 0].tolist() == [0, 1]

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import ChecksumError, MissingFieldError
-from wds_tools.reading.reader import Reader, check_fields
+from wds_tools.reading.reader import Reader
+from wds_tools.reading.requested_fields import check_fields
 from wds_tools.reading.shardset import open_shards
 
 

@@ -99,6 +99,24 @@ def sniff(data: bytes | memoryview) -> str | None:
     return None
 
 
+def probe_array(data: bytes | memoryview) -> ImageInfo:
+    """Read the header of an image as `probe` does, or that of an ``.npy`` array of any dtype and channels.
+
+    Raises:
+        DecodeError: As for `probe`, or the array is not [height, width] or [height, width, channels].
+    """
+    if sniff(data) != "npy":
+        return probe(data)
+    try:
+        shape, _, dtype, _ = npy_header(data)
+    except ValueError as error:
+        raise DecodeError(str(error)) from error
+    if len(shape) not in (2, 3):
+        raise DecodeError(f"an array of shape {shape} is not [height, width] or [height, width, channels]")
+    check_size(shape[1], shape[0])
+    return ImageInfo("npy", shape[1], shape[0], str(dtype), 1)
+
+
 def probe(data: bytes | memoryview) -> ImageInfo:
     """Read the header of an image and check that the file is complete.
 

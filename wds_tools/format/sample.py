@@ -8,6 +8,7 @@ name is split at the first dot of its last path component
 from __future__ import annotations
 
 import keyword
+import re
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -49,6 +50,22 @@ def split_name(name: str) -> tuple[str, str] | None:
     if not stem or not dot or not field_name:
         return None
     return folder + slash + stem, field_name.lower()
+
+
+@lru_cache(maxsize=1024)
+def numbered_names(names: tuple[str, ...], pattern: str) -> tuple[str, ...]:
+    """Return the names that match a pattern, in the order of their numbers.
+
+    Args:
+        names: Names of fields.
+        pattern: A name with ``*`` for a number.
+
+    >>> numbered_names(("txt", "frame10.jpg", "frame9.jpg", "thumb.jpg"), "frame*.jpg")
+    ('frame9.jpg', 'frame10.jpg')
+    """
+    expression = re.compile(re.escape(pattern).replace(r"\*", "([0-9]+)"))
+    found = {name: int(match[1]) for name in names if (match := expression.fullmatch(name))}
+    return tuple(sorted(found, key=lambda name: (found[name], name)))
 
 
 def attribute_names(fields: tuple[str, ...]) -> tuple[str, ...]:

@@ -202,6 +202,42 @@ def decode_stored(data: memoryview) -> Pixels | DeepPixels:
     return _decode_deep(data, mode) if mode else _decode_with_pillow(data, rgb=False)
 
 
+def decode_unchanged(data: memoryview, *, mode: str, orientation: int) -> NDArray[Any]:
+    """Decode an image with its channels and dtype, and with the EXIF orientation applied.
+
+    Args:
+        data: The encoded file: JPEG, PNG, WebP, TIFF, GIF or AVIF.
+        mode: Pillow mode as recorded in the index; RGB JPEGs are decoded by simplejpeg.
+        orientation: EXIF orientation, 1 to 8.
+
+    Returns:
+        [height, width, channels]. Grey has 1 channel, grey with alpha 2, RGB 3, RGBA and CMYK 4. A palette is applied,
+        to RGB, or RGBA if it has transparent colours.
+
+    Raises:
+        DecodeError: The image cannot be decoded, or is larger than `MAX_PIXELS`.
+    """
+    _check_effort(data)
+    pixels: NDArray[Any] | None = None
+    if deep := sixteen_bit_mode(data):
+        pixels = _decode_deep(data, deep)
+    elif mode == "RGB" and bytes(data[:2]) == b"\xff\xd8":
+        pixels = _decode_jpeg(data)
+    if pixels is None:
+        pixels = _decode_all_channels(data)
+    return pixels if orientation == 1 else orient(pixels, orientation)
+
+
+def _decode_all_channels(data: memoryview) -> NDArray[Any]:
+    """Decode an image with Pillow to [height, width, channels], with its palette applied."""
+    with _open_with_pillow(data) as image:
+        if image.mode in ("P", "PA", "1"):
+            has_alpha = image.mode == "PA" or "transparency" in image.info
+            image = image.convert("L" if image.mode == "1" else "RGBA" if has_alpha else "RGB")  # noqa: PLW2901
+        stored = np.asarray(image)
+        return stored if stored.ndim == 3 else stored[:, :, None]
+
+
 def _decode_deep(data: memoryview, mode: str) -> DeepPixels:
     """Decode a PNG with 16 bits per channel: uint16 [height, width, channels].
 
@@ -217,11 +253,11 @@ def _decode_deep(data: memoryview, mode: str) -> DeepPixels:
     return np.asarray(upper.astype(np.uint16) << 8 | lower)
 
 
-def orient(pixels: Pixels, orientation: int) -> Pixels:
+def orient(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     """Apply an EXIF orientation (Exif 2.32, tag 0x0112).
 
     Args:
-        pixels: uint8 [height, width, channels], as stored.
+        pixels: [height, width, channels], as stored.
         orientation: EXIF orientation, 1 to 8.
 
     Returns:

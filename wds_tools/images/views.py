@@ -38,6 +38,11 @@ class Regions:
     size: NDArray[np.int64]
     flip: NDArray[np.bool_]
 
+    def repeated(self, counts: NDArray[np.int64]) -> Regions:
+        """Return the region of each image as often as ``counts``, int64 [n], states."""
+        rows = np.repeat(np.arange(len(self.box)), counts)
+        return Regions(self.box[rows], self.resize[rows], self.corner[rows], self.size[rows], self.flip[rows])
+
     def needed(self) -> NDArray[np.int64]:
         """Return the part of each box that the result depends on.
 

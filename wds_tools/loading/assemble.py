@@ -14,11 +14,13 @@ from wds_tools import stages
 from wds_tools.errors import WdsToolsError
 from wds_tools.format.sample import make_record
 from wds_tools.loading.bad_samples import is_sample_error
+from wds_tools.loading.batch_padding import fit_values, padded_values
 from wds_tools.loading.collate import map_tensors
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Field, Image, Key, Keypoints, Label, Mask, Text
+from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, Text
+from wds_tools.loading.frame_values import load_frames
 from wds_tools.loading.image_values import load_images
-from wds_tools.loading.object_values import as_tensor, load_boxes, load_fields, load_keypoints, load_texts
+from wds_tools.loading.object_values import load_boxes, load_fields, load_keypoints, load_texts
 from wds_tools.loading.part import Part
 from wds_tools.loading.pixel_values import load_pixels
 from wds_tools.loading.recipe import Recipe
@@ -68,7 +70,7 @@ class Assembler:
                     raise
                 continue
             specs = [
-                column_spec(value[0]) if column.shapes else None
+                column_spec(padded_values(column, value)[0]) if column.shapes else None
                 for column, value in zip(self._columns_at(epoch), values, strict=True)
             ]
             return SlotLayout(tuple(specs))
@@ -81,7 +83,8 @@ class Assembler:
             epoch: Zero-based epoch.
             positions: int64 [n], positions in the epoch. They determine crops and flips.
             ids: int64 [n], sample ids.
-            out: For each column where to write its values, or None; None for all columns returns all values.
+            out: For each column where to write its values, or None; None for all columns returns all values. Columns
+                that will be padded have None.
 
         Returns:
             One value per field: ``label`` is int64 [n], others are lists of n values; None for values that were written
@@ -95,9 +98,14 @@ class Assembler:
         part = Part(self.reader.rows(ids), columns, seed=self.recipe.seed, epoch=epoch, positions=positions)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
-            return [self._load(part, column, held) for column, held in zip(columns, out, strict=True)]
-        values = self._transformed(part, [self._load(part, column, None) for column in columns])
-        return [None if write_values(one, held) else one for one, held in zip(values, out, strict=True)]
+            values = [self._load(part, column, held) for column, held in zip(columns, out, strict=True)]
+        else:
+            values = self._transformed(part, [self._load(part, column, None) for column in columns])
+            values = [None if write_values(one, held) else one for one, held in zip(values, out, strict=True)]
+        return [
+            value if column.padding is None else fit_values(part, column, value)
+            for column, value in zip(columns, values, strict=True)
+        ]
 
     def samples_or_errors(
         self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: Out | None
@@ -107,7 +115,7 @@ class Assembler:
         for i in range(len(ids)):
             one = slice(i, i + 1)
             try:
-                row = None if out is None else [map_tensors(lambda tensor: tensor[one], held) for held in out]  # noqa: B023 - called here
+                row = rows_of(out, one)
                 samples.append(self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=row))
             except WdsToolsError as error:
                 if not is_sample_error(error):
@@ -139,28 +147,17 @@ class Assembler:
         """Return the values of a column, or None if they were written to ``out``."""
         if isinstance(column.spec, Image):
             return load_images(part, column, [out] if isinstance(out, torch.Tensor) else out)
+        if isinstance(column.spec, Frames):
+            assert not isinstance(out, list)
+            return load_frames(part, column, out)
         if isinstance(column.spec, Mask | Array):
             return load_pixels(part, column, out)
         return _LOADERS[type(column.spec)](part, column)
 
 
-def _load_texts(part: Part, column: Column) -> list[Any]:
-    """Return the texts, or the results of the user's function of each text."""
-    spec = column.spec
-    assert isinstance(spec, Text)
-    texts, encode = load_texts(part, spec), spec.encode
-    if encode is None:
-        return texts
-
-    def encoded(text: str, position: int) -> Any:
-        with seeded(key_of("encode", part.seed, part.epoch, position, column.name)):
-            return as_tensor(encode(text))
-
-    with stages.TRANSFORM:
-        return [
-            call_for_sample("encode=", part.rows, i, partial(encoded, text, position))
-            for i, (text, position) in enumerate(zip(texts, part.positions.tolist(), strict=True))
-        ]
+def rows_of(out: Out | None, rows: slice) -> Out | None:
+    """Return some rows of the tensors for each column."""
+    return None if out is None else [map_tensors(lambda tensor: tensor[rows], held) for held in out]
 
 
 _LOADERS: dict[type, Callable[[Part, Column], Any]] = {
@@ -169,7 +166,7 @@ _LOADERS: dict[type, Callable[[Part, Column], Any]] = {
     Key: lambda part, _: part.rows.keys(),
     Keypoints: load_keypoints,
     Label: lambda part, _: part.labels(),
-    Text: _load_texts,
+    Text: load_texts,
 }
 
 

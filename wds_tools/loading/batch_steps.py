@@ -83,6 +83,11 @@ class BatchSteps:
         needs_labels = any(isinstance(step, BatchStep) and step.needs_labels for step in self._steps)
         return ("image", "label") if needs_labels else ("image",)
 
+    @property
+    def changing(self) -> list[BatchStep]:
+        """Steps that move pixels or compute with several of them."""
+        return [step for step in self._steps if isinstance(step, BatchStep) and not isinstance(step, Normalize)]
+
     def apply(self, images: Any, labels: Any, keys: SampleKeys) -> tuple[Any, Any]:
         """Return images and labels after all steps."""
         for number, step in enumerate(self._steps):

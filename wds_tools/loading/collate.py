@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from wds_tools.loading.padded import Padded, join_padded
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -78,6 +80,7 @@ def as_tensors(value: Any) -> Any:
         return value.container([as_tensors(column) for column in value.columns])
     if isinstance(value, list):
         return [as_tensors(item) for item in value]
+    value = value.tensor if isinstance(value, Padded) else value
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
@@ -136,6 +139,8 @@ def _join_values(values: tuple[Any, ...]) -> Any:
     first = values[0]
     if first is None:  # images that are in shared memory
         return None
+    if any(isinstance(value, Padded) for value in values):
+        return join_padded(values)
     if all(isinstance(value, np.ndarray) for value in values):
         are_numbers = first.ndim == 1  # one number per sample; their dtypes may differ
         if len({value.ndim if are_numbers else (value.shape[1:], value.dtype) for value in values}) == 1:
@@ -158,4 +163,5 @@ def _unstack(value: Any) -> list[Any]:
     """Undo `stack_values`: return one value per sample."""
     if isinstance(value, Columns):
         return [value.container(row) for row in zip(*map(_unstack, value.columns), strict=True)]
+    value = value.tensor if isinstance(value, Padded) else value
     return value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)

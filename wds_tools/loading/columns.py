@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from wds_tools.errors import OptionError
 from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, view_at
 from wds_tools.images.views import View
-from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Image, Key, Label, Mask, Transform
+from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Frames, Image, Key, Label, Mask, Pad, Transform
 
 Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
 
@@ -50,6 +50,28 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
+class Padding:
+    """How the values of a column become one tensor.
+
+    Attributes:
+        value: Value of the padding.
+        options: Size of the result; those of ``source``.
+        axes: Number of dimensions that are padded: the last 2 of pixels, the first 1 of other values.
+        source: Name of the column that determines the size. Columns with ``like`` have the size of another one.
+    """
+
+    value: float
+    options: Pad
+    axes: int
+    source: str
+
+    @property
+    def size(self) -> tuple[int, ...] | None:
+        """Fixed size of the padded dimensions, or None if it depends on the batch."""
+        return self.options.sides[: self.axes] or None
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """One field of a batch.
 
@@ -58,12 +80,14 @@ class Column:
         spec: What it is.
         geometry: The regions of it that are used, or None for all of it.
         key: What the random numbers of its functions depend on, see `Geometry`. Empty for the first image.
+        padding: How its values are padded, or None.
     """
 
     name: str
     spec: FieldSpec
     geometry: Geometry | None = None
     key: tuple[str, ...] = ()
+    padding: Padding | None = None
 
     @property
     def is_list(self) -> bool:
@@ -73,7 +97,15 @@ class Column:
     @property
     def shapes(self) -> list[tuple[int, int]] | None:
         """Height and width of each view, if the column has pixels, and all images get the same sizes."""
-        if self.geometry is None or not isinstance(self.spec, PIXELS):
+        if isinstance(self.spec, Frames):
+            shape = self.spec.view.shape if self.spec.view else None
+            return [shape] if shape and self.frames else None
+        if not isinstance(self.spec, PIXELS):
+            return None
+        if self.padding is not None:
+            views = len(self.geometry.views) if self.geometry else 1
+            return [(self.padding.size[0], self.padding.size[1])] * views if self.padding.size else None
+        if self.geometry is None:
             return None
         shapes = [view.shape for view in self.geometry.views if view.shape is not None]
         return shapes if len(shapes) == len(self.geometry.views) else None
@@ -81,6 +113,15 @@ class Column:
     def at(self, epoch: int) -> Column:
         """Return the column in an epoch, without schedules of views."""
         return self if self.geometry is None else replace(self, geometry=self.geometry.at(epoch))
+
+    @property
+    def frames(self) -> int | None:
+        """Number of frames of each sample, or None if it differs, or the column has no frames."""
+        if not isinstance(self.spec, Frames):
+            return None
+        if self.padding is not None:
+            return self.padding.size[0] if self.padding.size else None
+        return self.spec.frames
 
     def by_sample(self, by_view: list[list[Any]]) -> list[Any]:
         """Return the values of n samples, from the n values of each view."""
@@ -127,9 +168,13 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
         source, geometry = _source_of(name, specs), None
         if source in sources:
             image = images[source]
-            key = () if source == sources[0] else (source,)
-            geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), key)
-        columns.append(Column(name, spec, geometry, () if name == next(iter(images), None) else (name,)))
+            purpose = () if source == sources[0] else (source,)
+            geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), purpose)
+        if isinstance(spec, Frames) and spec.view is not None:
+            geometry = Geometry(name, spec.field, (spec.view,), key=(name,))
+        key = () if name == next(iter(images), None) else (name,)
+        columns.append(Column(name, spec, geometry, key, _padding_of(name, specs)))
+    _check_mask_names(columns)
     return tuple(columns)
 
 
@@ -181,3 +226,42 @@ def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
         for name, one in views.items()
     }
     return images or {"__key__": Key()}
+
+
+def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
+    """Return how a field is padded: with the size of the field of its ``like=``, if both are images or sequences."""
+    spec = specs[name]
+    pad, axes = getattr(spec, "pad", None), 2 if isinstance(spec, PIXELS) else 1
+    source = name
+    while (like := getattr(specs[source], "like", None)) and isinstance(specs[like], PIXELS) == (axes == 2):
+        if getattr(specs[like], "pad", None) is None:
+            break
+        source = like
+    if source == name:
+        return None if pad is None else Padding(_as_pad(pad).value, _as_pad(pad), axes, name)
+    if pad is None or isinstance(pad, Pad):
+        found = f"pad={pad!r}, but it" if pad else "no pad=; it"
+        raise OptionError(
+            f"fields={{{name!r}: wds_tools.{type(spec).__name__}(like={source!r})}} has {found} is padded to the size "
+            f"of {source!r}: add the value of its padding, such as pad=0"
+        )
+    return Padding(pad, _as_pad(getattr(specs[source], "pad")), axes, source)  # noqa: B009 - not all have it
+
+
+def _as_pad(pad: float | Pad) -> Pad:
+    return pad if isinstance(pad, Pad) else Pad(pad)
+
+
+def mask_name(name: str) -> str:
+    """Return the name of the field of a batch that is False for the padding of a field."""
+    return f"{name}_mask"
+
+
+def _check_mask_names(columns: Sequence[Column]) -> None:
+    names = {column.name for column in columns}
+    for column in columns:
+        if column.padding and column.padding.source == column.name and mask_name(column.name) in names:
+            raise OptionError(
+                f"fields= has a field {mask_name(column.name)!r}, which is the name of the mask of the padding of "
+                f"{column.name!r}: choose another name for one of them"
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sam
 from wds_tools.loading.collate import join_parts
 from wds_tools.loading.columns import Fields
 from wds_tools.loading.fields import Transform
+from wds_tools.loading.handover import Handover
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.options import RemoteOptions
@@ -93,6 +94,8 @@ class StreamingDataset(IterableDataset[Any]):
         batch_size: As given.
         tail: As given.
         decode: As given.
+        collate_fn: Turns a list of samples into a batch of `make_loader`, for the argument ``collate_fn=`` of the
+            ``DataLoader``: values of different sizes become lists, or are padded. None with ``decode=False``.
 
     Raises:
         NotADatasetError: There is no packed dataset at ``dataset``.
@@ -182,6 +185,7 @@ class StreamingDataset(IterableDataset[Any]):
         self.batch_size = batch_size
         self.tail = tail
         self.decode = decode
+        self.collate_fn = self._collate_fn() if decode else None
         check_plan(self._plan(0))
         # Shared with the workers: next epoch, current epoch, and the token (two numbers) of the current iteration.
         self._shared = torch.tensor([0, -1, -1, -1], dtype=torch.int64).share_memory_()
@@ -255,6 +259,12 @@ class StreamingDataset(IterableDataset[Any]):
                 ids=step.ids[part],
             )
             yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
+
+    def _collate_fn(self) -> Callable[[list[Any]], Any]:
+        recipe = self._opened.recipe
+        return Handover(
+            recipe.columns, is_bare=self._opened.is_bare, tail=self.tail, batch_transform=None, seed=recipe.seed
+        ).collate
 
     def _plan(self, epoch: int) -> EpochPlan:
         opened = self._opened

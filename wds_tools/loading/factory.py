@@ -83,7 +83,8 @@ def make_loader(
       dtype, otherwise a list of tensors.
     * Everything else (``__key__``, text, JSON, bytes): list of length ``batch_size``.
 
-    If ``fields`` is a mapping, `Image`, `Mask` and the other specifications document their values.
+    If ``fields`` is a mapping, `Image`, `Mask` and the other specifications document their values. Fields with ``pad=``
+    are followed by masks, see `Pad`.
 
     Field names become attributes: ``__key__`` is ``batch.key``, ``mask.png`` is ``batch.mask_png``.
 
@@ -118,8 +119,9 @@ def make_loader(
             ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
             channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
             value itself instead of a named tuple.
-            Or a mapping from the name in the batch to what it is: `Image`, `Mask`, `Array`, `Boxes`, `Keypoints`,
-            `Text`, `Label`, `Key`, `Field`, or a name as above. ``view`` and ``transform`` then belong to `Image`.
+            Or a mapping from the name in the batch to what it is: `Image`, `Frames`, `Mask`, `Array`, `Boxes`,
+            `Keypoints`, `Text`, `Label`, `Key`, `Field`, or a name as above. ``view`` and ``transform`` then belong to
+            `Image`.
         transform: Function of one image, a uint8 tensor [3, height, width], called in the worker; or an Albumentations
             transform. Random number generators are seeded from the position of the sample in the epoch. If the function
             returns a tuple, list or dictionary of tensors, such as two crops, ``image`` is a tuple, list or dictionary

@@ -12,15 +12,77 @@ from typing import Any, Literal, TypeAlias
 
 from wds_tools.errors import OptionError
 from wds_tools.images.schedule import AnyView, is_view
+from wds_tools.loading.field_checks import (
+    check_choice,
+    check_field,
+    check_function,
+    check_name,
+    check_pad,
+    check_text,
+    is_length,
+    is_number,
+)
 
+ImageMode = Literal["rgb", "unchanged"]
+FrameStart = Literal["first", "center", "random"]
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 Interpolation = Literal["nearest", "bilinear"]
 Transform: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True)
+class Pad:
+    """How values of different sizes become one tensor per batch: padded at the end, and images right and below.
+
+    ``pad=0`` is short for ``pad=Pad(0)``. After its other fields, the batch gets a mask with the name of the field and
+    ``_mask``, such as ``boxes_mask``: a bool tensor [batch, length], for images [batch, height, width], that is True
+    for values and False for padding.
+
+    Attributes:
+        value: Value of the padding.
+        size: Size after padding, so that all batches have one shape: a length; for images (height, width), or one
+            number for both. None (the default) is the size of the largest value of the batch.
+        multiple_of: Round that size up to a multiple of this number.
+        truncate: Whether values longer than ``size`` are cut off at the end. They are an error by default.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    value: float = 0
+    _: KW_ONLY
+    size: int | tuple[int, int] | None = None
+    multiple_of: int = 1
+    truncate: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_number(self.value):
+            raise OptionError(f"wds_tools.Pad({self.value!r}); allowed are numbers")
+        if self.size is not None and not all(map(is_length, self.sides)):
+            raise OptionError(
+                f"wds_tools.Pad(size={self.size!r}); allowed are whole numbers of 1 and more, for images also "
+                "(height, width), and None"
+            )
+        if not is_length(self.multiple_of) or (self.multiple_of != 1 and self.size is not None):
+            beside = " with size=" if self.size is not None else ""
+            raise OptionError(
+                f"wds_tools.Pad(multiple_of={self.multiple_of!r}){beside}; allowed are whole numbers of 1 and more, "
+                "without size="
+            )
+        if not isinstance(self.truncate, bool) or (self.truncate and self.size is None):
+            raise OptionError(f"wds_tools.Pad(truncate={self.truncate!r}); allowed are False, and True with size=")
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width, or the same length twice; none without ``size``."""
+        if self.size is None:
+            return ()
+        return tuple(self.size) if isinstance(self.size, tuple | list) and len(self.size) == 2 else (self.size,) * 2
+
+
+@dataclass(frozen=True)
 class Image:
-    """An image as RGB: a uint8 tensor [batch, 3, height, width], or a list of tensors if the sizes differ.
+    """An image: a uint8 tensor [batch, 3, height, width], RGB, or a list of tensors if the sizes differ.
 
     Attributes:
         field: Stored field, such as ``"jpg"`` or ``"left.jpg"``. ``"image"`` (the default) is the image of a sample,
@@ -28,10 +90,16 @@ class Image:
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
             whole image; or a `Schedule` of these by epoch. Or a list of views: the image is decoded once, and the value
             in the batch is a list with one tensor per view. Each has random numbers of its own.
+        mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
+            and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
+            are applied. If images of a batch differ in channels or dtype, it is a list.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
-        transform: Function of one image, a uint8 tensor [3, height, width], called in the worker, or an Albumentations
+        transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
+        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
+            [batch, 3, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is required
+            if that image has it, and is a number: the size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -40,13 +108,16 @@ class Image:
     field: str = "image"
     _: KW_ONLY
     view: AnyView | Sequence[AnyView] | None = None
+    mode: ImageMode = "rgb"
     like: str | None = None
     transform: Transform | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'image', 'jpg' or 'left.jpg'")
-        _check_name(self, "like")
-        _check_function(self, "transform")
+        check_field(self, "'image', 'jpg' or 'left.jpg'")
+        check_name(self, "like")
+        check_choice(self, "mode", ("rgb", "unchanged"))
+        check_function(self, "transform")
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
@@ -57,6 +128,7 @@ class Image:
                 f"wds_tools.Image(view={self.view!r}, like={self.like!r}): the region is either that of view= or that "
                 f"of the field {self.like!r}: remove one of them"
             )
+        check_pad(self, Pad, axes=2)
 
     @property
     def views(self) -> tuple[AnyView, ...]:
@@ -77,6 +149,9 @@ class Mask:
         field: Stored field with one channel: a PNG such as ``"mask.png"``, or an ``npy`` array [height, width].
         like: Name of the `Image` whose region, size and flip are used. The mask must have the size of that image. None
             (the default) keeps the whole mask.
+        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
+            [batch, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is required
+            if that image has it, and is a number: the size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -85,10 +160,12 @@ class Mask:
     field: str
     _: KW_ONLY
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'mask.png'")
-        _check_name(self, "like")
+        check_field(self, "'mask.png'")
+        check_name(self, "like")
+        check_pad(self, Pad, axes=2)
 
 
 @dataclass(frozen=True)
@@ -105,6 +182,9 @@ class Array:
         interpolation: ``"bilinear"``, with antialiasing, or ``"nearest"``. None (the default) is bilinear for floating
             point and uint16, and nearest for all other types. Use ``"nearest"`` for sparse values, such as depth
             with holes: bilinear interpolation would mix them with the values of holes.
+        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
+            [batch, channels, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is
+            required if that image has it, and is a number: the size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -114,11 +194,13 @@ class Array:
     _: KW_ONLY
     like: str | None = None
     interpolation: Interpolation | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'depth.png'")
-        _check_name(self, "like")
-        _check_choice(self, "interpolation", (None, "nearest", "bilinear"))
+        check_field(self, "'depth.png'")
+        check_name(self, "like")
+        check_choice(self, "interpolation", (None, "nearest", "bilinear"))
+        check_pad(self, Pad, axes=2)
 
 
 @dataclass(frozen=True)
@@ -136,6 +218,8 @@ class Boxes:
             bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO).
         normalized: Whether the stored numbers are fractions of the width and height of the image. Requires ``like``.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, boxes, 4]. None (the default) gives
+            a list.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -147,17 +231,19 @@ class Boxes:
     format: BoxFormat = "xywh"
     normalized: bool = False
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'json'")
-        _check_text(self, "path")
-        _check_choice(self, "format", ("xywh", "xyxy", "cxcywh"))
-        _check_choice(self, "normalized", (False, True))
-        _check_name(self, "like")
+        check_field(self, "'json'")
+        check_text(self, "path")
+        check_choice(self, "format", ("xywh", "xyxy", "cxcywh"))
+        check_choice(self, "normalized", (False, True))
+        check_name(self, "like")
         if self.normalized and self.like is None:
             raise OptionError(
                 "wds_tools.Boxes(normalized=True) requires like= with the name of an image, whose size is the unit"
             )
+        check_pad(self, Pad, axes=1)
 
 
 @dataclass(frozen=True)
@@ -174,6 +260,8 @@ class Keypoints:
         numbers: How many numbers a point has in lists without brackets around each point, such as 3 in COCO (x, y,
             visibility). None (the default) requires a list for each point.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]. None (the default)
+            gives a list if the numbers differ.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -184,13 +272,15 @@ class Keypoints:
     path: str = ""
     numbers: int | None = None
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'json'")
-        _check_text(self, "path")
-        _check_name(self, "like")
+        check_field(self, "'json'")
+        check_text(self, "path")
+        check_name(self, "like")
         if self.numbers is not None and (not isinstance(self.numbers, int) or self.numbers < 2):
             raise OptionError(f"wds_tools.Keypoints(numbers={self.numbers!r}); allowed are 2 and more, and None")
+        check_pad(self, Pad, axes=1)
 
 
 @dataclass(frozen=True)
@@ -202,6 +292,9 @@ class Text:
         path: Names that lead to the text in JSON, see `Boxes`.
         encode: Function of one string, such as a tokenizer, called in the worker. Arrays and tensors of equal shape are
             stacked. Random number generators are seeded for each sample.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, length]. It requires ``encode``. If
+            that returns a dictionary, as tokenizers of transformers do, each of its entries is padded, and
+            ``attention_mask`` and ``token_type_ids`` with 0.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -211,11 +304,15 @@ class Text:
     _: KW_ONLY
     path: str = ""
     encode: Callable[[str], Any] | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'txt'")
-        _check_text(self, "path")
-        _check_function(self, "encode")
+        check_field(self, "'txt'")
+        check_text(self, "path")
+        check_function(self, "encode")
+        check_pad(self, Pad, axes=1)
+        if self.pad is not None and self.encode is None:
+            raise OptionError("wds_tools.Text(pad=...) requires encode=, a function that returns numbers")
 
 
 @dataclass(frozen=True)
@@ -236,11 +333,18 @@ class Key:
 class Field:
     """Any stored field, decoded by its extension, as in the short form of ``fields=``.
 
+    Types that this package does not decode, such as video (``"mp4"``) and audio (``"flac"``), are bytes.
+
     Attributes:
-        field: Stored field, such as ``"json"``, ``"npy"`` or ``"png"``.
+        field: Stored field, such as ``"json"``, ``"npy"``, ``"png"`` or ``"mp4"``.
         path: Names that lead to a value in JSON, see `Boxes`. Lists of numbers become tensors.
+        decode: Function of the value, such as a decoder of audio files, called in the worker. Arrays and tensors of
+            equal shape are stacked. Random number generators are seeded for each sample.
         like: Name of a `Boxes` field: the value is a list with one entry per stored box, and the entries of boxes that
             are dropped are dropped too.
+        pad: Value of the padding, or a `Pad`, for arrays and lists of numbers: a batch is one tensor
+            [batch, length, ...]. With ``like`` it is required if those boxes have it, and is a number: the length is
+            that of the boxes.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -249,45 +353,68 @@ class Field:
     field: str
     _: KW_ONLY
     path: str = ""
+    decode: Callable[[Any], Any] | None = None
     like: str | None = None
+    pad: float | Pad | None = None
 
     def __post_init__(self) -> None:
-        _check_field(self, "'json'")
-        _check_text(self, "path")
-        _check_name(self, "like")
+        check_field(self, "'json'")
+        check_text(self, "path")
+        check_function(self, "decode")
+        check_name(self, "like")
+        check_pad(self, Pad, axes=1)
 
 
-FieldSpec: TypeAlias = Image | Mask | Array | Boxes | Keypoints | Text | Label | Key | Field
+@dataclass(frozen=True)
+class Frames:
+    """The numbered images of a sample, such as the frames of a clip: a uint8 tensor [batch, frames, 3, height, width].
+
+    All frames of a sample have one size, and get the same region and flip. If the numbers of frames differ, a batch is
+    a list of tensors, or padded.
+
+    Attributes:
+        field: Names of the stored fields, with ``*`` for the number: ``"*.jpg"`` for ``0000.jpg``, ``0001.jpg`` and so
+            on, or ``"frame*.jpg"``. They are ordered by the number.
+        view: Region of the images and its output size, as for `Image`.
+        frames: How many frames to use. A sample with fewer is an error, except with ``pad``. None (the default) uses
+            all.
+        stride: Use each n-th frame.
+        start: Where the frames begin: ``"first"`` (the default), ``"center"``, or ``"random"``, which depends on the
+            seed, the epoch, the position of the sample and the name of the field.
+        pad: Value of the padding after the last frame, or a `Pad`, so that a batch is one tensor. None (the default)
+            gives a list if the numbers of frames differ.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str = "*.jpg"
+    _: KW_ONLY
+    view: AnyView | None = None
+    frames: int | None = None
+    stride: int = 1
+    start: FrameStart = "first"
+    pad: float | Pad | None = None
+
+    def __post_init__(self) -> None:
+        check_field(self, "'*.jpg' or 'frame*.jpg'")
+        if self.field.count("*") != 1:
+            raise OptionError(f"wds_tools.Frames({self.field!r}); allowed are names with one * for the number")
+        if self.view is not None and not is_view(self.view):
+            raise OptionError(
+                f"wds_tools.Frames(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
+                "Resize(...) and None"
+            )
+        if self.frames is not None and not is_length(self.frames):
+            raise OptionError(
+                f"wds_tools.Frames(frames={self.frames!r}); allowed are whole numbers of 1 and more, None"
+            )
+        if not is_length(self.stride):
+            raise OptionError(f"wds_tools.Frames(stride={self.stride!r}); allowed are whole numbers of 1 and more")
+        check_choice(self, "start", ("first", "center", "random"))
+        if self.frames is None and self.start != "first":
+            raise OptionError(f"wds_tools.Frames(start={self.start!r}) requires frames=, the number of frames to use")
+        check_pad(self, Pad, axes=1)
 
 
-def _name_of(spec: FieldSpec) -> str:
-    return f"wds_tools.{type(spec).__name__}"
-
-
-def _check_field(spec: FieldSpec, examples: str) -> None:
-    if not isinstance(spec.field, str) or not spec.field:
-        raise OptionError(f"{_name_of(spec)}({spec.field!r}); allowed are names of stored fields, such as {examples}")
-
-
-def _check_choice(spec: FieldSpec, name: str, choices: Sequence[Any]) -> None:
-    value = getattr(spec, name)
-    if value not in choices:
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are {', '.join(map(repr, choices))}")
-
-
-def _check_name(spec: FieldSpec, name: str) -> None:
-    value = getattr(spec, name)
-    if value is not None and not isinstance(value, str):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed is the name of another field of the batch")
-
-
-def _check_text(spec: FieldSpec, name: str) -> None:
-    value = getattr(spec, name)
-    if not isinstance(value, str):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed is text such as 'objects.bbox'")
-
-
-def _check_function(spec: FieldSpec, name: str) -> None:
-    value = getattr(spec, name)
-    if value is not None and not callable(value):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are functions and None")
+FieldSpec: TypeAlias = Image | Frames | Mask | Array | Boxes | Keypoints | Text | Label | Key | Field

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import make_record, record_type
+from wds_tools.loading.batch_padding import BatchPadding
 from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
+from wds_tools.loading.columns import Column
 from wds_tools.loading.user_functions import seeded
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
@@ -42,7 +44,7 @@ class Handover:
     """Turns the values of a batch into the object that the training loop receives.
 
     Args:
-        fields: Names of the fields of a sample.
+        columns: The fields of a sample.
         is_bare: Whether a batch is the value of the only field, without a named tuple.
         tail: With ``"mask"``, a batch also has the field ``valid``.
         collate_fn: The user's function of a list of samples; `make_loader` documents it.
@@ -55,7 +57,7 @@ class Handover:
 
     def __init__(
         self,
-        fields: tuple[str, ...],
+        columns: Sequence[Column],
         *,
         is_bare: bool,
         tail: Tail,
@@ -63,7 +65,9 @@ class Handover:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         seed: int,
     ) -> None:
-        self._fields = (*fields, "valid") if tail == "mask" else fields
+        self._columns = columns
+        self._padding = BatchPadding(columns)
+        self._fields = (*(one.name for one in columns), *self._padding.names, *(["valid"] if tail == "mask" else []))
         record_type(self._fields)  # raises an error for invalid names now, not at the first batch
         self._is_bare = is_bare and tail != "mask"
         if isinstance(batch_transform, BatchStep):
@@ -74,6 +78,10 @@ class Handover:
         self._seed = seed
         self._collate_fn = collate_fn
         if collate_fn is not None:
+            if self._padding.names:
+                raise OptionError(
+                    "collate_fn= gets samples, which are not padded: remove pad= from the fields, and pad them there"
+                )
             if self._steps:
                 raise OptionError(
                     "collate_fn= returns a batch of unknown fields: batch_transform= must be a function of that batch"
@@ -81,6 +89,8 @@ class Handover:
             return
         if self._function is not None:
             self._check_arguments(self._function)
+        if self._steps:
+            self._check_steps(self._steps, columns)
         for name in self._steps.fields if self._steps else ():
             if name not in self._fields:
                 raise OptionError(
@@ -116,6 +126,7 @@ class Handover:
             epoch: Zero-based epoch.
             positions: int64 [n], positions of the samples in the epoch.
         """
+        values = values if self.collates else self._padding.with_masks(values)
         if self._function is not None or self._steps:
             with stages.BATCH_TRANSFORM, seeded(key_of("batch_transform", self._seed, epoch, int(positions[0]))):
                 if self._steps:
@@ -138,7 +149,9 @@ class Handover:
         if self.collates:
             return self.batch([self._collated(list(samples), epoch, positions)], epoch, positions)
         columns = [samples] if self._is_bare else [list(column) for column in zip(*samples, strict=True)]
-        return self.batch([as_tensors(stack_values(column)) for column in columns], epoch, positions)
+        further = [as_tensors(stack_values(column)) for column in columns[len(self._columns) :]]  # `valid`
+        stacked = self._padding.stacked(columns[: len(self._columns)])
+        return self.batch([*map(as_tensors, stacked), *further], epoch, positions)
 
     def _after_steps(self, steps: BatchSteps, values: list[Any], keys: SampleKeys) -> list[Any]:
         """Return the values with images and labels after all steps."""
@@ -166,6 +179,15 @@ class Handover:
                 f"{', '.join(self._fields)}, or a dictionary"
             )
         return list(result)
+
+    def _check_steps(self, steps: BatchSteps, columns: Sequence[Column]) -> None:
+        """Check that no step would move the padding of images, or compute with it."""
+        image = next((column for column in columns if column.name == "image"), None)
+        if image and image.padding and steps.changing:
+            raise OptionError(
+                f"batch_transform= has {steps.changing[0]!r}, which cannot tell the padding of the field 'image' from "
+                "its pixels: use transform= or sample_transform= instead, which get images without padding"
+            )
 
     def _check_arguments(self, function: Callable[..., Any]) -> None:
         if not self._takes_all:

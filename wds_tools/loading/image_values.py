@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from wds_tools.images.views import Regions
 from wds_tools.loading.columns import Column
 from wds_tools.loading.fields import Image, Transform
 from wds_tools.loading.part import ImageFiles, Part
+from wds_tools.loading.pixel_values import stored_views
+from wds_tools.loading.slots import write_values
 from wds_tools.loading.user_functions import call_for_sample, transformed
 from wds_tools.order.keyed_random import key_of
 
@@ -31,17 +35,23 @@ def load_images(part: Part, column: Column, out: list[torch.Tensor] | None) -> l
         out: For each view a tensor [n, ...] to write to, or None.
 
     Returns:
-        For each sample a uint8 tensor [3, height, width], or the return value of the transform; a list of them if the
+        For each sample a tensor [channels, height, width], or the return value of the transform; a list of them if the
         column has a list of views.
     """
     assert isinstance(column.spec, Image)
     transform = column.spec.transform
-    decoded = _decode_images(part, column, _pixel_buffers(part, column, out))
-    if out is not None and transform is None:
-        return None
-    images = [[torch.from_numpy(pixels) for pixels in view] for view in decoded]
-    if transform is None:
-        return column.by_sample(images)
+    if column.spec.mode == "unchanged":
+        images = stored_views(part, column)
+        if transform is None:
+            values = column.by_sample(images)
+            return None if write_values(values, out if column.is_list or out is None else out[0]) else values
+    else:
+        decoded = _decode_images(part, column, _pixel_buffers(part, column, out))
+        if out is not None and transform is None:
+            return None
+        images = [[torch.from_numpy(pixels) for pixels in view] for view in decoded]
+        if transform is None:
+            return column.by_sample(images)
     with stages.TRANSFORM:
         results = [
             [_transformed(part, column, transform, i, number, image) for i, image in enumerate(view)]
@@ -100,14 +110,33 @@ def _decode_images(part: Part, column: Column, buffers: list[Pixels | None]) -> 
     regions = part.regions(column.geometry) if column.geometry else []
     if column.geometry and column.geometry.source != column.name:
         part.check_sizes(field, *part.image_sizes(field), column.geometry)
-    files = part.image_files(field)
-    images: list[list[Any]] = [[None] * len(part) if buffer is None else list(buffer) for buffer in buffers]
+    return render_files(part.image_files(field), regions, buffers, lambda i: part.naming(i, field))
+
+
+def render_files(
+    files: ImageFiles,
+    regions: list[Regions],
+    buffers: list[Pixels | None],
+    naming: Callable[[int], AbstractContextManager[None]],
+) -> list[list[Pixels]]:
+    """Decode image files, and show regions of them.
+
+    Args:
+        files: The n files.
+        regions: Regions of the n images for each view; none to show the whole images.
+        buffers: For each view, or for the whole images, uint8 [n, 3, height, width] to write to, or None.
+        naming: Function of the number of a file: a context that adds its sample to a DecodeError.
+
+    Returns:
+        For each view n arrays, uint8 [3, height, width].
+    """
+    images: list[list[Any]] = [[None] * len(files.data) if buffer is None else list(buffer) for buffer in buffers]
     is_decoded = _decode_natively(files, regions, buffers)
     for i in np.flatnonzero(~is_decoded.all(axis=1)).tolist():
         missing = np.flatnonzero(~is_decoded[i]).tolist()
         boxes = [regions[number].needed()[i].tolist() for number in missing if regions]
         box = _union(boxes)
-        with part.naming(i, field), stages.DECODE:
+        with naming(i), stages.DECODE:
             pixels = decode_rgb(
                 files.data[i], kind=files.kinds[i], mode=files.modes[i], orientation=files.orientations[i], box=box
             )

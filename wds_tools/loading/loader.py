@@ -86,7 +86,7 @@ class Loader:
         self._errors = ErrorLog(errors)
         self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail)
         self._handover = Handover(
-            opened.recipe.fields,
+            opened.recipe.columns,
             is_bare=opened.is_bare,
             tail=tail,
             batch_transform=batch_transform,

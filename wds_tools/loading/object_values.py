@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools import stages
 from wds_tools.errors import MissingFieldError, SampleError
 from wds_tools.images.views import Regions
 from wds_tools.loading.columns import Column
 from wds_tools.loading.fields import Boxes, Field, Keypoints, Text
 from wds_tools.loading.part import Part
+from wds_tools.loading.user_functions import call_for_sample, seeded
+from wds_tools.order.keyed_random import key_of
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +62,8 @@ def load_fields(part: Part, column: Column) -> list[Any]:
     spec = column.spec
     assert isinstance(spec, Field)
     values = values_at(part, spec.field, spec.path)
+    if spec.decode is not None:
+        values = _results(part, column, "decode", spec.decode, values)
     if spec.like is None:
         return [as_tensor(value) for value in values] if spec.path else values
     boxes = next(other for other in part.columns if other.name == spec.like)
@@ -71,22 +78,45 @@ def _visible_entries(
     part: Part, spec: Field, i: int, value: Any, boxes: Column, moved: NDArray[np.float32]
 ) -> list[Any]:
     """Return the entries of a value of sample ``i``, which has one per stored box, for the boxes that are visible."""
-    is_list = isinstance(value, list | np.ndarray)
+    is_list = isinstance(value, list | np.ndarray | torch.Tensor)
     if not is_list or len(value) != len(moved):
         found = f"{len(value)} entries" if is_list else type(value).__name__
         raise _invalid(part, i, spec, found, f"lists with one entry for each of the {len(moved)} boxes")
     return [value[j] for j in np.flatnonzero(_are_visible(boxes, moved)).tolist()]
 
 
-def load_texts(part: Part, spec: Text) -> list[str]:
-    """Return the text of each sample."""
+def load_texts(part: Part, column: Column) -> list[Any]:
+    """Return the texts, or the results of the user's function of each text.
+
+    Raises:
+        SampleError: A value is not text.
+    """
+    spec = column.spec
+    assert isinstance(spec, Text)
     texts = []
     for i, value in enumerate(values_at(part, spec.field, spec.path)):
-        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        try:
+            text = value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError as error:
+            raise _invalid(part, i, spec, f"bytes that are not UTF-8 ({error})", "text: read it with Field") from error
         if not isinstance(text, str):
             raise _invalid(part, i, spec, f"{type(value).__name__}", "text: use path=, such as 'captions.0'")
         texts.append(text)
-    return texts
+    return texts if spec.encode is None else _results(part, column, "encode", spec.encode, texts)
+
+
+def _results(part: Part, column: Column, option: str, function: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    """Return the results of the user's function of the value of each sample, with seeded random numbers."""
+
+    def call(value: Any, position: int) -> Any:
+        with seeded(key_of(option, part.seed, part.epoch, position, column.name)):
+            return as_tensor(function(value))
+
+    with stages.TRANSFORM:
+        return [
+            call_for_sample(f"{option}=", part.rows, i, partial(call, value, position))
+            for i, (value, position) in enumerate(zip(values, part.positions.tolist(), strict=True))
+        ]
 
 
 def values_at(part: Part, field: str, path: str) -> list[Any]:
@@ -214,7 +244,9 @@ def _invalid(part: Part, i: int, spec: Any, found: str, allowed: str) -> SampleE
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a list of numbers as a tensor, and any other value unchanged."""
+    """Return a list of numbers as a tensor, also in a mapping, and any other value unchanged."""
+    if isinstance(value, Mapping):
+        return {key: as_tensor(one) for key, one in value.items()}
     if not isinstance(value, list):
         return value
     try:

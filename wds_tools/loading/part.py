@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import DecodeError, MissingFieldError, OptionError
-from wds_tools.format.codecs import CODECS, MAX_PIXELS, ImageInfo, decode_field, probe
+from wds_tools.format.codecs import CODECS, MAX_PIXELS, ImageInfo, decode_field, probe, probe_array
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored
 from wds_tools.images.views import Regions, View
 from wds_tools.loading.columns import Column, Geometry
+from wds_tools.loading.fields import Image
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.reader import Rows
 
@@ -62,6 +63,8 @@ class Part:
         self._values: dict[str, list[Any]] = {}
         self._infos: dict[str, list[ImageInfo]] = {}
         self._regions: dict[str, list[Regions]] = {}
+        images = [column.spec for column in columns if isinstance(column.spec, Image)]
+        self._unchanged = {spec.field for spec in images if spec.mode == "unchanged"}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -132,7 +135,7 @@ class Part:
         if geometry.source not in self._regions:
             sizes = self.image_sizes(geometry.field)
             self._regions[geometry.source] = [
-                self._chosen_regions(view, geometry.key_of_view(number), *sizes)
+                self.choose_regions(view, geometry.key_of_view(number), *sizes)
                 for number, view in enumerate(geometry.views_at(self.epoch))
             ]
         return self._regions[geometry.source]
@@ -160,6 +163,8 @@ class Part:
             raise self.located(DecodeError(reason), i)
 
     def _is_image_of_sample(self, field: str) -> bool:
+        if field in self._unchanged and field == "npy":  # the index has the sizes of RGB images only
+            return False
         return field == "image" or (field in IMAGE_FIELDS and set(self.rows.kinds()) == {field})
 
     def _probed(self, field: str) -> list[ImageInfo]:
@@ -168,13 +173,21 @@ class Part:
             infos = []
             for i, data in enumerate(self.data(field)):
                 with stages.DECODE, self.naming(i, field):
-                    infos.append(probe(data))
+                    infos.append((probe_array if field in self._unchanged else probe)(data))
             self._infos[field] = infos
         return self._infos[field]
 
-    def _chosen_regions(
+    def choose_regions(
         self, view: View, purpose: tuple[int | str, ...], width: NDArray[np.int64], height: NDArray[np.int64]
     ) -> Regions:
+        """Return the regions that a view chooses in images of these sizes.
+
+        Args:
+            view: The view.
+            purpose: What its random numbers depend on beside seed, epoch and position.
+            width: int64 [n].
+            height: int64 [n].
+        """
         least_h, least_w = view.least
         small = np.flatnonzero((height < least_h) | (width < least_w))
         if len(small):

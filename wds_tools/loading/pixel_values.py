@@ -1,4 +1,4 @@
-"""Values of `Mask` and `Array`: decoded in their stored dtype, and cropped and resized as the image beside them."""
+"""Pixels in their stored dtype: `Mask`, `Array` and ``Image(mode="unchanged")``, cropped and resized."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import DecodeError
 from wds_tools.format.codecs import sniff, view_npy
-from wds_tools.images.decode import decode_stored
+from wds_tools.images.decode import decode_stored, decode_unchanged
 from wds_tools.images.resize import render_region, select_nearest
 from wds_tools.images.views import Regions
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Mask
+from wds_tools.loading.fields import Array, Image, Mask
 from wds_tools.loading.part import Part
 from wds_tools.loading.slots import write_values
 
@@ -33,24 +33,37 @@ def load_pixels(part: Part, column: Column, out: torch.Tensor | list[torch.Tenso
         For each sample a tensor, or a list of tensors if the image has a list of views; None if they were written to
         ``out``.
     """
+    values = column.by_sample(stored_views(part, column))
+    with stages.WRITE:
+        return None if write_values(values, out) else values
+
+
+def stored_views(part: Part, column: Column) -> list[list[torch.Tensor]]:
+    """Return for each view of a column the n values in their stored dtype."""
     spec = column.spec
-    assert isinstance(spec, Mask | Array)
+    assert isinstance(spec, Mask | Array | Image)
+    files = part.image_files(spec.field) if isinstance(spec, Image) else None
     stored = []
-    for i, data in enumerate(part.data(spec.field)):
+    for i, data in enumerate(files.data if files else part.data(spec.field)):
         with part.naming(i, spec.field), stages.DECODE:
-            stored.append(_stored_pixels(data, spec))
+            header = (files.modes[i], files.orientations[i]) if files else None
+            stored.append(_stored_pixels(data, spec, header))
     views = part.regions(column.geometry) if column.geometry else [None]
     if column.geometry:
         sizes = np.array([pixels.shape[:2] for pixels in stored], np.int64)
         part.check_sizes(spec.field, sizes[:, 1], sizes[:, 0], column.geometry)
     with stages.WRITE:
-        views_of = [[_value(spec, pixels, regions, i) for i, pixels in enumerate(stored)] for regions in views]
-        values = column.by_sample(views_of)
-        return None if write_values(values, out) else values
+        return [[_value(spec, pixels, regions, i) for i, pixels in enumerate(stored)] for regions in views]
 
 
-def _stored_pixels(data: memoryview, spec: Mask | Array) -> NDArray[Any]:
-    """Decode a field to [height, width, channels]; a mask has one channel."""
+def _stored_pixels(data: memoryview, spec: Mask | Array | Image, header: tuple[str, int] | None) -> NDArray[Any]:
+    """Decode a field to [height, width, channels]; a mask has one channel.
+
+    Args:
+        data: The encoded file.
+        spec: What it is.
+        header: Mode and orientation of an `Image`.
+    """
     pixels: NDArray[Any]
     if sniff(data) == "npy":
         try:
@@ -64,6 +77,8 @@ def _stored_pixels(data: memoryview, spec: Mask | Array) -> NDArray[Any]:
                 "[height, width] and [height, width, channels]: read other arrays with wds_tools.Field(...)"
             )
         pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)  # torch has native byte order only
+    elif header:
+        pixels = decode_unchanged(data, mode=header[0], orientation=header[1])
     else:
         pixels = decode_stored(data)
     if isinstance(spec, Mask) and pixels.shape[2] != 1:
@@ -74,21 +89,28 @@ def _stored_pixels(data: memoryview, spec: Mask | Array) -> NDArray[Any]:
     return pixels
 
 
-def _value(spec: Mask | Array, pixels: NDArray[Any], regions: Regions | None, i: int) -> torch.Tensor:
+def _value(spec: Mask | Array | Image, pixels: NDArray[Any], regions: Regions | None, i: int) -> torch.Tensor:
     """Return the value of sample ``i``: [height, width] of a mask, [channels, height, width] of an array."""
     shown = _shown(spec, pixels, regions, i)
     shown = shown[:, :, 0] if isinstance(spec, Mask) else shown.transpose(2, 0, 1)
     return torch.from_numpy(np.array(shown, order="C"))
 
 
-def _shown(spec: Mask | Array, pixels: NDArray[Any], regions: Regions | None, i: int) -> NDArray[Any]:
+def _shown(spec: Mask | Array | Image, pixels: NDArray[Any], regions: Regions | None, i: int) -> NDArray[Any]:
     """Return the region of sample ``i`` that is used: [height, width, channels]."""
     if regions is None:
         return pixels
-    is_smooth = pixels.dtype.kind == "f" or pixels.dtype == np.uint16
-    chosen = spec.interpolation if isinstance(spec, Array) else "nearest"
-    if chosen == "nearest" or (chosen is None and not is_smooth):
+    if _is_nearest(spec, pixels.dtype):
         return select_nearest(pixels, regions, i)
     left, top, width, height = regions.needed()[i].tolist()
     part = pixels[top : top + height, left : left + width]
     return render_region(part, regions, i, (left, top, width, height)).transpose(1, 2, 0)
+
+
+def _is_nearest(spec: Mask | Array | Image, dtype: np.dtype[Any]) -> bool:
+    """Return whether pixels are resized by nearest neighbour; otherwise they are interpolated."""
+    if isinstance(spec, Image):
+        return dtype == np.bool_
+    if isinstance(spec, Mask) or spec.interpolation is not None:
+        return isinstance(spec, Mask) or spec.interpolation == "nearest"
+    return dtype.kind != "f" and dtype != np.uint16

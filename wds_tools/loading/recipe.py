@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading.columns import Column, phases_of
-from wds_tools.loading.fields import Image, Transform
+from wds_tools.loading.fields import Frames, Image, Transform
 from wds_tools.loading.slots import ColumnSpec, SlotLayout, TensorSpec
 
 if TYPE_CHECKING:
@@ -81,8 +81,15 @@ class Recipe:
         if self.sample_transform is not None:
             return None
         for column in columns:
-            if column.shapes and (not isinstance(column.spec, Image) or column.spec.transform is not None):
+            if column.shapes and not _is_rgb(column):
                 return None
-            of_column = tuple(TensorSpec((3, *shape), torch.uint8) for shape in column.shapes or ())
+            frames = (column.frames,) if column.frames else ()
+            of_column = tuple(TensorSpec((*frames, 3, *shape), torch.uint8) for shape in column.shapes or ())
             specs.append((of_column if column.is_list else of_column[0]) if of_column else None)
         return SlotLayout(tuple(specs))
+
+
+def _is_rgb(column: Column) -> bool:
+    """Return whether all values are uint8 RGB images."""
+    spec = column.spec
+    return isinstance(spec, Frames) or (isinstance(spec, Image) and spec.transform is None and spec.mode == "rgb")

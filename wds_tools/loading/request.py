@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import fingerprint
-from wds_tools.format.sample import record_type
+from wds_tools.format.sample import numbered_names, record_type
 from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
 from wds_tools.loading.bad_samples import ErrorPolicy
 from wds_tools.loading.columns import Column, Fields, columns_of
-from wds_tools.loading.fields import Label, Transform
+from wds_tools.loading.fields import Frames, Label, Transform
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform
@@ -29,7 +29,7 @@ from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned, banned_ids
 from wds_tools.reading.read_ahead import read_ahead_bytes
-from wds_tools.reading.reader import check_fields
+from wds_tools.reading.requested_fields import check_fields
 from wds_tools.reading.select import Choice, Subset, Weights
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
@@ -192,7 +192,7 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
     """Open one dataset and check the options against it."""
     shards = open_shards(name, remote=request.remote, for_training=True)
     manifest = shards.manifest
-    names = tuple(column.spec.field for column in request.columns)
+    names = tuple(name for column in request.columns for name in _stored_names(column, manifest.all_fields))
     check_fields(names, manifest.all_fields, has_labels=manifest.has_labels)
     shards = shards.with_fields(names)
     geometries = [column.geometry for column in request.columns if column.geometry]
@@ -210,6 +210,12 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
         block,
         request.lanes or default_lanes(world),
     )
+
+
+def _stored_names(column: Column, available: Iterable[str]) -> tuple[str, ...]:
+    """Return the stored fields of a column: all that match the pattern of `Frames`, or else the pattern."""
+    field = column.spec.field
+    return (numbered_names(tuple(available), field) if isinstance(column.spec, Frames) else ()) or (field,)
 
 
 def _start_reading_indexes(shards: ShardSet, order: BaseOrder, batch: int) -> None:

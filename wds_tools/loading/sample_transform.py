@@ -11,7 +11,7 @@ import torch
 from wds_tools.errors import OptionError
 from wds_tools.loading.albumentations import AlbumentationsCall
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Image, Keypoints, Mask
+from wds_tools.loading.fields import Array, Boxes, Frames, Image, Keypoints, Mask
 from wds_tools.loading.user_functions import is_albumentations
 
 
@@ -65,6 +65,8 @@ def _tv_tensors() -> Any:
 def _wrapped(column: Column, value: Any, sample: dict[str, Any]) -> Any:
     """Return a value as the tensor of torchvision that tells its transforms what it is."""
     spec, like = column.spec, getattr(column.spec, "like", None)
+    if isinstance(spec, Frames):
+        return _tv_tensors().Video(value)
     if not isinstance(spec, Image | Mask | Array | Boxes | Keypoints):
         return value
     if column.is_list:

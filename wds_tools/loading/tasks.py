@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import WdsToolsError
-from wds_tools.loading.assemble import Assembler
+from wds_tools.loading.assemble import Assembler, rows_of
 from wds_tools.loading.bad_samples import is_sample_error
-from wds_tools.loading.collate import stack_values
+from wds_tools.loading.batch_padding import BatchPadding
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.ring import Ring
 from wds_tools.loading.slots import SlotLayout
@@ -109,6 +109,7 @@ class BatchRunner:
 
     def __init__(self, recipe: Recipe, ring: Ring | None) -> None:
         self._recipe = recipe
+        self._padding = BatchPadding(recipe.columns)
         self._ring = ring
         self._assembler: Assembler | None = None
         self._recorder = stages.Recorder()
@@ -154,14 +155,18 @@ class BatchRunner:
             self._ring.set_variant(task.slot, self._recipe.variant_at(task.epoch))
             tensors = [tensor[task.start : task.rows.stop] for tensor in self._ring.tensors(task.slot)]
             out = self._ring.layout_of(task.slot).by_column(tensors)
+        written = out and [None if one.padding else held for one, held in zip(self._recipe.columns, out, strict=True)]
         try:
-            return [stack_values(value) for value in assembler.batch(**samples, out=out)]
+            return self._padding.stacked(assembler.batch(**samples, out=written), out)
         except WdsToolsError as error:
             if not self._recipe.replaces or not is_sample_error(error):
                 raise
-        results = assembler.samples_or_errors(**samples, out=out)
+        results = assembler.samples_or_errors(**samples, out=written)
         return SampleResults(
-            [one if isinstance(one, WdsToolsError) else [stack_values(value) for value in one] for one in results]
+            [
+                one if isinstance(one, WdsToolsError) else self._padding.stacked(one, rows_of(out, slice(i, i + 1)))
+                for i, one in enumerate(results)
+            ]
         )
 
     def _get_assembler(self) -> Assembler:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import ChecksumError, MissingFieldError
 from wds_tools.format.index import ABSENT, FieldColumns, Index, image_field
-from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.sample import IMAGE_FIELDS, numbered_names
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.sequence import default_block
 from wds_tools.reading.shardset import ShardSet
@@ -124,6 +124,47 @@ class Rows:
         """Return the verified bytes of one field of each sample; raises as `images` does."""
         return self._read(name)
 
+    def numbered_fields(self, pattern: str) -> list[list[str]]:
+        """Return for each sample the names of its fields that match a pattern, in the order of their numbers.
+
+        Args:
+            pattern: A name with ``*`` for a number, such as ``frame*.jpg``.
+        """
+        out: list[list[str]] = [[] for _ in range(len(self))]
+        for shard, group, rows in self._groups:
+            added = [name for _, names in self._reader.shards.added(shard.number) for name in names]
+            for name in numbered_names((*shard.index.fields, *added), pattern):
+                present = self._find(name, shard, rows)[3]
+                for position in group[present].tolist():
+                    out[position].append(name)
+        return out
+
+    def several_fields(self, names: Sequence[Sequence[str]]) -> list[list[memoryview]]:
+        """Return the verified bytes of several fields of each sample.
+
+        Args:
+            names: For each sample the names of its fields.
+
+        Raises:
+            MissingFieldError, ChecksumError, StoreError, TruncatedShardError: As for `images`.
+        """
+        wanted: list[tuple[_Column, str, list[int]]] = []
+        for shard, group, rows in self._groups:
+            by_name: dict[str, list[int]] = {}
+            for i, position in enumerate(group.tolist()):
+                for name in names[position]:
+                    by_name.setdefault(name, []).append(i)
+            wanted += [
+                (self._column(name, shard, rows[chosen]), name, group[chosen].tolist())
+                for name, chosen in by_name.items()
+            ]
+        found: dict[tuple[int, str], memoryview] = {}
+        columns = self._reader.values([column for column, _, _ in wanted])
+        with stages.VERIFY:
+            for (_, name, positions), values in zip(wanted, columns, strict=True):
+                found.update(((position, name), data) for position, data in zip(positions, values, strict=True))
+        return [[found[i, name] for name in chosen] for i, chosen in enumerate(names)]
+
     def stored(self) -> Iterator[dict[str, Any]]:
         """Yield each sample as ``__key__``, ``__url__`` of its shard, and its verified fields as bytes.
 
@@ -195,13 +236,7 @@ class Rows:
 
     def _column(self, name: str, shard: _Shard, rows: NDArray[np.int64]) -> _Column:
         """Return one field of some samples of a shard; raise MissingFieldError if one of them lacks it."""
-        columns, source, rows_there = shard.image if name == "image" else shard.index.fields.get(name), shard, rows
-        if columns is None:
-            for number, fields in self._reader.shards.added(shard.number):
-                if name in fields:
-                    source, rows_of = self._reader.added(shard, number)
-                    columns, rows_there = source.index.fields.get(name), rows_of[rows]
-        present = np.zeros(len(rows), bool) if columns is None else _is_present(columns, rows_there)
+        columns, source, rows_there, present = self._find(name, shard, rows)
         if columns is None or not present.all():
             row = int(rows[np.flatnonzero(~present)[0]])
             raise MissingFieldError(
@@ -210,6 +245,19 @@ class Rows:
                 key=shard.index.keys[row],
             )
         return _Column(source, name, columns, rows_there)
+
+    def _find(
+        self, name: str, shard: _Shard, rows: NDArray[np.int64]
+    ) -> tuple[FieldColumns | None, _Shard, NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the columns of a field, the shard and rows that have them, and which samples have the field."""
+        columns, source, rows_there = shard.image if name == "image" else shard.index.fields.get(name), shard, rows
+        if columns is None:
+            for number, fields in self._reader.shards.added(shard.number):
+                if name in fields:
+                    source, rows_of = self._reader.added(shard, number)
+                    columns, rows_there = source.index.fields.get(name), rows_of[rows]
+        present = np.zeros(len(rows), bool) if columns is None else _is_present(columns, rows_there)
+        return columns, source, rows_there, present
 
 
 class Reader:
@@ -400,28 +448,3 @@ def _spans(index: Index, block: int) -> NDArray[np.int64]:
         start = np.minimum(start, np.minimum.reduceat(first, edges))
         stop = np.maximum(stop, np.maximum.reduceat(last, edges))
     return np.stack([np.minimum(start, stop), stop], axis=1)
-
-
-def check_fields(fields: Sequence[str], available: Iterable[str], *, has_labels: bool = False) -> None:
-    """Check that a dataset has the requested fields.
-
-    Args:
-        fields: The requested fields.
-        available: The stored fields of the dataset.
-        has_labels: Whether samples have labels even without the field ``cls``.
-
-    Raises:
-        MissingFieldError: A field is missing; the message lists the available ones.
-    """
-    stored = set(available)
-    virtual = {"__key__"}
-    if stored & set(IMAGE_FIELDS):
-        virtual.add("image")
-    if has_labels or "cls" in stored:
-        virtual.add("label")
-    missing = [name for name in fields if name not in stored | virtual]
-    if missing:
-        raise MissingFieldError(
-            f"fields={tuple(fields)!r}: the dataset has no {', '.join(map(repr, missing))}; "
-            f"it has {', '.join(sorted(virtual) + sorted(stored))}"
-        )

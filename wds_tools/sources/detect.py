@@ -9,9 +9,10 @@ from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import OptionError, ShardError, SourceError
+from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
 from wds_tools.format import tar
 from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.manifest import MANIFEST_NAME, from_json
 from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, as_source_error
@@ -267,7 +268,18 @@ def _is_tfrecord(path: Path) -> bool:
 
 def _is_webdataset(path: Path) -> bool:
     names = _member_names(path)
+    if names and _is_indexed(path):  # the index has already settled which dots belong to keys
+        return True
     return _are_samples(names, split_name) and not _keys_have_dots(names)
+
+
+def _is_indexed(path: Path) -> bool:
+    """Return whether a folder has a manifest of shards."""
+    try:
+        from_json((path / MANIFEST_NAME).read_bytes())
+    except (OSError, ManifestError):
+        return False
+    return True
 
 
 def _is_dotted(path: Path) -> bool:

@@ -27,7 +27,7 @@ from wds_tools.sources.added_fields import AddedFields
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
 from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.labels import label_inputs
+from wds_tools.sources.labels import label_inputs, quoted_list
 from wds_tools.sources.remote_files import locate, open_files, stamp_of
 from wds_tools.storage import open_store
 from wds_tools.storage.patterns import has_pattern
@@ -96,7 +96,7 @@ class WebDatasetSource(LazySource):
                     dots.add(key, fields)
                     name, image = f"{path.name}/{key}", image_field(fields)
                     if image is None:
-                        skipped.append(Skip(name, f"has no image among its fields {', '.join(fields)}"))
+                        skipped.append(Skip(name, f"has no image among its fields {quoted_list(list(fields))}"))
                         continue
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]

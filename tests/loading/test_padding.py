@@ -1,0 +1,428 @@
+"""pad=: values of different sizes are one tensor per batch, with a mask that is False for the padding."""
+
+from collections import UserDict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import png
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+from wds_tools.loading.columns import Padding
+from wds_tools.loading.padded import join_padded, pad_tensors
+
+VIEW = wt.Resize(40)
+
+
+def letters(text):
+    return [ord(letter) for letter in text]
+
+
+PLAIN = {
+    "image": wt.Image(view=VIEW),
+    "right": wt.Image("right.jpg", like="image"),
+    "mask": wt.Mask("mask.png", like="image"),
+    "depth": wt.Array("depth.png", like="image"),
+    "boxes": wt.Boxes(path="objects.bbox", like="image"),
+    "category": wt.Field("json", path="objects.category", like="boxes"),
+    "points": wt.Keypoints(path="objects.bbox"),
+    "flow": wt.Field("flow.npy"),
+    "text": wt.Text(encode=letters),
+    "label": wt.Label(),
+}
+PADS = {"image": 9, "right": 1, "mask": 255, "depth": 65535, "boxes": -1, "category": -100, "points": 0.5, "text": 3}
+
+
+def padded(specs, pads):
+    """Return the specifications with padding."""
+    return {
+        name: type(spec)(**{**vars(spec), "pad": pads[name]}) if name in pads else spec for name, spec in specs.items()
+    }
+
+
+FIELDS = padded({name: spec for name, spec in PLAIN.items() if name != "flow"}, PADS)
+
+
+def loader_of(dataset, fields=FIELDS, **options):
+    return wt.make_loader(dataset, **{"batch_size": 8, "num_workers": 0, "fields": fields, "shuffle": True, **options})
+
+
+def batches(dataset, *args, **options):
+    with loader_of(dataset, *args, **options) as loader:
+        return [batch._asdict() for batch in loader]
+
+
+def assert_equal(batch, other):
+    assert list(batch) == list(other)
+    for name, value in batch.items():
+        if isinstance(value, dict):
+            assert_equal(value, other[name])
+        else:
+            pairs = zip(value, other[name], strict=True) if isinstance(value, list) else [(value, other[name])]
+            assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+
+def images_padded(images, value, size):
+    """Return images [..., h, w] as one tensor, by torch's own padding."""
+    return torch.stack(
+        [
+            torch.nn.functional.pad(
+                image.to(torch.int64), (0, size[1] - image.shape[-1], 0, size[0] - image.shape[-2]), value=value
+            )
+            for image in images
+        ]
+    )
+
+
+def largest(images):
+    return [max(image.shape[axis] for image in images) for axis in (-2, -1)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_a_batch_is_padded_to_its_largest_value_and_its_masks_are_true_for_values(scenes, num_workers):
+    names = ("image", "right", "mask", "depth")
+    for batch, plain in zip(batches(scenes, num_workers=num_workers), batches(scenes, PLAIN), strict=True):
+        assert list(batch) == [*FIELDS, "image_mask", "boxes_mask", "points_mask", "text_mask"]
+        size = largest(plain["image"])
+        for name in names:
+            assert batch[name].dtype == plain[name][0].dtype
+            assert torch.equal(batch[name].long(), images_padded(plain[name], PADS[name], size))
+        ones = [torch.ones(image.shape[1:]) for image in plain["image"]]
+        assert torch.equal(batch["image_mask"], images_padded(ones, 0, size).bool())
+        for name, mask in (("boxes", "boxes"), ("category", "boxes"), ("points", "points"), ("text", "text")):
+            rows = max(map(len, plain[name]))
+            expected = torch.full(batch[name].shape, PADS[name], dtype=batch[name].dtype)
+            for row, value in zip(expected, plain[name], strict=True):
+                row[: len(value)] = value.reshape(len(value), *row.shape[1:])
+            assert batch[name].shape[1] == rows
+            assert torch.equal(batch[name], expected)
+            lengths = torch.tensor([len(value) for value in plain[name]])
+            assert torch.equal(batch[f"{mask}_mask"], torch.arange(rows) < lengths[:, None])
+        assert torch.equal(batch["text"], pad_sequence(list(plain["text"]), batch_first=True, padding_value=3))
+        assert torch.equal(batch["label"], plain["label"])
+    assert {len(set(map(len, plain["boxes"]))) > 1, len({image.shape for image in plain["image"]}) > 1} == {True}
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_padded_batches_are_the_same_with_every_start_method(scenes, context):
+    expected = batches(scenes, batch_size=20)
+    for batch, other in zip(
+        batches(scenes, batch_size=20, num_workers=2, multiprocessing_context=context), expected, strict=True
+    ):
+        assert_equal(batch, other)
+
+
+def test_the_size_is_rounded_up_or_fixed(scenes):
+    fields = {
+        "image": wt.Image(view=VIEW, pad=wt.Pad(multiple_of=32)),
+        "whole": wt.Image(pad=wt.Pad(2, size=(600, 700))),
+        "depth": wt.Array("depth.png", like="whole", pad=7),
+        "text": wt.Text(encode=letters, pad=wt.Pad(size=30)),
+        "boxes": wt.Boxes(path="objects.bbox", pad=wt.Pad(multiple_of=4)),
+    }
+    plain = {name: type(spec)(**{**vars(spec), "pad": None}) for name, spec in fields.items()}
+    results = {n: batches(scenes, fields, num_workers=n) for n in (0, 3)}
+    for batch, other, one in zip(results[0], results[3], batches(scenes, plain), strict=True):
+        assert_equal(batch, other)
+        height, width = (-(-side // 32) * 32 for side in largest(one["image"]))
+        assert torch.equal(batch["image"].long(), images_padded(one["image"], 0, (height, width)))
+        assert torch.equal(batch["whole"].long(), images_padded(one["whole"], 2, (600, 700)))
+        assert torch.equal(batch["depth"].long(), images_padded(one["depth"], 7, (600, 700)))
+        assert batch["text"].shape == batch["text_mask"].shape == (8, 30)
+        assert batch["boxes"].shape[1:] == (-(-max(map(len, one["boxes"])) // 4) * 4, 4)
+        sizes = torch.tensor([image.shape[1] * image.shape[2] for image in one["whole"]])
+        assert torch.equal(batch["whole_mask"].sum((1, 2)), sizes)
+
+
+def test_several_crops_are_padded_each_by_itself(scenes):
+    crops = {"image": wt.Image(view=[VIEW, wt.Resize(16)]), "mask": wt.Mask("mask.png", like="image")}
+    for pad in (0, wt.Pad(size=(120, 120))):
+        fields = padded(crops, {"image": pad, "mask": 255})
+        first, again = (batches(scenes, fields, num_workers=n)[0] for n in (0, 2))
+        assert_equal(first, again)
+        plain = batches(scenes, crops)[0]
+        for number in range(2):
+            images = plain["image"][number]
+            size = largest(images) if pad == 0 else (120, 120)
+            assert torch.equal(first["image"][number].long(), images_padded(images, 0, size))
+            assert first["mask"][number].shape == first["image_mask"][number].shape == (8, *size)
+            outside = first["mask"][number][~first["image_mask"][number]]
+            assert (outside == 255).all()
+
+
+def test_a_value_that_is_longer_than_the_size_is_an_error_unless_it_is_truncated(scenes):
+    for fields, words in (
+        ({"text": wt.Text(encode=letters, pad=wt.Pad(size=6))}, "'text' has length .*, but .*truncate=True"),
+        ({"image": wt.Image(view=VIEW, pad=wt.Pad(size=(40, 41)))}, r"'image' is .*x40, but .*size=\(40, 41\)"),
+        ({"image": wt.Image(view=[VIEW], pad=wt.Pad(size=39))}, r"'image' is .*size=\(39, 39\)"),
+    ):
+        for num_workers in (0, 2):
+            options = {"shuffle": False, "num_workers": num_workers, "on_error": "replace"}
+            with loader_of(scenes, fields, **options) as loader, pytest.raises(OptionError, match=words) as caught:
+                next(iter(loader))
+            assert caught.value.key is not None
+    truncated = wt.Pad(size=6, truncate=True)
+    fields = {
+        "text": wt.Text(encode=letters, pad=truncated),
+        "boxes": wt.Boxes(path="objects.bbox", like="image", pad=wt.Pad(size=2, truncate=True)),
+        "category": wt.Field("json", path="objects.category", like="boxes", pad=9),
+        "image": wt.Image(view=VIEW, pad=0),
+    }
+    batch, plain = batches(scenes, fields)[0], batches(scenes, PLAIN)[0]
+    assert torch.equal(batch["text"], pad_sequence([text[:6] for text in plain["text"]], batch_first=True))
+    assert batch["text"].shape == (8, 6)
+    assert batch["boxes"].shape == (8, 2, 4)
+    assert all(
+        torch.equal(row[:2][: len(one)], one[:2]) for row, one in zip(batch["boxes"], plain["boxes"], strict=True)
+    )
+    assert batch["category"].shape == batch["boxes_mask"].shape == (8, 2)
+
+
+def tokenize(text):
+    numbers = letters(text)
+    return UserDict(input_ids=numbers, attention_mask=[1] * len(numbers))
+
+
+def test_the_dictionary_of_a_tokenizer_is_padded_entry_by_entry(scenes):
+    fields = {"text": wt.Text(encode=tokenize, pad=5), "label": wt.Label()}
+    first, again = (batches(scenes, fields, num_workers=n) for n in (0, 3))
+    for batch, other, plain in zip(first, again, batches(scenes, PLAIN), strict=True):
+        assert_equal(batch, other)
+        expected = pad_sequence(list(plain["text"]), batch_first=True, padding_value=5)
+        assert torch.equal(batch["text"]["input_ids"], expected)
+        assert torch.equal(batch["text"]["attention_mask"].bool(), batch["text_mask"])
+    fields = {"text": wt.Text(encode=lambda text: {"ids": letters(text), "one": [1]}, pad=0)}
+    with loader_of(scenes, fields) as loader, pytest.raises(OptionError, match="ids, one differ in length"):
+        next(iter(loader))
+
+
+def test_a_tokenizer_of_transformers_can_be_passed_as_it_is(scenes):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    names = sorted({"[PAD]", "[UNK]", "a", "cat", "dog", "fig"})
+    model = Tokenizer(models.WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="[PAD]", unk_token="[UNK]")
+    fields = {"text": wt.Text(encode=tokenizer, pad=wt.Pad(tokenizer.pad_token_id, size=8)), "raw": wt.Text()}
+    for num_workers in (0, 1):
+        batch = batches(scenes, fields, num_workers=num_workers)[0]
+        expected = tokenizer(batch["raw"], padding="max_length", max_length=8, return_tensors="pt")
+        assert all(torch.equal(batch["text"][name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_streaming_dataset_and_a_dataloader_of_the_loader_make_the_same_batches(scenes, num_workers):
+    expected = batches(scenes)
+    dataset = wt.StreamingDataset(scenes, batch_size=8, fields=FIELDS, shuffle=True)
+    loader = DataLoader(dataset, batch_size=8, num_workers=num_workers, collate_fn=dataset.collate_fn)
+    for batch, other in zip(loader, expected, strict=True):
+        assert_equal(batch._asdict(), other)
+    with loader_of(scenes) as other:
+        parts = {"batch_sampler": other.batch_sampler, "collate_fn": other.collate_fn, "num_workers": num_workers}
+        for batch, one in zip(DataLoader(other.dataset, **parts), expected, strict=True):
+            assert_equal(batch._asdict(), one)
+
+
+def test_tail_mask_and_a_transform_of_the_batch_get_the_masks_too(scenes):
+    fields = {"image": FIELDS["image"], "label": wt.Label()}
+    with loader_of(scenes, fields, batch_size=32, tail="mask") as loader:
+        for batch in loader:
+            assert batch._fields == ("image", "label", "image_mask", "valid")
+        assert batch.valid.sum() == 8
+        parts = {"batch_sampler": loader.batch_sampler, "collate_fn": loader.collate_fn}
+        again = list(DataLoader(loader.dataset, **parts))[-1]
+        assert (again._fields, again.valid.sum()) == (batch._fields, 8)
+
+    def keep(image, label, image_mask):
+        return image * image_mask[:, None], label, ~image_mask
+
+    batch, plain = batches(scenes, fields, batch_transform=keep)[0], batches(scenes, fields)[0]
+    assert torch.equal(batch["image_mask"], ~plain["image_mask"])
+    assert (batch["image"][plain["image"] == 9] <= 9).all()
+    normal = batches(scenes, fields, batch_transform=wt.Normalize((0.5,) * 3, (0.5,) * 3))[0]
+    assert torch.equal(normal["image_mask"], plain["image_mask"])
+
+
+def test_a_sample_transform_comes_before_the_padding(scenes):
+    transform = v2.Compose([v2.RandomCrop((20, 30)), v2.SanitizeBoundingBoxes()])
+    fields = {"image": FIELDS["image"], "boxes": FIELDS["boxes"], "labels": FIELDS["category"]}
+    fields["labels"] = wt.Field("json", path="objects.category", like="boxes", pad=-100)
+    first, again = (batches(scenes, fields, sample_transform=transform, num_workers=n) for n in (0, 2))
+    for batch, other in zip(first, again, strict=True):
+        assert_equal(batch, other)
+        assert batch["image"].shape == (8, 3, 20, 30)
+        assert batch["image_mask"].all()
+        assert torch.equal(batch["labels"] != -100, batch["boxes_mask"])
+    fixed = {**fields, "image": wt.Image(view=VIEW, pad=wt.Pad(size=(50, 60)))}
+    for batch, other in zip(batches(scenes, fixed, sample_transform=transform, num_workers=2), first, strict=True):
+        assert torch.equal(batch["image"][:, :, :20, :30], other["image"])
+        assert batch["image"].shape == (8, 3, 50, 60)
+
+    def drop(sample):
+        return {**sample, "boxes": sample["boxes"][1:]}
+
+    with (
+        loader_of(scenes, fields, sample_transform=drop) as loader,
+        pytest.raises(OptionError, match="their sizes differ"),
+    ):
+        next(iter(loader))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes samples with the fields that ``fields`` returns for their number."""
+
+    def write(fields, samples=8):
+        with wt.ShardWriter(str(tmp_path / "written" / "x-%06d.tar")) as writer:
+            for number in range(samples):
+                writer.write({"__key__": str(number), "txt": str(number), **fields(number)})
+        return tmp_path / "written"
+
+    return write
+
+
+def stored(dtypes):
+    """Return a function of the number of a sample that returns a PNG of its own size and dtype."""
+    return lambda number: {"png": png(np.full((4 + number, 9 - number), number, dtypes[number % len(dtypes)]))}
+
+
+@pytest.mark.parametrize("pad", [1, wt.Pad(1, size=20)])
+def test_values_of_different_types_cannot_be_padded(write, pad):
+    fields = {"array": wt.Array("png", pad=pad), "text": wt.Text()}
+    folder = write(stored([np.uint8, np.uint16]))
+    for num_workers in (0, 2):
+        with loader_of(folder, fields, num_workers=num_workers) as loader, pytest.raises(OptionError, match="uint16"):
+            next(iter(loader))
+        for batch in batches(folder, fields, batch_size=1, num_workers=num_workers, shuffle=False):
+            assert batch["array"].dtype == (torch.uint16 if int(batch["text"][0]) % 2 else torch.uint8)
+
+
+@pytest.mark.parametrize("pad", [255, wt.Pad(255, size=(12, 15))])
+def test_an_unreadable_sample_is_replaced_in_a_padded_batch(write, pad):
+    def fields(number):
+        image = stored([np.uint8])(number)["png"]
+        return {"mask.png": image[:-30] if number == 3 else image}
+
+    folder = write(fields)
+    specs = {"mask": wt.Mask("mask.png", pad=pad), "text": wt.Text(encode=int), "raw": wt.Text()}
+    first, again = (batches(folder, specs, on_error="replace", max_errors=1, num_workers=n)[0] for n in (0, 3))
+    assert_equal(first, again)
+    for mask, text, shown in zip(first["mask"], first["raw"], first["mask_mask"], strict=True):
+        assert text != "3"
+        assert mask.unique().tolist() == [int(text), 255]
+        assert torch.equal(mask != 255, shown)
+        assert shown.sum() == (4 + int(text)) * (9 - int(text))
+
+
+def test_lists_of_numbers_have_the_type_that_all_have_and_empty_ones_any(write):
+    folder = write(lambda number: {"json": {"a": [[0.5, 1]] * number, "b": [1] * number if number % 2 else [0.5] * 2}})
+    specs = {name: wt.Field("json", path=name, pad=-1) for name in "ab"}
+    for num_workers in (0, 3):
+        batch = batches(folder, specs, shuffle=False, num_workers=num_workers)[0]
+        assert (batch["a"].shape, batch["a"].dtype) == ((8, 7, 2), torch.float64)
+        assert batch["a_mask"].sum(1).tolist() == list(range(8))
+        assert (batch["a"][0] == -1).all()
+        assert (batch["b"].shape, batch["b"].dtype) == ((8, 7), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (wt.Field("json", pad=0), "'value' is .*; pad= allows arrays and lists of numbers"),
+        (wt.Field("json", path="n", pad=0), "is int; pad= allows"),
+        (wt.Field("txt", pad=0), "is str; pad= allows"),
+        (wt.Field("json", path="ragged", pad=0), "is list; pad= allows|is str"),
+        (wt.Field("json", path="wide", pad=0), r"pads the length, but values .* differ in other ways: \(2, 1\)"),
+        (wt.Text(encode=str.upper, pad=0), "is str; pad= allows"),
+        (wt.Mask("png", pad=-1), "pad=-1 is not a value of torch.uint8; allowed are whole numbers from 0 to 255"),
+        (wt.Mask("png", pad=0.5), "pad=0.5 is not a value of torch.uint8"),
+    ],
+)
+def test_a_value_that_cannot_be_padded_is_an_error(write, spec, words):
+    def fields(number):
+        values = {"n": 3, "ragged": [[1], "a"], "wide": [[1] * (1 + number % 2)] * 2}
+        return {"json": values, **stored([np.uint8])(number)}
+
+    with loader_of(write(fields), {"value": spec}) as loader, pytest.raises(OptionError, match=words):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"image": FIELDS["image"], "mask": PLAIN["mask"]},
+            "'mask': wds_tools.Mask.* has no pad=; it is padded to the size",
+        ),
+        ({"image": FIELDS["image"], "right": PLAIN["right"]}, "add the value of its padding, such as pad=0"),
+        (
+            {"image": FIELDS["image"], "mask": wt.Mask("mask.png", like="image", pad=wt.Pad(1))},
+            r"has pad=Pad.*, but it is",
+        ),
+        ({**FIELDS, "category": PLAIN["category"]}, "padded to the size of 'boxes'"),
+        ({"image": FIELDS["image"], "image_mask": wt.Label()}, "'image_mask', which is the name of the mask"),
+    ],
+)
+def test_fields_that_contradict_the_padding_of_another_are_refused(scenes, fields, words):
+    with pytest.raises(OptionError, match=words):
+        loader_of(scenes, fields)
+
+
+def test_a_mask_may_be_padded_beside_an_image_that_is_not(scenes):
+    fields = {"image": PLAIN["image"], "mask": wt.Mask("mask.png", like="image", pad=255)}
+    batch = batches(scenes, fields)[0]
+    assert isinstance(batch["image"], list)
+    assert list(batch) == ["image", "mask", "mask_mask"]
+
+
+def test_options_that_do_not_know_of_the_padding_are_refused(scenes):
+    with pytest.raises(OptionError, match="collate_fn= gets samples, which are not padded"):
+        loader_of(scenes, collate_fn=list)
+    for step in (wt.RandomHorizontalFlip(), [wt.Normalize((0.5,) * 3, (0.5,) * 3), wt.ColorJitter(0.1)]):
+        with pytest.raises(OptionError, match="cannot tell the padding of the field 'image' from its pixels"):
+            loader_of(scenes, batch_transform=step)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: wt.Pad("0"), "allowed are numbers"),
+        (lambda: wt.Pad(True), "allowed are numbers"),
+        (lambda: wt.Pad(size=0), "whole numbers of 1 and more"),
+        (lambda: wt.Pad(size=(3, 4, 5)), "whole numbers of 1 and more"),
+        (lambda: wt.Pad(multiple_of=0), "whole numbers of 1 and more"),
+        (lambda: wt.Pad(size=5, multiple_of=8), "multiple_of=8.* with size="),
+        (lambda: wt.Pad(truncate=True), "True with size="),
+        (lambda: wt.Image(pad="0"), "numbers, wds_tools.Pad"),
+        (lambda: wt.Image(pad=wt.Pad(size=5, truncate=True)), "images are not truncated"),
+        (lambda: wt.Boxes(pad=wt.Pad(size=(5, 6))), "its size is a length"),
+        (lambda: wt.Text(pad=0), "requires encode="),
+    ],
+)
+def test_an_invalid_padding_is_refused(make, words):
+    with pytest.raises(OptionError, match=words):
+        make()
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=7),
+    cut=st.integers(0, 7),
+    options=st.sampled_from([wt.Pad(9), wt.Pad(9, multiple_of=4), wt.Pad(9, size=(6, 7))]),
+    axes=st.sampled_from([1, 2]),
+)
+def test_parts_of_a_batch_joined_are_the_batch_padded_at_once(sizes, cut, options, axes):
+    values = [torch.full((size if axes == 2 else (size[0], 3)), number + 10) for number, size in enumerate(sizes)]
+    padding = Padding(9, options, axes, "x")
+    parts = [pad_tensors(part, padding) for part in (values[:cut], values[cut:]) if part]
+    joined, whole = join_padded(parts), pad_tensors(values, padding)
+    assert np.array_equal(joined.tensor, whole.tensor)
+    for row, value in zip(torch.from_numpy(whole.tensor), values, strict=True):
+        assert torch.equal(row[tuple(map(slice, value.shape))], value)
+        assert (row == 9).sum() == row.numel() - value.numel()

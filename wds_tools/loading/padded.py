@@ -1,0 +1,155 @@
+"""Tensors of different sizes as one tensor: padded at the end of the dimensions in which they differ.
+
+A worker pads the values of its part of a batch. The training process pads the parts to one size, if there are several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+from wds_tools.errors import OptionError
+from wds_tools.loading.columns import Padding
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Padded tensors of n samples.
+
+    Attributes:
+        tensor: Array [n, ...], or a tensor if NumPy lacks its dtype.
+        padding: How they were padded.
+    """
+
+    tensor: Any
+    padding: Padding
+
+
+def sizes_of(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:
+    """Return the sizes of the padded dimensions of n values: int64 [n, axes]."""
+    return torch.tensor([_size(value, padding) for value in values], dtype=torch.int64).reshape(-1, padding.axes)
+
+
+def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> Padded:
+    """Return the values of n samples as one array.
+
+    Raises:
+        OptionError: They differ in other dimensions than the padded ones, or their type cannot be padded.
+    """
+    filled = [value for value in values if not _is_empty_list(value)] or list(values)
+    dtype = _common_dtype(filled, padding)
+    largest = np.max([_size(value, padding) for value in values], axis=0)
+    size = padding.size or tuple(_rounded(length, padding) for length in largest)
+    out = torch.empty((len(values), *_padded_shape(filled[0], size, padding)), dtype=dtype)
+    write_padded(values, out, padding)
+    return Padded(out if dtype == torch.bfloat16 else out.numpy(), padding)
+
+
+def join_padded(parts: Sequence[Any]) -> Padded:
+    """Return the parts of a batch, `Padded` or arrays of samples that need no padding, as one."""
+    padding = next(part.padding for part in parts if isinstance(part, Padded))
+    arrays = [torch.as_tensor(part.tensor if isinstance(part, Padded) else part) for part in parts]
+    return pad_tensors([value for array in arrays for value in array], padding)
+
+
+def write_padded(values: Sequence[torch.Tensor], out: torch.Tensor, padding: Padding) -> None:
+    """Write n values and their padding to a tensor [n, ...]."""
+    _check_value(padding.value, out.dtype)
+    for row, value in zip(out, values, strict=True):
+        if padding.axes == 1:
+            row[len(value) :].fill_(padding.value)
+            row[: len(value)].copy_(value.reshape(len(value), *row.shape[1:]))
+        else:
+            height, width = value.shape[-2:]
+            row[..., height:, :].fill_(padding.value)
+            row[..., :height, width:].fill_(padding.value)
+            row[..., :height, :width].copy_(value)
+
+
+def fits_padded(value: Any, out: torch.Tensor, padding: Padding) -> bool:
+    """Return whether a value, after padding, has the shape and dtype of the rows of ``out``."""
+    return bool(value.dtype == out.dtype and _padded_shape(value, out.shape[-2:], padding) == tuple(out.shape[1:]))
+
+
+def mask_of(sizes: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
+    """Return where padded tensors have values: bool [n, length], or [n, height, width] for images, on their device.
+
+    Args:
+        sizes: int64 [n, axes], sizes of the values.
+        padded: [n, length, ...], or [n, ..., height, width].
+    """
+    if sizes.shape[1] == 1:
+        return torch.arange(padded.shape[1], device=sizes.device) < sizes
+    rows, columns = (torch.arange(length, device=sizes.device) for length in padded.shape[-2:])
+    return (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None, :]
+
+
+def fitted(value: torch.Tensor, padding: Padding, error: Callable[[str], Exception]) -> torch.Tensor:
+    """Return a value that is not larger than the size after padding.
+
+    Args:
+        value: The value.
+        padding: How it will be padded.
+        error: Makes the exception to raise if it is larger, and not truncated.
+    """
+    size, found = padding.size, _size(value, padding)
+    if size is None or all(length <= most for length, most in zip(found, size, strict=True)):
+        return value
+    if padding.options.truncate:
+        return value[: size[0]]
+    if padding.axes == 1:
+        remedy = f"has length {found[0]}, but pad=Pad(size={size[0]}): increase size=, or use truncate=True"
+    else:
+        remedy = (
+            f"is {found[1]}x{found[0]}, but pad=Pad(size=({size[0]}, {size[1]})), height and width: increase size=, or "
+            "use a view that gives smaller images"
+        )
+    raise error(remedy)
+
+
+def _size(value: torch.Tensor, padding: Padding) -> tuple[int, ...]:
+    return tuple(value.shape[:1] if padding.axes == 1 else value.shape[-2:])
+
+
+def _is_empty_list(value: torch.Tensor) -> bool:
+    """Return whether this may be an empty list from JSON, whose dtype and further dimensions are not known."""
+    return value.ndim == 1 and len(value) == 0
+
+
+def _padded_shape(value: torch.Tensor, size: Sequence[int], padding: Padding) -> tuple[int, ...]:
+    return (size[0], *value.shape[1:]) if padding.axes == 1 else (*value.shape[:-2], size[0], size[1])
+
+
+def _rounded(length: int, padding: Padding) -> int:
+    return -(-int(length) // padding.options.multiple_of) * padding.options.multiple_of
+
+
+def _common_dtype(values: Sequence[torch.Tensor], padding: Padding) -> torch.dtype:
+    """Return the dtype for values, which may differ in the padded dimensions only; pixels must have one dtype."""
+    kinds = {(value.shape[1:], None) if padding.axes == 1 else (value.shape[:-2], value.dtype) for value in values}
+    dtypes = {value.dtype for value in values}
+    try:
+        if len(kinds) == 1:
+            return reduce(torch.promote_types, dtypes)
+    except RuntimeError:  # torch has no common dtype of uint16 and others
+        pass
+    shown = sorted({f"{tuple(value.shape)} {value.dtype}" for value in values})
+    which = "length" if padding.axes == 1 else "height and width"
+    raise OptionError(
+        f"pad= pads the {which}, but values of a batch differ in other ways: {', '.join(shown[:4])}; use pad=None, "
+        "which gives a list"
+    )
+
+
+def _check_value(value: float, dtype: torch.dtype) -> None:
+    """Check that the value of the padding is a value of a dtype."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    if not low <= value <= high or int(value) != value:
+        raise OptionError(f"pad={value} is not a value of {dtype}; allowed are whole numbers from {low} to {high}")
