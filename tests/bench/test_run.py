@@ -87,7 +87,7 @@ def a_report(**changes) -> BenchReport:
     return BenchReport(**{**values, **changes})
 
 
-MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1}  # of a peer's pixels from ours, by view
+MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # of a peer's pixels from ours, by view
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,14 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1}  # of a peer's pixels from 
     [
         ("train", ["webdataset"]),
         ("eval", ["imagefolder-io", "crop-ready"]),
+        ("ssl", ["imagefolder"]),
+        ("detect", ["webdataset"]),
         ("raw", ["lmdb"]),
         pytest.param("train", ["imagefolder", "hdf5", "lmdb", "imagefolder-io"], marks=pytest.mark.torture),
         pytest.param("eval", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
         pytest.param("small", ["imagefolder", "webdataset", "hdf5", "hdf5-uint8", "lmdb"], marks=pytest.mark.torture),
+        pytest.param("ssl", ["imagefolder-io", "webdataset", "hdf5", "lmdb", "crop-ready"], marks=pytest.mark.torture),
+        pytest.param("detect", ["imagefolder", "imagefolder-io"], marks=pytest.mark.torture),
         pytest.param("raw", ["imagefolder", "webdataset", "hdf5"], marks=pytest.mark.torture),
         pytest.param("bytes", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
     ],
@@ -140,10 +144,14 @@ def assert_own_formats_were_written(found: BenchReports) -> None:
     ("peer", "view"),
     [
         pytest.param("litdata", "raw", marks=[pytest.mark.frameworks, pytest.mark.torture]),
+        pytest.param("litdata", "ssl", marks=[pytest.mark.frameworks, pytest.mark.torture]),
         pytest.param("dali", "train", marks=pytest.mark.peers),
+        pytest.param("dali", "ssl", marks=pytest.mark.peers),
+        pytest.param("dali", "detect", marks=pytest.mark.peers),
         pytest.param("ffcv", "raw", marks=pytest.mark.peers),
         pytest.param("tfdata", "train", marks=pytest.mark.peers),
         pytest.param("mosaic", "bytes", marks=pytest.mark.peers),
+        pytest.param("mosaic", "ssl", marks=pytest.mark.peers),
     ],
 )
 def test_an_optional_peer_is_measured_where_it_is_installed(few, temporary, peer, view):

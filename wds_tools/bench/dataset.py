@@ -11,15 +11,16 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from wds_tools.bench.registry import LOADERS
-from wds_tools.bench.workloads import RAW_BYTES, RAW_SIDE, SMALL_SIDE, WORKLOADS
+from wds_tools.bench.workloads import ANNOTATIONS, RAW_BYTES, RAW_SIDE, SMALL_SIDE, WORKLOADS
 from wds_tools.errors import DestinationError
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.jpeg import baseline_frame
@@ -37,6 +38,7 @@ _MIN_SHARD_BYTES = 10_240
 _SMALL_QUALITY = 90  # images of SMALL_SIDE pixels then take about 20 kB
 _SMALL_BYTES = 30_000  # upper bound, to check the free space
 _SHARDS_PER_WORKER = 4  # webdataset gives whole shards to its workers
+_BOXES = 8  # per image
 _FIELDS = {"raw": "npy", "bytes": "bin"}  # workloads whose samples are not packed as images
 
 
@@ -101,6 +103,8 @@ def _files(source: ShardSet, count: int, workload: str) -> Iterator[tuple[int, i
         rows = reader.rows(np.arange(start, min(start + _CHUNK, count), dtype=np.int64))
         columns = zip(rows.gather("label").tolist(), rows.kinds(), rows.images(), strict=True)
         for number, (label, kind, data) in enumerate(columns, start):
+            if workload == "detect" and square(data, 8) is None:
+                continue  # its boxes would be of no use
             if workload not in ("small", "raw"):
                 yield number, label, (kind, data)
             elif (image := square(data, SMALL_SIDE if workload == "small" else RAW_SIDE)) is not None:
@@ -139,8 +143,14 @@ def _write_copies(tree: Path, copies: int, number: int, label: int, kind: str, d
 
 def _pack(tree: Path, shards: Path, workload: str, total: int, count: int) -> int:
     """Pack the files into about ``count`` shards; return how many files the packer skipped, which are removed."""
+    files = sorted(path for path in tree.rglob("*") if path.is_file())
     if workload in _FIELDS:
-        _pack_as_field(_FIELDS[workload], sorted(path for path in tree.rglob("*") if path.is_file()), shards, count)
+        field = _FIELDS[workload]
+        _write_shards(files, shards, count, lambda path: {field: path.read_bytes()})
+        return 0
+    if workload == "detect":
+        boxes = _write_annotations(files, tree)
+        _write_shards(files, shards, count, lambda path: _with_boxes(path, path.relative_to(tree), boxes))
         return 0
     limit = max(_MIN_SHARD_BYTES, total // count)
     report = pack(tree, shards, shard_bytes=limit, workers=1, images="keep", progress=False)
@@ -149,18 +159,43 @@ def _pack(tree: Path, shards: Path, workload: str, total: int, count: int) -> in
     return len(report.skipped)
 
 
-def _pack_as_field(field: str, files: Sequence[Path], shards: Path, count: int) -> None:
-    """Pack files as a field that is not an image, in random order as the packer does."""
+def _write_shards(files: Sequence[Path], shards: Path, count: int, fields: Callable[[Path], dict[str, bytes]]) -> None:
+    """Write the fields of each file as a sample, in random order as the packer does."""
     shards.mkdir()
     order = np.random.default_rng(0).permutation(len(files))
     for number, part in enumerate(np.array_split(order, min(count, len(files)))):
         with tarfile.open(shards / f"samples-{number:06d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
             for position in part.tolist():
-                member = tarfile.TarInfo(f"{files[position].stem}.{field}")
-                member.size = files[position].stat().st_size
-                with files[position].open("rb") as file:
-                    tar.addfile(member, file)
+                for field, data in fields(files[position]).items():
+                    member = tarfile.TarInfo(f"{files[position].stem}.{field}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
     index_shards(str(shards / "samples-*.tar"), progress=False)
+
+
+def _write_annotations(files: Sequence[Path], tree: Path) -> dict[Path, list[list[float]]]:
+    """Write random boxes for each image, in the JSON of COCO beside the tree; return them by path in the tree."""
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    by_path: dict[Path, list[list[float]]] = {}
+    for number, file in enumerate(files):
+        with Image.open(file) as image:
+            width, height = ImageOps.exif_transpose(image).size
+        rng, path = np.random.default_rng(number), file.relative_to(tree)
+        corners, sizes = rng.uniform(0, 0.6, (_BOXES, 2)), rng.uniform(0.1, 0.4, (_BOXES, 2))
+        by_path[path] = (np.hstack([corners, sizes]) * [width, height, width, height]).round(1).tolist()
+        images.append({"id": number, "file_name": path.as_posix(), "width": width, "height": height})
+        for box in by_path[path]:
+            values = {"image_id": number, "category_id": 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+            annotations.append({"id": len(annotations), **values})
+    coco = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "object"}]}
+    (tree.parent / ANNOTATIONS).write_text(json.dumps(coco))
+    return by_path
+
+
+def _with_boxes(file: Path, path: Path, boxes: dict[Path, list[list[float]]]) -> dict[str, bytes]:
+    facts = {"path": path.as_posix(), "boxes": boxes[path]}
+    return {file.suffix[1:]: file.read_bytes(), "json": json.dumps(facts).encode()}
 
 
 def _check_free_space(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from itertools import chain, islice
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from wds_tools.bench.workloads import RAW_SIDE, Setup
 from wds_tools.images.views import Resize
 from wds_tools.loading.dataset import StreamingDataset
 from wds_tools.loading.factory import make_loader
+from wds_tools.loading.fields import Boxes, Image, Label
 from wds_tools.loading.loader import Loader
 
 _FIELDS = {"raw": ("image",), "bytes": ("bin",)}
@@ -19,15 +21,20 @@ _RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # the stored size: tells the loader th
 
 def open_loader(setup: Setup, seed: int, *, num_workers: int) -> Loader:
     """Return our loader for a workload; the field of *bytes* has a type that is not decoded."""
-    return make_loader(
-        setup.shards,
-        batch_size=setup.batch_size,
-        view=_RAW_VIEW if setup.workload == "raw" else setup.view,
-        fields=_FIELDS.get(setup.workload, ("image", "label")),
-        shuffle=True,
-        seed=seed,
-        num_workers=num_workers,
-    )
+    options: dict[str, Any] = {
+        "batch_size": setup.batch_size,
+        "shuffle": True,
+        "seed": seed,
+        "num_workers": num_workers,
+    }
+    if setup.crops:
+        options["fields"] = {"image": Image(view=setup.crops), "label": Label()}
+    elif setup.workload == "detect":
+        options["fields"] = {"image": Image(view=setup.view), "boxes": Boxes("json", path="boxes", like="image")}
+    else:
+        options["fields"] = _FIELDS.get(setup.workload, ("image", "label"))
+        options["view"] = _RAW_VIEW if setup.workload == "raw" else setup.view
+    return make_loader(setup.shards, **options)
 
 
 def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
@@ -36,8 +43,8 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
         yield from _undecoded_batch_sizes(setup, seed)
     with open_loader(setup, seed, num_workers=setup.workers) as loader:
         while True:
-            for samples, *_labels in loader:
-                yield len(samples)
+            for images, *_others in loader:
+                yield len(images[0]) if setup.crops else len(images)
 
 
 def _undecoded_batch_sizes(setup: Setup, seed: int) -> Generator[int]:
@@ -52,8 +59,7 @@ def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
     """Return the pixels of the probes, which are the first images in the shards."""
     if setup.fixed_view is None:
         return None
-    with make_loader(
-        setup.shards, batch_size=len(setup.probes), view=setup.fixed_view, shuffle=False, num_workers=0
-    ) as loader:
-        images, _labels = next(iter(loader))
+    options: dict[str, Any] = {"view": setup.fixed_view, "fields": ("image",), "shuffle": False, "num_workers": 0}
+    with make_loader(setup.shards, batch_size=len(setup.probes), **options) as loader:
+        (images,) = next(iter(loader))
         return list(images.clone())

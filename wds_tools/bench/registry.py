@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DECODING = ("train", "eval", "small")
+_ONE_CROP = ("train", "eval", "small")
+_CROPS = (*_ONE_CROP, "ssl")
+DECODING = (*_CROPS, "detect")
 ALL = (*DECODING, "raw", "bytes")
+_WITHOUT_BOXES = (*_CROPS, "raw", "bytes")
 NOT_IN_WHEEL = (
     "not part of this installation: the modules that measure peers are in the source repository only; install "
     "wds_tools from a clone with `pip install -e .`"
@@ -95,7 +98,7 @@ LOADERS = {
         "crop_ready",
         ("torch",),
         'ours, the same images packed with images="crop-ready": identical pixels',
-        workloads=DECODING,
+        workloads=_CROPS,
         size_ratio=1.2,
     ),
     "imagefolder": Entry(
@@ -103,7 +106,8 @@ LOADERS = {
         ("torch", "torchvision"),
         f"torchvision's ImageFolder, {_DATALOADER}",
         workload_notes={
-            **dict.fromkeys(DECODING, "its own loader (Pillow), v2 transforms on uint8 tensors with antialias"),
+            **dict.fromkeys(_CROPS, "its own loader (Pillow), v2 transforms on uint8 tensors with antialias"),
+            "detect": "its own loader (Pillow), v2 transforms with tv_tensors, antialias; boxes in memory",
             "raw": f"loader=numpy.load; {_NOT_VERIFIED['raw']}",
             "bytes": f"loader reads the file; {_NOT_VERIFIED['bytes']}",
         },
@@ -128,8 +132,9 @@ LOADERS = {
         "peers.hdf5",
         ("h5py", "torch", "torchvision"),
         f"one HDF5 file, {_DATALOADER}",
+        workloads=_WITHOUT_BOXES,
         workload_notes={
-            **dict.fromkeys(("train", "eval"), f"encoded images of variable length, {_IO}"),
+            **dict.fromkeys(("train", "eval", "ssl"), f"encoded images of variable length, {_IO}"),
             "small": "stored float32 tensors [3, 128, 128]: four times the bytes of uint8, no decoding or resizing",
             "raw": "stored float32 tensors: four times the bytes of uint8",
             "bytes": f"byte strings of variable length; {_NOT_VERIFIED['bytes']}",
@@ -149,7 +154,8 @@ LOADERS = {
         "peers.lmdb",
         ("lmdb", "torch", "torchvision"),
         f"one LMDB environment (readahead=False, lock=False, buffers=True), {_DATALOADER}",
-        workload_notes={**dict.fromkeys(DECODING, _IO), **_NOT_VERIFIED},
+        workloads=_WITHOUT_BOXES,
+        workload_notes={**dict.fromkeys(_CROPS, _IO), **_NOT_VERIFIED},
         size_ratio=1.3,
     ),
     "dali": Entry(
@@ -160,6 +166,8 @@ LOADERS = {
             "train": "decoders.image_random_crop decodes only the crop; resize with antialias",
             "eval": "decoders.image, resize with antialias, crop",
             "small": "decoders.image, resize with antialias",
+            "ssl": "decoders.image once, random_resized_crop with antialias for each crop",
+            "detect": "readers.coco, decoders.image, resize with antialias; boxes in memory",
             "raw": f"readers.numpy; {_NOT_VERIFIED['raw']}",
             "bytes": _NOT_VERIFIED["bytes"],
         },
@@ -168,7 +176,7 @@ LOADERS = {
         "peers.ffcv",
         ("ffcv", "torch"),
         "threads instead of worker processes, QUASI_RANDOM order, os_cache=True; compiles before its first batch",
-        workloads=(*DECODING, "raw"),
+        workloads=(*_ONE_CROP, "raw"),
         workload_notes={
             **dict.fromkeys(
                 ("train", "eval"),
@@ -184,6 +192,7 @@ LOADERS = {
         "peers.tfdata",
         ("tensorflow-cpu",),
         "TFRecord files, shuffle(1000), map and a private pool with one thread per worker, batch, prefetch",
+        workloads=(*_ONE_CROP, "raw", "bytes"),
         workload_notes={
             "train": "decode_and_crop_jpeg decodes only the crop; resize with antialias",
             **dict.fromkeys(("eval", "small"), "decode_jpeg, resize with antialias"),
@@ -195,21 +204,23 @@ LOADERS = {
         "peers.tfdata_plain",
         ("tensorflow-cpu",),
         "as tfdata, resize without antialias: less work, and different pixels",
-        workloads=DECODING,
+        workloads=_ONE_CROP,
         size_ratio=1.1,
     ),
     "litdata": Entry(
         "peers.litdata",
         ("litdata", "torch", "torchvision"),
         "chunks of 64 MB written by optimize(), StreamingDataset(shuffle=True) with a StreamingDataLoader",
-        workload_notes={**dict.fromkeys(DECODING, f"stored as bytes, {_IO}"), **_NOT_VERIFIED},
+        workloads=_WITHOUT_BOXES,
+        workload_notes={**dict.fromkeys(_CROPS, f"stored as bytes, {_IO}"), **_NOT_VERIFIED},
         size_ratio=1.1,
     ),
     "mosaic": Entry(
         "peers.mosaic",
         ("mosaicml-streaming", "torch", "torchvision"),
         f"MDS shards of 64 MB, StreamingDataset(shuffle=True), {_DATALOADER}",
-        workload_notes={**dict.fromkeys(DECODING, f"stored as bytes, {_IO}"), **_NOT_VERIFIED},
+        workloads=_WITHOUT_BOXES,
+        workload_notes={**dict.fromkeys(_CROPS, f"stored as bytes, {_IO}"), **_NOT_VERIFIED},
         size_ratio=1.1,
     ),
 }

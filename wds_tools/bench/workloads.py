@@ -5,6 +5,7 @@ This module is also imported in environments that have only numpy.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from wds_tools.images.views import CenterCrop, RandomResizedCrop, Regions, Resiz
 RAW_SIDE = 128
 RAW_SHAPE = (RAW_SIDE, RAW_SIDE, 3)
 RAW_BYTES = 3 * RAW_SIDE * RAW_SIDE
+ANNOTATIONS = "instances.json"
 SMALL_SIDE = 224  # pixels of the images of the *small* workload before they are resized
 
 WORKER_STAGES = ("read", "verify", "slice", "decode", "resize", "write", "other")
@@ -32,11 +34,17 @@ class Workload:
         title: Description for the title of a table.
         view: The crop and size that all loaders produce; None if no image is decoded.
         batch_size: Default number of samples per batch.
+        crops: All views, if there are several crops of each image; ``view`` is then the first.
     """
 
     title: str
     view: View | None
     batch_size: int
+    crops: tuple[View, ...] = ()
+
+
+_LARGE = RandomResizedCrop(224, scale=(0.4, 1.0), flip=True)
+_SMALL = RandomResizedCrop(96, scale=(0.05, 0.4), flip=True)
 
 
 WORKLOADS = {
@@ -47,6 +55,13 @@ WORKLOADS = {
         Resize((128, 128)),
         256,
     ),
+    "ssl": Workload(
+        "images as stored, 2 crops of 224 and 8 of 96 pixels of each, with flip",
+        _LARGE,
+        64,
+        (_LARGE,) * 2 + (_SMALL,) * 8,
+    ),
+    "detect": Workload("images as stored, resized to 640 x 640, with boxes", Resize((640, 640)), 16),
     "raw": Workload(f"arrays of {RAW_SIDE} x {RAW_SIDE} x 3 bytes made from the images, stored decoded", None, 256),
     "bytes": Workload("stored bytes of the images, not decoded", None, 256),
 }
@@ -82,6 +97,30 @@ class Setup:
     def view(self) -> View | None:
         """The view of the workload."""
         return WORKLOADS[self.workload].view
+
+    @property
+    def crops(self) -> tuple[View, ...]:
+        """The views of a workload with several crops per image, otherwise empty."""
+        return WORKLOADS[self.workload].crops
+
+    @property
+    def has_several_values(self) -> bool:
+        """Whether a sample has several values, so that the first one of a batch has its number of samples."""
+        return bool(self.crops) or self.workload == "detect"
+
+    @property
+    def annotations(self) -> Path:
+        """The boxes of the *detect* workload, in the JSON of COCO; file names are relative to ``tree``."""
+        return Path(self.folder) / ANNOTATIONS
+
+    def boxes(self) -> dict[str, list[list[float]]]:
+        """Return the boxes by file name: left, top, width and height in pixels."""
+        coco = json.loads(self.annotations.read_text())
+        names = {image["id"]: image["file_name"] for image in coco["images"]}
+        found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
+        for annotation in coco["annotations"]:
+            found[names[annotation["image_id"]]].append(annotation["bbox"])
+        return found
 
     @property
     def fixed_view(self) -> View | None:

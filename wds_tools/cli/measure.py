@@ -73,7 +73,7 @@ def tune(
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option(
     "--view",
-    type=click.Choice(["train", "eval", "small", "raw", "bytes"]),
+    type=click.Choice(["train", "eval", "small", "ssl", "detect", "raw", "bytes"]),
     default="train",
     show_default=True,
     help="Workload to measure; see above.",
@@ -99,7 +99,9 @@ def tune(
     show_default=True,
     help="Decoding workers of each loader; a list such as 1,2,4 measures each number.",
 )
-@click.option("--batch-size", type=int, help="Samples per batch; by default 128 (small, raw, bytes: 256).")
+@click.option(
+    "--batch-size", type=int, help="Samples per batch; by default 128 (small, raw, bytes: 256; ssl: 64; detect: 16)."
+)
 @click.option("--rounds", default=5, show_default=True, help="Rounds; each measures every loader once.")
 @click.option("--seconds", metavar="SECONDS", default=5.0, show_default=True, help="Minimum duration of a measurement.")
 @click.option(
@@ -129,12 +131,14 @@ def bench(
     The limit is one step of the work measured alone, a reference for comparing machines.
 
     \b
-    VIEW   workload                               limit
-    train  RandomResizedCrop(224) and flip        decoding whole images
-    eval   resize to 256, CenterCrop(224)         decoding whole images
-    small  224 x 224 JPEGs resized to 128 x 128   decoding whole images
-    raw    128 x 128 x 3 bytes, stored decoded    copying in memory
-    bytes  stored bytes, not decoded              reading the shards
+    VIEW    workload                               limit
+    train   RandomResizedCrop(224) and flip        decoding whole images
+    eval    resize to 256, CenterCrop(224)         decoding whole images
+    small   224 x 224 JPEGs resized to 128 x 128   decoding whole images
+    ssl     2 crops of 224 and 8 of 96 per image   decoding whole images
+    detect  resize to 640 x 640, with 8 boxes      decoding whole images
+    raw     128 x 128 x 3 bytes, stored decoded    copying in memory
+    bytes   stored bytes, not decoded              reading the shards
 
     Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset,
         hdf5, hdf5-uint8,

@@ -17,7 +17,7 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     pipeline = _pipeline(setup, batch_size=setup.batch_size, num_threads=setup.workers, device_id=None, seed=seed)
     pipeline.build()
     while True:
-        (samples,) = pipeline.run()
+        samples, *_others = pipeline.run()
         yield len(samples) if setup.workload == "bytes" else len(samples.as_array())
 
 
@@ -38,14 +38,29 @@ def _pipeline(setup: Setup) -> Any:
     files = [str(path) for path, _ in setup.files()]
     if setup.workload == "raw":
         return fn.readers.numpy(files=files, random_shuffle=True)
-    encoded, _labels = fn.readers.file(files=files, random_shuffle=True, name="reader")
     view = setup.view
+    if setup.workload == "detect":
+        assert view is not None
+        annotations = {"file_root": setup.tree, "annotations_file": str(setup.annotations), "random_shuffle": True}
+        encoded, boxes, _labels = fn.readers.coco(**annotations, ltrb=True, ratio=True)
+        return _view(fn.decoders.image(encoded), view), boxes * float(view.shape[0] if view.shape else 1)
+    encoded, _labels = fn.readers.file(files=files, random_shuffle=True, name="reader")
     if view is None:
         return encoded
+    if setup.crops:
+        images = fn.decoders.image(encoded)
+        return tuple(_random_crop(images, crop) for crop in setup.crops)
     if isinstance(view, RandomResizedCrop):
         crop = fn.decoders.image_random_crop(encoded, random_area=view.scale, random_aspect_ratio=view.ratio)
         return _as_chw(_resized(crop, view.shape), mirror=fn.random.coin_flip(probability=0.5))
     return _view(fn.decoders.image(encoded), view)
+
+
+def _random_crop(images: Any, view: View) -> Any:
+    assert isinstance(view, RandomResizedCrop)
+    options = {"random_area": view.scale, "random_aspect_ratio": view.ratio, "antialias": True}
+    crop = fn.random_resized_crop(images, size=view.shape, interp_type=types.INTERP_LINEAR, **options)
+    return _as_chw(crop, mirror=fn.random.coin_flip(probability=0.5))
 
 
 @pipeline_def  # type: ignore[untyped-decorator]

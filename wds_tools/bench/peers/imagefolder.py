@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from wds_tools.bench.peers.samples import shuffled_batch_sizes
-from wds_tools.bench.peers.transforms import transform_of
+from wds_tools.bench.peers.transforms import WithBoxes, transform_for, transform_of
 from wds_tools.bench.workloads import Setup
 
 
@@ -23,11 +23,25 @@ class _Samples(ImageFolder):  # type: ignore[misc]
         return super().__getitem__(number)[0]
 
 
+class _BoxedSamples(_Samples):
+    """The same with the boxes of each image, which are in memory."""
+
+    def __init__(self, setup: Setup, load: Callable[[str], Any]) -> None:
+        super().__init__(setup.tree, loader=load, is_valid_file=_accept)
+        self._boxes, self._transform = setup.boxes(), WithBoxes(setup.view)
+
+    def __getitem__(self, number: int) -> Any:
+        path = self.samples[number][0]
+        return self._transform(self.loader(path), self._boxes[Path(path).relative_to(self.root).as_posix()])
+
+
 def batch_sizes(setup: Setup, seed: int, load: Callable[[str], Any] = default_loader) -> Generator[int]:
     """Yield the number of samples of each batch."""
     if setup.workload in _LOADERS:
         load = _LOADERS[setup.workload]
-    transform = transform_of(setup.view) if setup.view else None
+    if setup.workload == "detect":
+        return shuffled_batch_sizes(_BoxedSamples(setup, load), setup, seed)
+    transform = transform_for(setup) if setup.view else None
     return shuffled_batch_sizes(_Samples(setup.tree, transform, loader=load, is_valid_file=_accept), setup, seed)
 
 

@@ -41,7 +41,7 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
         persistent_workers=True,
         collate_fn=collate_fn(setup),
     )
-    return endless_batch_sizes(loader)
+    return endless_batch_sizes(loader, setup)
 
 
 class _Samples(litdata.StreamingDataset):  # type: ignore[misc]

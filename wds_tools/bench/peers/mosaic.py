@@ -37,7 +37,7 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
         drop_last=True,
         collate_fn=collate_fn(setup),
     )
-    return endless_batch_sizes(loader)
+    return endless_batch_sizes(loader, setup)
 
 
 class _Samples(streaming.StreamingDataset):  # type: ignore[misc]

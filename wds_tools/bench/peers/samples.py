@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional
 
-from wds_tools.bench.peers.transforms import transform_of
+from wds_tools.bench.peers.transforms import transform_for, transform_of
 from wds_tools.bench.workloads import RAW_SHAPE, Setup
 
 
@@ -25,7 +25,7 @@ def sample_decoder(setup: Setup) -> Callable[[Any], Any]:
         return bytes
     if setup.workload == "raw":
         return _raw_pixels
-    return partial(_decode_and_transform, transform_of(setup.view))  # picklable, as LitData requires
+    return partial(_decode_and_transform, transform_for(setup))  # picklable, as LitData requires
 
 
 def decode_rgb(data: Any) -> torch.Tensor:
@@ -48,8 +48,8 @@ def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
 
 
 def collate_fn(setup: Setup) -> Callable[[list[Any]], Any]:
-    """Return the function from samples to a batch; bytes of different lengths stay a list."""
-    return _as_is if setup.workload == "bytes" else default_collate
+    """Return the function from samples to a batch; bytes of different lengths and boxes stay a list."""
+    return {"bytes": _as_is, "detect": _images_and_boxes}.get(setup.workload, default_collate)
 
 
 def shuffled_batch_sizes(dataset: Dataset[Any], setup: Setup, seed: int) -> Generator[int]:
@@ -64,18 +64,23 @@ def shuffled_batch_sizes(dataset: Dataset[Any], setup: Setup, seed: int) -> Gene
         collate_fn=collate_fn(setup),
         generator=torch.Generator().manual_seed(seed),
     )
-    return endless_batch_sizes(loader)
+    return endless_batch_sizes(loader, setup)
 
 
-def endless_batch_sizes(loader: Any) -> Generator[int]:
+def endless_batch_sizes(loader: Any, setup: Setup) -> Generator[int]:
     """Yield the number of samples of each batch, epoch after epoch."""
     while True:
         for batch in loader:
-            yield len(batch)
+            yield len(batch[0] if setup.has_several_values else batch)
 
 
 def _as_is(value: Any) -> Any:
     return value
+
+
+def _images_and_boxes(samples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    images, boxes = zip(*samples, strict=True)
+    return default_collate(list(images)), list(boxes)
 
 
 def _decode_and_transform(transform: Callable[[torch.Tensor], Any], data: Any) -> Any:

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from wds_tools.bench.workloads import FixedCrop
+from wds_tools.bench.workloads import FixedCrop, Setup
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
+
+
+def transform_for(setup: Setup) -> Callable[[Any], Any]:
+    """Return the transform of a workload: of an image to one crop, or to a list of crops."""
+    return ManyCrops(setup.crops) if setup.crops else transform_of(setup.view)
+
+
+class ManyCrops:
+    """Several crops of an image that is decoded once."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self._steps = [v2.Compose(_steps(view)) for view in views]
+        self._to_tensor = v2.PILToTensor()
+
+    def __call__(self, image: Any) -> list[torch.Tensor]:
+        """Return the crops, uint8 [3, height, width] each."""
+        pixels = self._to_tensor(image)
+        return [steps(pixels) for steps in self._steps]
+
+
+class WithBoxes:
+    """A transform of an image and its boxes together."""
+
+    def __init__(self, view: View | None) -> None:
+        self._steps = v2.Compose([*_steps(view), v2.ConvertBoundingBoxFormat("XYXY")])
+        self._to_tensor = v2.PILToTensor()
+
+    def __call__(self, image: Any, boxes: Sequence[Sequence[float]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return uint8 [3, height, width] and float32 [boxes, 4], given left, top, width and height."""
+        pixels = tv_tensors.Image(self._to_tensor(image))
+        edges = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+        box = tv_tensors.BoundingBoxes(edges, format="XYWH", canvas_size=pixels.shape[-2:])
+        shown, moved = self._steps(pixels, box)
+        return shown.as_subclass(torch.Tensor), moved.as_subclass(torch.Tensor)
 
 
 def transform_of(view: View | None) -> v2.Transform:

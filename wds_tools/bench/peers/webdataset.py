@@ -11,7 +11,7 @@ import torch
 import webdataset as wds
 
 from wds_tools.bench.peers.samples import collate_fn, endless_batch_sizes
-from wds_tools.bench.peers.transforms import transform_of
+from wds_tools.bench.peers.transforms import WithBoxes, transform_for, transform_of
 from wds_tools.bench.workloads import Setup
 from wds_tools.format.sample import IMAGE_FIELDS
 
@@ -21,7 +21,9 @@ _SHUFFLE = 1000  # samples in the buffer of each worker, as in its documentation
 def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
     shards = sorted(str(path) for path in Path(setup.shards).glob("*.tar"))
-    source = wds.WebDataset(shards, shardshuffle=len(shards), seed=seed, select_files=_is_used).shuffle(_SHUFFLE)
+    source = wds.WebDataset(
+        shards, shardshuffle=len(shards), seed=seed, select_files=None if setup.workload == "detect" else _is_used
+    ).shuffle(_SHUFFLE)
     dataset = (
         _samples(source, setup)
         # torch's collate function writes into shared memory; webdataset's batches are copied there
@@ -30,7 +32,7 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     )
     # Without workers for bytes: two workers read 4,000 samples of 103 kB per second, no worker 6,400.
     workers = 0 if setup.workload == "bytes" else setup.workers
-    return endless_batch_sizes(wds.WebLoader(dataset, batch_size=None, num_workers=workers))
+    return endless_batch_sizes(wds.WebLoader(dataset, batch_size=None, num_workers=workers), setup)
 
 
 def _samples(source: Any, setup: Setup) -> Any:
@@ -39,7 +41,11 @@ def _samples(source: Any, setup: Setup) -> Any:
         return source.to_tuple("bin").map(itemgetter(0))
     if setup.workload == "raw":
         return source.decode().to_tuple("npy").map(itemgetter(0))
-    return source.decode("pil").to_tuple(";".join(IMAGE_FIELDS)).map(itemgetter(0)).map(transform_of(setup.view))
+    decoded, images = source.decode("pil"), ";".join(IMAGE_FIELDS)
+    if setup.workload == "detect":
+        transform = WithBoxes(setup.view)
+        return decoded.to_tuple(images, "json").map(lambda sample: transform(sample[0], sample[1]["boxes"]))
+    return decoded.to_tuple(images).map(itemgetter(0)).map(transform_for(setup))
 
 
 def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
