@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from wds_tools.errors import OptionError, WdsToolsError
+from wds_tools.errors import OptionError, ResumeError, WdsToolsError
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, checked
@@ -26,6 +26,7 @@ from wds_tools.loading.handover import Handover
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.options import RemoteOptions
+from wds_tools.order import planner
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
@@ -43,8 +44,11 @@ class StreamingDataset(IterableDataset[Any]):
     the return value of ``transform``), ``label`` an int, and other fields are decoded by their type.
 
     Each new iteration over the ``DataLoader`` is the next epoch. With ``StreamingDataset(..., batch_size=B)`` and
-    ``DataLoader(dataset, batch_size=B, num_workers=W)``, the batches are those of `make_loader`. Exact resume requires
-    `make_loader`, because a ``DataLoader`` does not report which batches the training loop received.
+    ``DataLoader(dataset, batch_size=B, num_workers=W)``, the batches are those of `make_loader`.
+
+    A ``DataLoader`` does not report which batches the training loop received. For exact resume, use torchdata's
+    ``StatefulDataLoader``, which calls `state_dict` in each worker, or `make_loader`, which also resumes with another
+    number of workers or ranks.
 
     Args:
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
@@ -193,6 +197,8 @@ class StreamingDataset(IterableDataset[Any]):
         self._lock = torch.multiprocessing.get_context("spawn").Lock()  # works with every start method of the workers
         self._iterations = 0
         self._assembler: Assembler | None = None
+        self._position = (0, 0)  # epoch, and samples that this worker has yielded in it
+        self._loaded: dict[str, Any] | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -216,6 +222,49 @@ class StreamingDataset(IterableDataset[Any]):
         with self._lock:
             self._shared[0] = epoch
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of this worker of a ``DataLoader``, or of this process if there are no workers.
+
+        ``StatefulDataLoader`` of torchdata calls this in each worker; its own ``state_dict`` is the one to save.
+        """
+        epoch, samples = self._position
+        return {"epoch": epoch, "samples": samples, **self._reader_of_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration continue at a position that `state_dict` returned.
+
+        Raises:
+            ResumeError: The state belongs to another dataset, selection, seed, rank or batch size, or to another number
+                of ranks or workers.
+        """
+        try:
+            planner.resume(state["order"], self._opened.order)
+            now = {key: (value, state[key]) for key, value in self._reader_of_state().items()}
+            self._loaded = {"epoch": int(state["epoch"]), "samples": int(state["samples"])}
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ResumeError):
+                raise
+            raise ResumeError(f"this is not a state of a StreamingDataset ({type(error).__name__}: {error})") from error
+        for key, (value, saved) in now.items():
+            if value != saved:
+                raise ResumeError(
+                    f"the state has {key}={saved!r}, this dataset {value!r}: use the same options, and the same number "
+                    "of ranks and workers, or make_loader, which resumes with any number"
+                )
+
+    def _reader_of_state(self) -> dict[str, Any]:
+        """Return what must be equal when a state is loaded."""
+        worker, num_workers = _worker_of()
+        world = self._opened.find_world()
+        return {
+            "worker": worker,
+            "num_workers": num_workers,
+            "rank": world.rank,
+            "world_size": world.world_size,
+            "batch_size": self.batch_size,
+            "order": planner.state_dict(self._opened.order, Cursor(0, 0)),
+        }
+
     def __getstate__(self) -> dict[str, Any]:
         # torch.distributed is not initialized in a worker that is not forked, so it gets the rank from here.
         self._check_not_split_twice(self._opened.ranks.find().world)
@@ -223,32 +272,47 @@ class StreamingDataset(IterableDataset[Any]):
         return {**self.__dict__, "_opened": opened, "_assembler": None}
 
     def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
-        plan = self._plan(self._next_epoch(info))
+        # Not a generator: `StatefulDataLoader` requests the state of an iterator that has not been advanced yet.
+        info, loaded = get_worker_info(), self._loaded
+        if loaded:
+            self.set_epoch(loaded["epoch"])
+        epoch, self._loaded = self._next_epoch(info), None
+        if loaded:
+            self.set_epoch(epoch + 1)  # another worker may have set it between the two lines before
+        self._position = (epoch, loaded["samples"] if loaded else 0)
+        return self._samples_of_epoch(*self._position)
+
+    def _samples_of_epoch(self, epoch: int, skipped: int) -> Iterator[Any]:
+        """Yield the samples of this worker, without the first ``skipped`` ones."""
+        worker, num_workers = _worker_of()
+        plan = self._plan(epoch)
         self._check_not_split_twice(plan.world)
         if self.decode and worker == 0 and not self._is_advised:
             self._is_advised.fill_(True)
             advice.warn_of_batch_sizes(self.batch_size, advice.batch_size_of_dataloader())
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._errors.begin(len(plan) * self.batch_size // num_workers)
-        numbers = range(worker, len(plan), num_workers)
+        numbers = range(worker, len(plan), num_workers)[skipped // self.batch_size :]
+        skipped %= self.batch_size
         read_ahead = ReadAhead(self._assembler.reader.reopened(), self._opened.read_ahead_bytes // num_workers)
         read_ahead.begin(plan, numbers)
         try:
             for number in numbers:
                 read_ahead.advance(number)
-                yield from self._samples(plan, plan.step(number))
+                for sample in self._samples(plan, plan.step(number), skipped):
+                    self._position = (epoch, self._position[1] + 1)
+                    yield sample
+                skipped = 0
         finally:
             read_ahead.stop()
 
-    def _samples(self, plan: EpochPlan, step: Step) -> Iterator[Any]:
-        """Yield the samples of a step."""
+    def _samples(self, plan: EpochPlan, step: Step, skipped: int) -> Iterator[Any]:
+        """Yield the samples of a step, without the first ``skipped`` ones."""
         assert self._assembler is not None
         if not self.decode:
-            yield from self._assembler.reader.rows(step.ids).stored()
+            yield from self._assembler.reader.rows(step.ids[skipped:]).stored()
             return
-        for start in range(0, len(step.ids), _CHUNK):
+        for start in range(skipped, len(step.ids), _CHUNK):
             part = slice(start, start + _CHUNK)
             values = values_of(
                 self._assembler,
@@ -298,6 +362,12 @@ class StreamingDataset(IterableDataset[Any]):
                 self._shared[2:] = token
                 self._shared[0] += 1
             return int(self._shared[1])
+
+
+def _worker_of() -> tuple[int, int]:
+    """Return the number of this worker of a ``DataLoader``, and how many there are; (0, 1) without workers."""
+    info = get_worker_info()
+    return (info.id, info.num_workers) if info else (0, 1)
 
 
 def values_of(

@@ -41,8 +41,6 @@ class _Source(StreamingDataset):
         super().__init__(dataset, decode=False, **options)
         self._is_endless = is_endless
         self._handler = handler
-        self._position = (0, 0)  # epoch, and samples that this worker has yielded in it
-        self._loaded: dict[str, int] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
@@ -66,14 +64,14 @@ class _Source(StreamingDataset):
                 return
             epoch, skipped = epoch + 1, 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the position of this worker, or of this process if there are no workers."""
         info = get_worker_info()
         epoch, samples = self._position
         worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
         return {"epoch": epoch, "samples": samples, "worker": worker, "num_workers": num_workers}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue at a position that `state_dict` returned."""
         self._loaded = dict(state)
 
