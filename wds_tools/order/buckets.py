@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,10 @@ class BucketOrder:
         self.samples: int = base.samples
         self.once: bool = base.once
         self.shuffles: bool = base.shuffles
+        self._last: BucketedEpoch | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BucketOrder, (self.base, self.labels, self.sizes, self.group)
 
     def like(
         self, *, window: int | list[int], block: int | list[int], lanes: int, group: int | None = None
@@ -82,7 +87,11 @@ class BucketOrder:
 
     def at(self, epoch: int, bans: Sequence[Ban] = ()) -> BucketedEpoch:
         """Return the order of an epoch, without the samples of ``bans`` from their positions on."""
-        return BucketedEpoch(self, epoch, bans)
+        if bans:
+            return BucketedEpoch(self, epoch, bans)
+        if self._last is None or self._last.epoch != epoch:
+            self._last = BucketedEpoch(self, epoch, ())
+        return self._last
 
     def ids(self, epoch: int, start: int, stop: int) -> Ints:
         """Return the sample ids at positions ``start`` to ``stop`` of an epoch: int64 [stop - start]."""
@@ -106,7 +115,7 @@ class BucketedEpoch:
 
     def __init__(self, order: BucketOrder, epoch: int, bans: Sequence[Ban]) -> None:
         self.order = order
-        self._epoch = epoch
+        self.epoch = epoch
         self._bans = tuple(bans)
         self.fingerprint, self.seed, self.selection = order.fingerprint, order.seed, order.selection
         self.lanes, self.window, self.block = order.lanes, order.window, order.block
@@ -144,7 +153,7 @@ class BucketedEpoch:
 
     def slice(self, epoch: int, start: int, stop: int) -> tuple[Ints, NDArray[np.int16]]:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        assert epoch == self._epoch
+        assert epoch == self.epoch
         ids, lanes = self._base
         sources = self._rows.sources[start:stop]
         return ids[sources], lanes[sources]
@@ -160,7 +169,7 @@ class BucketedEpoch:
     def same_bucket(self, position: int) -> Ints:
         """Return the ids of all samples of the epoch in the bucket of a row: int64."""
         ids = self._base[0][self._rows.sources[self._rows.valid]]
-        bucket = self.bucket_of(self.ids(self._epoch, position % self.samples, position % self.samples + 1))
+        bucket = self.bucket_of(self.ids(self.epoch, position % self.samples, position % self.samples + 1))
         found: Ints = ids[self.order.labels[ids] == bucket]
         return found
 
@@ -172,7 +181,7 @@ class BucketedEpoch:
     @cached_property
     def _base(self) -> tuple[Ints, NDArray[np.int16]]:
         """Ids and lanes of the order without buckets."""
-        return self.order.base.slice(self._epoch, 0, self.order.base.samples)
+        return self.order.base.slice(self.epoch, 0, self.order.base.samples)
 
     @cached_property
     def _plan(self) -> tuple[_Rows, Ints]:
