@@ -10,6 +10,7 @@ from wds_tools import errors
 NAMES = [
     "Array",
     "Boxes",
+    "Buckets",
     "CenterCrop",
     "ChecksumError",
     "ColorJitter",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from wds_tools.format.manifest import Manifest
+    from wds_tools.images.buckets import Buckets
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
@@ -70,6 +71,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Array": "loading.fields",
     "Boxes": "loading.fields",
+    "Buckets": "images.buckets",
     "CenterCrop": "images.views",
     "ChecksumError": "errors",
     "ColorJitter": "loading.augment",
@@ -137,6 +139,7 @@ _HOMES = {
 __all__ = [
     "Array",
     "Boxes",
+    "Buckets",
     "CenterCrop",
     "ChecksumError",
     "ColorJitter",

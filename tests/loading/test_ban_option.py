@@ -5,6 +5,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from ranks import run_ranks
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
@@ -170,3 +171,12 @@ def test_numbers_in_a_file_are_keys_if_one_of_them_is_a_key(packed, tmp_path, or
 def test_webdataset_refuses_a_ban(packed):
     with pytest.raises(OptionError, match="ban= requires make_loader or StreamingDataset"):
         wt.WebDataset(str(packed), ban=[3])
+
+
+def test_ranks_in_processes_of_their_own_have_equal_steps_and_prove_the_rest_of_the_epoch(packed, order):
+    (first, _), ids = order
+    banned = [ids[key] for key in first[3:50:5]]
+    results = run_ranks(dataset=packed, world=2, batch=5, options={"ban": banned, "seed": 0})
+    assert [result["proof"] for result in results] == ["epoch 0: 390 samples, each once"] * 2
+    left = [key for step in zip(*(result["steps"] for result in results), strict=True) for part in step for key in part]
+    assert sorted(left) == sorted(key for key in first if ids[key] not in banned)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from wds_tools.errors import OptionError
+from wds_tools.images.buckets import Buckets, OneBucket
 from wds_tools.images.views import View, view_from_dict, view_to_dict
 
 
@@ -66,13 +67,13 @@ def _is_epoch(value: Any) -> bool:
 
 
 def is_plain_view(value: Any) -> bool:
-    """Return whether this is a view that is the same in all epochs."""
-    return hasattr(value, "regions") and not isinstance(value, type)
+    """Return whether this is a view that is the same in all epochs and batches."""
+    return hasattr(value, "regions") and not isinstance(value, type | Buckets)
 
 
 def is_view(value: Any) -> bool:
-    """Return whether this is a view or a schedule of views."""
-    return is_plain_view(value) or isinstance(value, Schedule)
+    """Return whether this is a view, a schedule of views, or `Buckets`."""
+    return is_plain_view(value) or isinstance(value, Schedule | Buckets)
 
 
 def views_in(view: AnyView) -> list[View]:
@@ -80,8 +81,10 @@ def views_in(view: AnyView) -> list[View]:
     return list(view.views.values()) if isinstance(view, Schedule) else [view]
 
 
-def view_at(view: AnyView, epoch: int) -> View:
-    """Return the view that is used in an epoch."""
+def view_at(view: AnyView, epoch: int, bucket: int | None = None) -> View:
+    """Return the view that is used in an epoch, for a batch with images of one of the sizes of `Buckets` if given."""
+    if isinstance(view, Buckets) and bucket is not None:
+        return OneBucket(view, bucket)
     return view.at(epoch) if isinstance(view, Schedule) else view
 
 
@@ -92,6 +95,9 @@ def any_view_to_dict(view: AnyView) -> dict[str, Any]:
     >>> any_view_to_dict(Schedule({0: CenterCrop(8), 3: CenterCrop(9)}))["views"]["3"]
     {'kind': 'CenterCrop', 'size': 9}
     """
+    if isinstance(view, Buckets):
+        sizes = list(map(list, view.sizes))
+        return {"kind": "Buckets", "sizes": sizes, "crop": view.crop, "flip": view.flip}
     if not isinstance(view, Schedule):
         return view_to_dict(view)
     return {"kind": "Schedule", "views": {str(epoch): view_to_dict(one) for epoch, one in view.views.items()}}
@@ -99,6 +105,8 @@ def any_view_to_dict(view: AnyView) -> dict[str, Any]:
 
 def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
     """Return the view or schedule that `any_view_to_dict` described; raises as `view_from_dict` does."""
+    if values.get("kind") == "Buckets":
+        return Buckets([tuple(size) for size in values["sizes"]], values["crop"], values["flip"])
     if values.get("kind") != "Schedule":
         return view_from_dict(values)
     return Schedule({int(epoch): view_from_dict(one) for epoch, one in values["views"].items()})

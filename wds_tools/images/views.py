@@ -93,12 +93,22 @@ def _is_side(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(1 <= value <= 65_535)
 
 
-def _height_and_width(size: Any) -> tuple[int, int]:
+def height_and_width(size: Any) -> tuple[int, int]:
     """Return (height, width) for a value of the parameter ``size``, as torchvision does."""
     pair = (size, size) if _is_side(size) else size
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(_is_side, pair)):
         raise OptionError(f"size={size!r}; allowed are a number of pixels, or (height, width)")
     return int(pair[0]), int(pair[1])
+
+
+def check_flip(flip: Any) -> None:
+    """Check that a value is a probability, True or False.
+
+    Raises:
+        OptionError: It is not.
+    """
+    if not isinstance(flip, int | float | np.number | np.bool_) or not 0 <= flip <= 1:
+        raise OptionError(f"flip={flip!r}; allowed are True, False, or a probability")
 
 
 def _is_range(value: Any) -> bool:
@@ -130,18 +140,17 @@ class RandomResizedCrop:
     flip: bool | float = False
 
     def __post_init__(self) -> None:
-        _height_and_width(self.size)
+        height_and_width(self.size)
         if not _is_range(self.scale) or self.scale[1] > 1:
             raise OptionError(f"scale={self.scale}; allowed are 0 < smallest <= largest <= 1: fractions of the area")
         if not _is_range(self.ratio):
             raise OptionError(f"ratio={self.ratio}; allowed are 0 < smallest <= largest: width divided by height")
-        if not isinstance(self.flip, int | float | np.number | np.bool_) or not 0 <= self.flip <= 1:
-            raise OptionError(f"flip={self.flip!r}; allowed are True, False, or a probability")
+        check_flip(self.flip)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the result in pixels."""
-        return _height_and_width(self.size)
+        return height_and_width(self.size)
 
     @property
     def draws(self) -> int:
@@ -211,7 +220,7 @@ class CenterCrop:
     resize: int | None = None
 
     def __post_init__(self) -> None:
-        size = _height_and_width(self.size)
+        size = height_and_width(self.size)
         if self.resize is not None and not _is_side(self.resize):
             raise OptionError(f"resize={self.resize!r}; allowed are a number of pixels, for the shorter side, and None")
         if self.resize is not None and max(size) > self.resize:
@@ -223,7 +232,7 @@ class CenterCrop:
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the result in pixels."""
-        return _height_and_width(self.size)
+        return height_and_width(self.size)
 
     @property
     def draws(self) -> int:
@@ -269,12 +278,12 @@ class Resize:
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        _height_and_width(self.size)
+        height_and_width(self.size)
 
     @property
     def shape(self) -> tuple[int, int] | None:
         """Height and width of the result in pixels, or None if they differ from image to image."""
-        return None if _is_side(self.size) else _height_and_width(self.size)
+        return None if _is_side(self.size) else height_and_width(self.size)
 
     @property
     def draws(self) -> int:
@@ -295,7 +304,7 @@ class Resize:
         """Return the whole area of each image as its region, see `View.regions`; ``u`` is not used."""
         n = len(width)
         if self.shape is None:
-            size = _resize_shorter_side(width, height, _height_and_width(self.size)[0])
+            size = _resize_shorter_side(width, height, height_and_width(self.size)[0])
         else:
             size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         return Regions(_full_box(width, height), size, np.zeros((n, 2), np.int64), size, np.zeros(n, np.bool_))

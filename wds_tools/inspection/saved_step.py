@@ -75,8 +75,6 @@ class SavedStep:
 
 def _open(dataset: str, state: Mapping[str, Any], choice: Choice, remote: RemoteOptions) -> OpenedDataset:
     """Open a dataset with the options of a state."""
-    if not isinstance(state["window"], int):
-        raise OptionError("the state is for a Mixture: call loader.explain() in your program")
     request = Request(
         batch_size=1,
         shuffle=state["window"] or False,
@@ -110,6 +108,8 @@ def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]
             f"{path} has several states of this dataset, {', '.join(fitting)}: save the one of the training loader as "
             "JSON in a file of its own"
         )
+    if any(isinstance(state["window"], list) for state in states.values()):
+        raise OptionError(f"{path} has the state of a Mixture: call loader.explain() in your program")
     raise ResumeError(
         f"{path} has the state of a loader, but of another dataset: it is for the fingerprint "
         f"{', '.join(str(state['fingerprint']) for state in states.values())}, and {dataset} has {manifest.fingerprint}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch.utils.data
 
+from wds_tools.images.buckets import Buckets
 from wds_tools.loading.request import OpenedDataset, Request
 from wds_tools.options import available_cores
 
@@ -34,7 +35,7 @@ def warn_of_image_lists(opened: OpenedDataset, request: Request) -> None:
     images = opened.shards.manifest.images
     if isinstance(request.fields, Mapping) or "image" not in opened.recipe.fields:
         return
-    if request.transform is not None or (request.view and request.view.shape):
+    if request.transform is not None or isinstance(request.view, Buckets) or (request.view and request.view.shape):
         return
     if request.where is not None or request.batch_size == 1:
         return

@@ -161,8 +161,8 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "view": (
         _or_none(is_view),
         (
-            "wds_tools.RandomResizedCrop(...), CenterCrop(...), Resize(...), Schedule(...) and None; pass a transform "
-            "of torchvision, or your own, as transform="
+            "wds_tools.RandomResizedCrop(...), CenterCrop(...), Resize(...), Schedule(...), Buckets(...) and None; "
+            "pass a transform of torchvision, or your own, as transform="
         ),
     ),
     "epoch": (_is_integer_from(0), "whole numbers of 0 and more"),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import WdsToolsError
 from wds_tools.format.sample import make_record
+from wds_tools.images.buckets import Buckets
 from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.batch_padding import fit_values, padded_values
 from wds_tools.loading.collate import map_tensors
@@ -55,28 +56,37 @@ class Assembler:
 
         The first readable sample of ``ids`` is loaded to find out.
         """
-        found = [self._layout(epoch=epoch, positions=positions, ids=ids) for epoch in self.recipe.phases]
+        found = [self._layout(variant, positions, ids) for variant in range(len(self.recipe.variants))]
         known = tuple(layout for layout in found if layout is not None)
         return known if len(known) == len(found) and any(layout.specs for layout in known) else None
 
-    def _layout(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> SlotLayout | None:
-        """Return what slots hold in an epoch, or None if all samples are unreadable."""
+    def _layout(self, variant: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> SlotLayout | None:
+        """Return what slots hold in a variant of a batch, or None if all samples are unreadable."""
+        epoch, bucket = self.recipe.variants[variant]
         for i in range(len(ids)):
             one = slice(i, i + 1)
             try:
-                values = self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=None)
+                values = self.batch(epoch=epoch, bucket=bucket, positions=positions[one], ids=ids[one], out=None)
             except WdsToolsError as error:
                 if not self.recipe.replaces or not is_sample_error(error):
                     raise
                 continue
             specs = [
                 column_spec(padded_values(column, value)[0]) if column.shapes else None
-                for column, value in zip(self._columns_at(epoch), values, strict=True)
+                for column, value in zip(self._columns_in(variant), values, strict=True)
             ]
             return SlotLayout(tuple(specs))
         return None
 
-    def batch(self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: Out | None) -> list[Any]:
+    def batch(
+        self,
+        *,
+        epoch: int,
+        positions: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        out: Out | None,
+        bucket: int | None = None,
+    ) -> list[Any]:
         """Return the values of each field for n samples.
 
         Args:
@@ -85,6 +95,7 @@ class Assembler:
             ids: int64 [n], sample ids.
             out: For each column where to write its values, or None; None for all columns returns all values. Columns
                 that will be padded have None.
+            bucket: Bucket of all samples. None if there are no buckets, or if it is not known; ``out`` is then None.
 
         Returns:
             One value per field: ``label`` is int64 [n], others are lists of n values; None for values that were written
@@ -94,7 +105,9 @@ class Assembler:
             SampleError: A sample cannot be decoded or lacks a field.
             ChecksumError: Bytes have changed since they were packed.
         """
-        columns = self._columns_at(epoch)
+        if bucket is None and self.recipe.buckets:
+            return self._batch_of_buckets(self.recipe.buckets, epoch=epoch, positions=positions, ids=ids)
+        columns = self._columns_in(self.recipe.variant_at(epoch, bucket))
         part = Part(self.reader.rows(ids), columns, seed=self.recipe.seed, epoch=epoch, positions=positions)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
@@ -108,7 +121,13 @@ class Assembler:
         ]
 
     def samples_or_errors(
-        self, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64], out: Out | None
+        self,
+        *,
+        epoch: int,
+        positions: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        out: Out | None,
+        bucket: int | None = None,
     ) -> list[list[Any] | WdsToolsError]:
         """Load each sample separately. Return its values, as a batch of one sample, or its error."""
         samples: list[list[Any] | WdsToolsError] = []
@@ -116,15 +135,30 @@ class Assembler:
             one = slice(i, i + 1)
             try:
                 row = rows_of(out, one)
-                samples.append(self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=row))
+                loaded = self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=row, bucket=bucket)
+                samples.append(loaded)
             except WdsToolsError as error:
                 if not is_sample_error(error):
                     raise
                 samples.append(error)
         return samples
 
-    def _columns_at(self, epoch: int) -> tuple[Column, ...]:
-        variant = self.recipe.variant_at(epoch)
+    def _batch_of_buckets(
+        self, buckets: Buckets, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> list[Any]:
+        """Return the values of each field for samples that may belong to several buckets."""
+        rows = self.reader.rows(ids)
+        labels = buckets.bucket_of(rows.gather("width"), rows.gather("height"))
+        values: list[list[Any]] = [[None] * len(ids) for _ in self.recipe.columns]
+        for label in np.unique(labels).tolist():
+            chosen = np.flatnonzero(labels == label)
+            part = self.batch(epoch=epoch, positions=positions[chosen], ids=ids[chosen], out=None, bucket=label)
+            for column, found in zip(values, part, strict=True):
+                for i, value in zip(chosen.tolist(), found, strict=True):
+                    column[i] = value
+        return values
+
+    def _columns_in(self, variant: int) -> tuple[Column, ...]:
         if variant not in self._columns:
             self._columns[variant] = self.recipe.columns_in(variant)
         return self._columns[variant]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, OptionError, SampleError, WdsToolsError
+from wds_tools.order.buckets import BucketedEpoch
 from wds_tools.order.keyed_random import hashes, key_of
 from wds_tools.order.planner import AnyOrder
 
@@ -162,6 +163,11 @@ def replace_unreadable(
 def _substitutes(order: AnyOrder, epoch: int, position: int) -> Iterator[int]:
     """Yield the ids of possible substitutes for the sample at a position of an epoch."""
     key = key_of("substitute", order.seed, epoch)
+    bucket = order.same_bucket(position) if isinstance(order, BucketedEpoch) else None
     for attempt in count():
-        draw = int(hashes(key, np.array([position * _MAX_ATTEMPTS + attempt]))[0]) % order.samples
+        number = int(hashes(key, np.array([position * _MAX_ATTEMPTS + attempt]))[0])
+        if bucket is not None:
+            yield int(bucket[number % len(bucket)])
+            continue
+        draw = number % order.samples
         yield int(order.ids(epoch, draw, draw + 1)[0])

@@ -25,6 +25,7 @@ from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import PositionedSamples
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.request import OpenedDataset
+from wds_tools.order.buckets import BucketOrder
 
 
 class SamplePosition(NamedTuple):
@@ -99,7 +100,8 @@ class SampleDataset(Dataset[Any]):
             self._epoch = epoch
             self._errors.begin(self._samples)
         positions, ids = np.array([[sample.position, sample.id] for sample in samples], np.int64).T
-        values = values_of(self._assembler, self._errors, order=self._order, epoch=epoch, positions=positions, ids=ids)
+        order = self._order.at(epoch) if isinstance(self._order, BucketOrder) else self._order
+        values = values_of(self._assembler, self._errors, order=order, epoch=epoch, positions=positions, ids=ids)
         if not self._has_valid:
             return samples_of(values, self._recipe.fields, is_bare=self._is_bare)
         return samples_of(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from wds_tools.errors import OptionError
+from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.images.buckets import Buckets, buckets_in
 from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, view_at
 from wds_tools.images.views import View
 from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Frames, Image, Key, Label, Mask, Pad, Transform
@@ -36,13 +38,9 @@ class Geometry:
     is_list: bool = False
     key: tuple[str, ...] = ()
 
-    def views_at(self, epoch: int) -> tuple[View, ...]:
-        """Return the views of an epoch."""
-        return tuple(view_at(view, epoch) for view in self.views)
-
-    def at(self, epoch: int) -> Geometry:
-        """Return the geometry of an epoch, without schedules."""
-        return replace(self, views=self.views_at(epoch))
+    def views_at(self, epoch: int, bucket: int | None = None) -> tuple[View, ...]:
+        """Return the views of an epoch, for a batch of one bucket if there are buckets."""
+        return tuple(view_at(view, epoch, bucket) for view in self.views)
 
     def key_of_view(self, number: int) -> tuple[int | str, ...]:
         """Return what the random numbers of a view depend on."""
@@ -110,9 +108,11 @@ class Column:
         shapes = [view.shape for view in self.geometry.views if view.shape is not None]
         return shapes if len(shapes) == len(self.geometry.views) else None
 
-    def at(self, epoch: int) -> Column:
-        """Return the column in an epoch, without schedules of views."""
-        return self if self.geometry is None else replace(self, geometry=self.geometry.at(epoch))
+    def at(self, epoch: int, bucket: int | None) -> Column:
+        """Return the column in an epoch, and in batches of one bucket, with plain views."""
+        if self.geometry is None:
+            return self
+        return replace(self, geometry=replace(self.geometry, views=self.geometry.views_at(epoch, bucket)))
 
     @property
     def frames(self) -> int | None:
@@ -201,6 +201,23 @@ def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:
     """Return the epochs at which a view changes, ascending, starting with 0."""
     views = [view for column in columns if column.geometry for view in column.geometry.views]
     return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.epochs)}))
+
+
+def buckets_of(columns: Sequence[Column]) -> Buckets | None:
+    """Return the buckets of the images of a batch, or None.
+
+    Raises:
+        OptionError: They cannot be known from the index, or an image has other views beside them.
+    """
+    found = buckets_in([view for column in columns if column.geometry for view in column.geometry.views])
+    for column in columns if found else ():
+        views = column.geometry.views if column.geometry else ()
+        if found in views and (len(views) > 1 or column.geometry.field not in ("image", *IMAGE_FIELDS)):  # type: ignore[union-attr]
+            raise OptionError(
+                f"field {column.name!r} has Buckets: they are for the image of a sample, whose size is in the index, "
+                "and cannot be one of several views"
+            )
+    return found
 
 
 def views_of(columns: Sequence[Column]) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class StreamingDataset(IterableDataset[Any]):
             `Mixture` of several datasets.
         batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
             distributes single samples over ranks and workers.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, or a
-            `Schedule` of these by epoch. None (the default) keeps the full image.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
+            `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.
         shuffle: Order of the samples, as in `make_loader`: False (the default), True, a window in samples (int), or a
             quality above 0 and below 1 (float).
         seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
@@ -262,7 +262,8 @@ class StreamingDataset(IterableDataset[Any]):
             "rank": world.rank,
             "world_size": world.world_size,
             "batch_size": self.batch_size,
-            "order": planner.state_dict(self._opened.order, Cursor(0, 0)),
+            "order": planner.state_dict(self._orders.of(0), Cursor(0, 0)),
+            "bans": [ban.to_dict() for ban in self._orders.bans],
         }
 
     def __getstate__(self) -> dict[str, Any]:

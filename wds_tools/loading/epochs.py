@@ -8,8 +8,9 @@ from typing import Any
 from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
 from wds_tools.loading.columns import views_of
-from wds_tools.loading.request import OpenedDataset, check_plan
+from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
 from wds_tools.order import planner
+from wds_tools.order.buckets import BucketedEpoch
 from wds_tools.order.history import FoundStep, History, Section, find_step
 from wds_tools.order.planner import Cursor, EpochPlan, Tail
 
@@ -62,7 +63,8 @@ class Epochs:
     @property
     def samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return self._orders.of(self._cursor.epoch).samples
+        order = self._orders.of(self._cursor.epoch)
+        return order.distinct if isinstance(order, BucketedEpoch) else order.samples
 
     def first_batch(self) -> EpochPlan:
         """Return a plan whose first batch is the first one of the current epoch. The position does not change."""
@@ -76,6 +78,7 @@ class Epochs:
                 epoch.
         """
         plan = self._next_plan()
+        check_batch_size(plan)
         self.stop()
         self._running = plan
         self._start, self._last_started, self._cursor = None, plan.cursor.epoch, plan.cursor

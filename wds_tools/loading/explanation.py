@@ -106,7 +106,7 @@ class StepExplanation:
         self.ids = np.concatenate([step.ids for step in steps])
         self.valid = np.concatenate([step.valid for step in steps])
         self._recipe = recipe
-        self._columns = recipe.columns_in(recipe.variant_at(self.epoch))
+        self._columns = recipe.columns_in(recipe.variant_at(self.epoch))  # of any bucket
 
     @cached_property
     def samples(self) -> tuple[StepSample, ...]:
@@ -149,8 +149,14 @@ class StepExplanation:
         column = next((column for column in self._images if column.name == name), None)
         if column is None:
             raise OptionError(f"there is no image {name!r} in a batch; there are {', '.join(self.image_fields)}")
-        plain = Column(column.name, Image(column.spec.field), column.geometry)
-        (pixels,) = load_images(self._part_of(slice(i, i + 1)), plain, None) or [[]]
+        part = self._part_of(slice(i, i + 1))
+        buckets, bucket = self._recipe.buckets, None
+        if buckets:
+            bucket = int(buckets.bucket_of(part.rows.gather("width"), part.rows.gather("height"))[0])
+        columns = self._recipe.columns_in(self._recipe.variant_at(self.epoch, bucket))
+        geometry = next(one.geometry for one in columns if one.name == name)
+        plain = Column(column.name, Image(column.spec.field), geometry)
+        (pixels,) = load_images(part, plain, None) or [[]]
         return list(pixels) if column.is_list else [pixels]
 
     def save_sheet(self, path: str | os.PathLike[str], *, size: int = 128) -> int:

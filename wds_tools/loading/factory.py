@@ -88,6 +88,8 @@ def make_loader(
 
     Field names become attributes: ``__key__`` is ``batch.key``, ``mask.png`` is ``batch.mask_png``.
 
+    With `Buckets`, each batch has images of one of several sizes, by their aspect ratio.
+
     If the view does not give all images one size (``view=None``, ``Resize(128)``), ``image`` can be a tensor in one
     batch and a list of tensors in the next.
 
@@ -97,8 +99,8 @@ def make_loader(
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
             `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, or a
-            `Schedule` of these by epoch. None (the default) keeps the full image.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
+            `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.
         shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for
             the dataset. An int is the size of the window in samples (other loaders call it shuffle buffer). A float
             above 0 and below 1 is the quality of the shuffle; values near 1 are close to a full shuffle.

@@ -88,8 +88,9 @@ class Image:
         field: Stored field, such as ``"jpg"`` or ``"left.jpg"``. ``"image"`` (the default) is the image of a sample,
             whatever its type.
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
-            whole image; or a `Schedule` of these by epoch. Or a list of views: the image is decoded once, and the value
-            in the batch is a list with one tensor per view. Each has random numbers of its own.
+            whole image; a `Schedule` of these by epoch; or `Buckets` of several sizes. Or a list of views: the image is
+            decoded once, and the value in the batch is a list with one tensor per view. Each has random numbers of its
+            own.
         mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
             and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
             are applied. If images of a batch differ in channels or dtype, it is a list.
@@ -121,7 +122,7 @@ class Image:
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
-                "Resize(...), Schedule(...), lists of these, and None"
+                "Resize(...), Schedule(...), Buckets(...), lists of views, and None"
             )
         if self.view is not None and self.like is not None:
             raise OptionError(

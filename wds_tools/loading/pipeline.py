@@ -376,7 +376,7 @@ class Pipeline:
     def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
         epoch, parts = plan.cursor.epoch, self._parts(step.number)
-        slot = self._take_slot(self._recipe.variant_at(epoch))
+        slot = self._take_slot(self._recipe.variant_at(epoch, step.bucket))
         tasks = split_into_tasks(step, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts)
         self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
@@ -388,7 +388,7 @@ class Pipeline:
         def load(row: int, sample: int) -> list[Any] | WdsToolsError:
             one = slice(row, row + 1)
             start, ids = task.start + row, np.array([sample])
-            substitute = BatchTask(task.slot, task.layouts, start, task.epoch, task.positions[one], ids)
+            substitute = BatchTask(task.slot, task.layouts, start, task.epoch, task.positions[one], ids, task.bucket)
             values = self._result(self.pool.submit(substitute))
             return values.samples[0] if isinstance(values, SampleResults) else list(values)
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView
-from wds_tools.loading.columns import Column, phases_of
+from wds_tools.loading.columns import Column, buckets_of, phases_of
 from wds_tools.loading.fields import Frames, Image, Transform
 from wds_tools.loading.slots import ColumnSpec, SlotLayout, TensorSpec
 
@@ -50,13 +51,26 @@ class Recipe:
         """The epochs at which a view changes, ascending, starting with 0."""
         return phases_of(self.columns)
 
-    def variant_at(self, epoch: int) -> int:
-        """Return which of the variants of a batch an epoch has, see `columns_in`."""
-        return bisect_right(self.phases, epoch) - 1
+    @property
+    def buckets(self) -> Buckets | None:
+        """The sizes of which each batch has one, or None."""
+        return buckets_of(self.columns)
+
+    @property
+    def variants(self) -> list[tuple[int, int | None]]:
+        """Epoch and bucket of each kind of batch: those of one kind have the same columns with plain views."""
+        buckets = range(len(self.buckets.sizes)) if self.buckets else ()
+        return [(epoch, bucket) for epoch in self.phases for bucket in (None, *buckets)]
+
+    def variant_at(self, epoch: int, bucket: int | None = None) -> int:
+        """Return which of the `variants` a batch has."""
+        sizes = len(self.buckets.sizes) if self.buckets else 0
+        return (bisect_right(self.phases, epoch) - 1) * (1 + sizes) + (0 if bucket is None else 1 + bucket)
 
     def columns_in(self, variant: int) -> tuple[Column, ...]:
-        """Return the columns of a variant of a batch, without schedules: batches of a variant have equal sizes."""
-        return tuple(column.at(self.phases[variant]) for column in self.columns)
+        """Return the columns of a variant, with plain views."""
+        epoch, bucket = self.variants[variant]
+        return tuple(column.at(epoch, bucket) for column in self.columns)
 
     @property
     def view(self) -> AnyView | None:
@@ -66,12 +80,12 @@ class Recipe:
     @property
     def has_slots(self) -> bool:
         """Whether a view gives all images of a column one size, so that they can be written to shared memory."""
-        return any(column.shapes for variant in range(len(self.phases)) for column in self.columns_in(variant))
+        return any(column.shapes for variant in range(len(self.variants)) for column in self.columns_in(variant))
 
     @property
     def layouts(self) -> tuple[SlotLayout, ...] | None:
         """What a slot holds in each variant of a batch; None if it depends on stored types or on user functions."""
-        layouts = [self._layout(self.columns_in(variant)) for variant in range(len(self.phases))]
+        layouts = [self._layout(self.columns_in(variant)) for variant in range(len(self.variants))]
         known = tuple(layout for layout in layouts if layout)
         return known if len(known) == len(layouts) else None
 

@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import numbered_names, record_type
+from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
 from wds_tools.loading.bad_samples import ErrorPolicy
-from wds_tools.loading.columns import Column, Fields, columns_of
+from wds_tools.loading.columns import Column, Fields, buckets_of, columns_of
 from wds_tools.loading.fields import Frames, Label, Transform
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform
 from wds_tools.options import RemoteOptions
 from wds_tools.order.ban import BannedOrder
+from wds_tools.order.buckets import BucketedEpoch, BucketOrder
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import BaseOrder, Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
@@ -156,6 +158,7 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         raise OptionError("class_weights= and sample ids in subset= require a single dataset, not a Mixture")
     parts = [_open_part(name, request, world) for name in mixture.datasets]
     order: BaseOrder
+    prefix: PrefixOrder | None
     block: int | NDArray[np.int64]
     if len(parts) == 1 and mixture.epoch_length is None:
         shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
@@ -174,6 +177,10 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
                 "or remove 'label' from fields="
             )
     _start_reading_indexes(shards, order, request.batch_size * world.world_size)
+    buckets = buckets_of(columns)
+    if buckets:
+        grouped = _Grouped(_bucket_of_each_sample(shards, buckets), buckets, request.batch_size, prefix)
+        order, prefix = grouped.of(order), grouped.prefix if prefix else None
     recipe = Recipe(shards, block, request.seed, columns, request.sample_transform, request.errors.replaces)
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
     return OpenedDataset(
@@ -186,6 +193,33 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         has_default_lanes=request.lanes is None,
         banned=() if request.ban is None else tuple(banned_ids(shards, request.ban)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """How orders are divided into batches of one bucket."""
+
+    labels: NDArray[np.int16]
+    buckets: Buckets
+    group: int
+    prefix_of_all: PrefixOrder | None
+
+    def of(self, order: BaseOrder) -> BucketOrder:
+        assert not isinstance(order, BucketOrder)
+        return BucketOrder(order, self.labels, self.buckets.sizes, self.group)
+
+    def prefix(self, first_shards: int) -> BucketOrder:
+        assert self.prefix_of_all is not None
+        return self.of(self.prefix_of_all(first_shards))
+
+
+def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int16]:
+    """Return the bucket of each sample, from the image sizes in the indexes: int16 [samples]."""
+    labels = []
+    for number in range(len(shards.locations)):
+        index = shards.index(number)
+        labels.append(buckets.bucket_of(index.width.astype(np.int64), index.height.astype(np.int64)).astype(np.int16))
+    return np.concatenate(labels)
 
 
 def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:
@@ -253,9 +287,30 @@ def check_plan(plan: EpochPlan) -> None:
     Raises:
         OptionError: The batches of all ranks together have more samples than the dataset.
     """
-    if plan.tail == "drop" and plan.global_batch > plan.order.samples:
+    if plan.tail == "drop" and plan.global_batch > plan.end:
+        if isinstance(plan.order, BucketedEpoch):
+            raise OptionError(
+                f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.world.world_size} "
+                f"batches of one of the sizes of Buckets per step, the dataset has "
+                f"{plan.end // plan.batch_size}: use a smaller batch, fewer sizes, or tail='pad'"
+            )
         without = " without those of ban=" if isinstance(plan.order, BannedOrder) else ""
         raise OptionError(
             f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.global_batch:,} samples "
             f"per step, the dataset has {plan.order.samples:,}{without}: use a smaller batch, or tail='pad'"
+        )
+
+
+def check_batch_size(plan: EpochPlan) -> None:
+    """Check that each batch is within one group of buckets, after a resume with another batch size.
+
+    Raises:
+        OptionError: A batch would have samples of several buckets.
+    """
+    order, size = plan.order, plan.batch_size
+    if isinstance(order, BucketedEpoch) and (order.group % size or plan.cursor.position % size):
+        raise OptionError(
+            f"batch_size={size}: the state is for Buckets in batches of {order.group}, at position "
+            f"{plan.cursor.position:,}, so batches of {size} would mix sizes: use batch_size={order.group}, or a "
+            "divisor of it that also divides the position"
         )

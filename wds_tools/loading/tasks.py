@@ -32,6 +32,7 @@ class BatchTask:
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch.
         ids: int64 [n], sample ids.
+        bucket: Bucket of the samples; None if there are no buckets.
     """
 
     slot: int | None
@@ -40,6 +41,7 @@ class BatchTask:
     epoch: int
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
+    bucket: int | None = None
 
     @property
     def rows(self) -> range:
@@ -94,7 +96,7 @@ def split_into_tasks(
     """Divide a batch into ``parts`` tasks for several workers."""
     edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
     return [
-        BatchTask(slot, layouts, start, epoch, step.positions[start:stop], step.ids[start:stop])
+        BatchTask(slot, layouts, start, epoch, step.positions[start:stop], step.ids[start:stop], step.bucket)
         for start, stop in itertools.pairwise(edges)
     ]
 
@@ -147,12 +149,12 @@ class BatchRunner:
         assembler = self._get_assembler()
         if isinstance(task, LayoutTask):
             return assembler.layouts(positions=task.positions, ids=task.ids)
-        samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids}
+        samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids, "bucket": task.bucket}
         out = None
         if self._ring and task.slot is not None:
             if task.layouts:
                 self._ring.open(*task.layouts)
-            self._ring.set_variant(task.slot, self._recipe.variant_at(task.epoch))
+            self._ring.set_variant(task.slot, self._recipe.variant_at(task.epoch, task.bucket))
             tensors = [tensor[task.start : task.rows.stop] for tensor in self._ring.tensors(task.slot)]
             out = self._ring.layout_of(task.slot).by_column(tensors)
         written = out and [None if one.padding else held for one, held in zip(self._recipe.columns, out, strict=True)]

@@ -102,7 +102,7 @@ class _Source(StreamingDataset):
 
         So at most one sample per rank is left out.
         """
-        world, order = self._opened.find_world(), self._opened.order
+        world, order = self._opened.find_world(), self._orders.of(epoch)
         whole = EpochPlan(order, Cursor(epoch, 0), world, _CHUNK, "drop")
         yield 0, whole
         position = len(whole) * whole.global_batch

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,18 +19,21 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.ban import Ban, BannedOrder, bans_of
+from wds_tools.order.buckets import BucketedEpoch, BucketOrder
 from wds_tools.order.mixture import MixtureOrder
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import Tally, tally
 
-AnyOrder = Order | MixtureOrder | BannedOrder
-BaseOrder = Order | MixtureOrder
+AnyOrder = Order | MixtureOrder | BannedOrder | BucketedEpoch
+"""The order of one epoch."""
+BaseOrder = Order | MixtureOrder | BucketOrder
+"""The orders of all epochs."""
 PrefixOrder = Callable[[int], BaseOrder]
 """Returns the order of the first n shards of a dataset."""
 Tail = Literal["drop", "pad", "mask"]
 
 STATE_VERSION = 2
-_KEPT_ORDERS = 4  # orders without banned samples
+_KEPT_ORDERS = 3  # orders of epochs with banned samples or buckets
 _EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
 
 
@@ -71,6 +74,7 @@ class Step:
         ids: int64 [batch], sample ids.
         valid: bool [batch], False for padding.
         global_tally: Tally of the samples of the step over all ranks, without padding.
+        bucket: Bucket of the samples of this rank; None if the order has no buckets.
     """
 
     number: int
@@ -78,6 +82,7 @@ class Step:
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
     global_tally: Tally
+    bucket: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +111,24 @@ class EpochPlan:
         """Samples of one step over all ranks."""
         return self.batch_size * self.world.world_size
 
+    @property
+    def end(self) -> int:
+        """Position where the epoch ends, before padding and before an incomplete step is dropped."""
+        if self.tail == "drop" and isinstance(self.order, BucketedEpoch):
+            return self.order.complete
+        return self.order.samples
+
     def __len__(self) -> int:
-        left = self.order.samples - self.cursor.position
+        left = max(0, self.end - self.cursor.position)
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
     def step(self, number: int) -> Step:
         """Return step ``number`` of this rank, counted from the start of the plan."""
-        epoch, samples, size = self.cursor.epoch, self.order.samples, self.global_batch
+        epoch, samples, size = self.cursor.epoch, self.end, self.global_batch
         start = self.cursor.position + number * size
         ids, lanes = self.order.slice(epoch, start, min(start + size, samples))
+        if isinstance(self.order, BucketedEpoch):
+            return self._step_of_buckets(self.order, number, ids, lanes)
         global_tally = tally(ids)
         while len(ids) < size:  # padding repeats the sequence from its start
             more_ids, more_lanes = self.order.slice(epoch, 0, min(size - len(ids), samples))
@@ -122,6 +136,23 @@ class EpochPlan:
         positions = np.arange(start, start + size)
         own = np.sort(divide(lanes, self.order.lanes, self.world.world_size)[self.world.rank])
         return Step(number, positions[own], ids[own], positions[own] < samples, global_tally)
+
+    def _step_of_buckets(
+        self, order: BucketedEpoch, number: int, ids: NDArray[np.int64], lanes: NDArray[np.int16]
+    ) -> Step:
+        """Return a step of which each rank gets samples of one bucket."""
+        epoch, size = self.cursor.epoch, self.global_batch
+        start = self.cursor.position + number * size
+        valid = np.zeros(size, np.bool_)
+        valid[: len(ids)] = order.valid(start, start + len(ids))
+        global_tally = tally(ids[valid[: len(ids)]])
+        while len(ids) < size:  # padding repeats the first groups of the epoch
+            more_ids, more_lanes = order.slice(epoch, 0, min(size - len(ids), order.samples))
+            ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
+        parts = divide(lanes[:: self.batch_size], order.lanes, self.world.world_size)  # [ranks, 1], batches
+        first = int(parts[self.world.rank][0]) * self.batch_size
+        own = np.arange(first, first + self.batch_size)
+        return Step(number, start + own, ids[own], valid[own], global_tally, order.bucket_of(ids[own]))
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
@@ -133,7 +164,10 @@ class EpochPlan:
             return None
         total = self.order.tally(self.cursor.epoch)
         end = min(len(self) * self.global_batch, self.order.samples)
-        return total - tally(self.order.ids(self.cursor.epoch, end, self.order.samples)) if total else None
+        left_out = self.order.ids(self.cursor.epoch, end, self.order.samples)
+        if isinstance(self.order, BucketedEpoch):
+            left_out = left_out[self.order.valid(end, self.order.samples)]
+        return total - tally(left_out) if total else None
 
     def has_same_steps(self, other: EpochPlan) -> bool:
         """Return whether another plan has the same steps. Their orders must be the same object."""
@@ -200,7 +234,13 @@ class EpochOrders:
         self.order = order
         self.bans = tuple(bans)
         self._earlier = earlier
-        self._banned = LRUCache[int, AnyOrder](max_items=_KEPT_ORDERS)
+        self._known = LRUCache[int, AnyOrder](max_items=_KEPT_ORDERS)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.order, self._earlier, self.bans
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.__init__(*state)  # type: ignore[misc]  # each process computes the orders that it needs
 
     def of(self, epoch: int) -> AnyOrder:
         """Return the order of an epoch: the same object while it is in use.
@@ -209,15 +249,16 @@ class EpochOrders:
             OptionError: All its samples are banned.
         """
         base = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
-        if not any(ban.epoch <= epoch for ban in self.bans):
+        bans = [ban if ban.epoch == epoch else replace(ban, position=0) for ban in self.bans if ban.epoch <= epoch]
+        if not isinstance(base, BucketOrder) and not bans:
             return base
-        known = self._banned.get(epoch)
+        known = self._known.get(epoch)
         if known is None:
-            known = self._without_banned(base, epoch)
-            self._banned.put(epoch, known)
+            known = base.at(epoch, bans) if isinstance(base, BucketOrder) else self._without_banned(base, epoch)
+            self._known.put(epoch, known)
         return known
 
-    def _without_banned(self, order: AnyOrder, epoch: int) -> AnyOrder:
+    def _without_banned(self, order: Order | MixtureOrder | BannedOrder, epoch: int) -> AnyOrder:
         """Return the order of an epoch without the samples that are banned in it."""
         from_start = [ban for ban in self.bans if (ban.epoch, ban.position) <= (epoch, 0)]
         if from_start:
@@ -251,12 +292,14 @@ def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
         "epoch": cursor.epoch,
         "position": cursor.position,
         **_shape_of(order),
+        **({"buckets": list(map(list, order.sizes))} if isinstance(order, BucketedEpoch) else {}),
     }
 
 
-def _shape_of(order: AnyOrder) -> dict[str, Any]:
-    """Return the lanes, window and block of an order."""
-    return {"lanes": order.lanes, "window": order.window, "block": order.block}
+def _shape_of(order: AnyOrder | BaseOrder) -> dict[str, Any]:
+    """Return the lanes, window and block of an order, and the samples of a group if it has buckets."""
+    shape = {"lanes": order.lanes, "window": order.window, "block": order.block}
+    return {**shape, "group": order.group} if isinstance(order, BucketedEpoch | BucketOrder) else shape
 
 
 def resume(
@@ -287,6 +330,8 @@ def resume(
     try:
         numbers = {key: int(state[key]) for key in ("epoch", "position", "shards", "seed")}
         shape: dict[str, Any] = {key: _to_int(state[key]) for key in ("lanes", "window", "block")}
+        if isinstance(order, BucketOrder) and "group" in state:
+            shape["group"] = int(state["group"])
         cursor = Cursor(numbers["epoch"], numbers["position"])
         version, fingerprint, selection = state["version"], state["fingerprint"], state["selection"]
     except (KeyError, TypeError, ValueError) as error:
@@ -302,6 +347,8 @@ def resume(
         _check_equal("dataset fingerprint", fingerprint, saved_order.fingerprint)
         _check_equal("selection", selection, saved_order.selection.digest if saved_order.selection else None)
         _check_equal("seed", numbers["seed"], order.seed)
+        sizes = list(map(list, order.sizes)) if isinstance(order, BucketOrder) else None
+        _check_equal("buckets", state.get("buckets"), sizes)
         if order.shuffles != bool(np.any(shape["window"])):
             raise ResumeError(
                 f"the state is for a window of {shape['window']}, the loader has {order.window} (0 is shuffle=False): "
@@ -311,7 +358,7 @@ def resume(
     try:
         earlier = (cursor.epoch, saved_order.like(**shape)) if has_grown else None
         orders = EpochOrders(order.like(**shape), earlier, bans_of(state.get("bans", ())))
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise ResumeError(f"window, block and lanes of the state do not fit this dataset: {error}") from error
     samples = orders.of(cursor.epoch).samples if cursor.epoch >= 0 else 0
     if not 0 <= cursor.position < samples:
