@@ -149,7 +149,6 @@ def test_slow_copies_to_cuda_are_named(make, monkeypatch, driver):
     loader = make(device="cuda:0", batch_size=2)
     stats = read(loader)
     assert_cause(loader, stats, "copy", "copy")
-    assert stats.waits["copy"] > stats.step_seconds
     assert "copies to cuda:0 are too slow" in loader.report()
     loader.close()
 
