@@ -44,11 +44,12 @@ sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code w
 emulated: $(VENV)/installed-test ## compare the pixels that other processors decode, with qemu-user (Debian: qemu-user)
 	@$(BIN)/python -m pytest -m emulated $(ARGS)
 
-interop: ## read exported datasets with DALI, Energon and wids, which are installed in build/interop
+interop: ## read exported datasets with DALI, Energon and wids, installed in build/interop; run the migration from DALI
 	@$(PYTHON) -m venv build/interop
 	@build/interop/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test-lowest]' \
 	  'megatron-energon>=7.4,<8' 'wids>=0.1.11' 'nvidia-dali-cuda130>=2.4'
 	@build/interop/bin/python -m pytest -m interop tests/upkeep/test_exporter.py $(ARGS)
+	@build/interop/bin/python -m pytest -m peers -k DALI tests/test_migrate.py
 
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests
 	@$(BIN)/python -m pytest -m torture $(ARGS)

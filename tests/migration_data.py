@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 CLASSES = 8
-
-
-def sample(names: list[str], path: str) -> dict[str, Any]:
-    """Return the bytes of an image and its class number."""
-    return {"image": Path(path).read_bytes(), "label": names.index(Path(path).parent.name)}
 
 
 class Photos:
@@ -26,7 +20,9 @@ class Photos:
         self.names = sorted({path.parent.name for path in self.paths})
         assert len(self.names) == CLASSES
         self.written: set[str] = set()
-        self.samples = [sample(self.names, str(path)) for path in self.paths]
+        self.samples: list[dict[str, Any]] = [
+            {"image": path.read_bytes(), "label": self.names.index(path.parent.name)} for path in self.paths
+        ]
 
     def write(self, library: str) -> None:
         """Write what the program of a library reads, once; those that read the folder need nothing."""
@@ -77,13 +73,14 @@ class Photos:
             (self.folder / "records" / f"{number}.tfrecord").write_bytes(b"".join(records[number::2]))
 
     def write_litdata(self) -> None:
-        """Write chunks."""
-        import litdata
+        """Write chunks in this process; ``litdata.optimize`` starts others, which takes seconds."""
+        from litdata.streaming import Cache
 
-        paths = [str(path) for path in self.paths]
-        write = partial(sample, self.names)
-        options = {"output_dir": str(self.folder / "chunks"), "chunk_bytes": 200_000, "num_workers": 1}
-        litdata.optimize(fn=write, inputs=paths, verbose=False, **options)
+        cache = Cache(str(self.folder / "chunks"), chunk_bytes=200_000)
+        for number, item in enumerate(self.samples):
+            cache[number] = item
+        cache.done()
+        cache.merge()
 
     def write_mosaicml(self) -> None:
         """Write MDS shards."""

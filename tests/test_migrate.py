@@ -30,9 +30,6 @@ DATASETS = {"ImageFolder": "shards/photos", "webdataset": "old", "MosaicML Strea
 LITDATA = pytest.param("LitData", marks=pytest.mark.frameworks)
 MOSAIC = pytest.param("MosaicML Streaming", marks=pytest.mark.peers)
 
-# webdataset 1.0.2, LitData and Mosaic leave files open.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 
 def section(library: str) -> str:
     """Return the text under a heading, with the lines before it empty, for tracebacks."""
@@ -100,6 +97,7 @@ BEFORE = ["ImageFolder", "webdataset", "HDF5", "LMDB", LITDATA, MOSAIC]
 BEFORE += [pytest.param(library, marks=pytest.mark.peers) for library in ("TFRecord", "DALI")]
 
 
+@pytest.mark.filterwarnings("ignore")  # of other libraries, some of which leave files open
 @pytest.mark.parametrize("library", BEFORE)
 def test_the_program_before_runs(library: str, run) -> None:
     names = run(library, "Before")

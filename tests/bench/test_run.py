@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -11,20 +12,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 import wds_tools as wt
 import wds_tools.bench.dataset
 from wds_tools.bench import BenchReports, bench, dataset, procfs, registry
+from wds_tools.bench.peers.transforms import WithBoxes
 from wds_tools.bench.process import LoaderProcess
 from wds_tools.bench.registry import ALL, LIMIT, LOADERS, NOT_IN_WHEEL, OURS, PEERS
 from wds_tools.bench.report import BenchReport, Prepared, Round
-from wds_tools.bench.workloads import WORKER_STAGES, WORKLOADS
+from wds_tools.bench.workloads import WORKER_STAGES, WORKLOADS, Setup
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, WorkerError
 from wds_tools.reading.shardset import open_shards
 
@@ -95,8 +100,8 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # o
     [
         ("train", ["webdataset"]),
         ("eval", ["imagefolder-io", "crop-ready"]),
-        ("ssl", ["imagefolder"]),
-        ("detect", ["webdataset"]),
+        pytest.param("ssl", ["imagefolder"], marks=pytest.mark.torture),
+        pytest.param("detect", ["webdataset"], marks=pytest.mark.torture),
         ("raw", ["lmdb"]),
         pytest.param("train", ["imagefolder", "hdf5", "lmdb", "imagefolder-io"], marks=pytest.mark.torture),
         pytest.param("eval", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
@@ -131,6 +136,38 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
     assert WORKLOADS[view].title in found.to_text()
     assert_own_formats_were_written(found)
     assert_nothing_left(temporary)
+
+
+@pytest.mark.parametrize("view", ["ssl", "detect"])
+def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view):
+    """In this process, because starting a process per loader takes ten times as long."""
+    copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)
+    setup = Setup("", str(temporary), str(copy.tree), str(copy.shards), view, 1, 4, copy.probes)
+    pixels = {}
+    for name in ("limit", "ours", "imagefolder", "webdataset"):
+        module = importlib.import_module(f"wds_tools.bench.{LOADERS[name].module}")
+        with closing(module.batch_sizes(setup, 0)) as batches:
+            assert [next(batches) for _ in range(2)] == [4, 4], name
+        pixels[name] = module.probe_pixels(setup)
+    for name in ("imagefolder", "webdataset"):
+        levels = [
+            (a.float() - b.float()).abs().mean().item() for a, b in zip(pixels[name], pixels["ours"], strict=True)
+        ]
+        assert 0 < np.median(levels) < MAX_DIFFERENCE[view], name
+
+
+def test_the_boxes_of_a_peer_are_those_of_our_loader(few, temporary):
+    copy = dataset.prepare_dataset(open_shards(few), temporary, workload="detect", workers=1, batch_size=4)
+    setup = Setup("", str(temporary), str(copy.tree), str(copy.shards), "detect", 1, 4, copy.probes)
+    fields = {"boxes": wt.Boxes("json", path="boxes", like="image"), "image": wt.Image(view=setup.view)}
+    fields["path"] = wt.Text("json", path="path")
+    with wt.make_loader(copy.shards, batch_size=4, fields=fields, num_workers=0) as loader:
+        batch = next(iter(loader))
+    stored = setup.boxes()
+    for path, boxes in zip(batch.path, batch.boxes, strict=True):
+        _, expected = WithBoxes(setup.view)(Image.open(copy.tree / path).convert("RGB"), stored[path])
+        assert len(boxes) == 8
+        assert torch.allclose(boxes, expected, atol=0.01)
 
 
 def assert_own_formats_were_written(found: BenchReports) -> None:

@@ -130,6 +130,12 @@ def test_truncated_files_are_refused(kind: str, keep: float) -> None:
         decode_rgb(data, kind=kind, mode=probe(data).mode, orientation=1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_error_of_a_damaged_header_names_the_type(kind: str) -> None:
+    with pytest.raises(DecodeError, match=f"^starts as {kind.upper()}, but its header is damaged or truncated$"):
+        probe(encoded(kind)[:12])
+
+
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
     for number, kind in enumerate([*KINDS, "tiff"]):

@@ -131,6 +131,8 @@ def probe(data: bytes | memoryview) -> ImageInfo:
         raise DecodeError(f"is not a {IMAGE_TYPES}: it starts with {bytes(data[:8])!r}")
     try:
         info = _PROBES[kind](data)
+    except UnidentifiedImageError as error:  # its message has the address of a Python object
+        raise DecodeError(f"starts as {kind.upper()}, but its header is damaged or truncated") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DecodeError(reason_of(error)) from error
     check_size(info.width, info.height)
