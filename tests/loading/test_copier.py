@@ -286,7 +286,7 @@ def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
             assert all(torch.equal(one, other) for one, other in zip(batch.boxes, boxes, strict=True))
 
 
-@pytest.mark.parametrize("pad", [0, wt.Pad(size=(330, 330))])
+@pytest.mark.parametrize("pad", [0, wt.Pad(size=(340, 340))])
 def test_padded_tensors_are_copied(scenes, gpu, pad):
     fields = {
         "image": wt.Image(view=wt.Resize(120), pad=pad),

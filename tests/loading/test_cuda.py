@@ -64,7 +64,7 @@ def test_batches_on_cuda_equal_those_in_cpu_memory(packed, options):
         assert_equal_batches(host, cuda, epochs=3)
 
 
-@pytest.mark.parametrize("pad", [0, wt.Pad(size=330)])
+@pytest.mark.parametrize("pad", [0, wt.Pad(size=400)])
 def test_masks_of_padding_are_made_on_the_device(scenes, pad):
     fields = {
         "image": wt.Image(view=[wt.Resize(120), wt.Resize(60)], pad=pad),
