@@ -286,6 +286,25 @@ def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
             assert all(torch.equal(one, other) for one, other in zip(batch.boxes, boxes, strict=True))
 
 
+@pytest.mark.parametrize("pad", [0, wt.Pad(size=(340, 340))])
+def test_padded_tensors_are_copied(scenes, gpu, pad):
+    fields = {
+        "image": wt.Image(view=wt.Resize(120), pad=pad),
+        "boxes": wt.Boxes(path="objects.bbox", like="image", pad=-1),
+        "label": wt.Label(),
+    }
+    options = {"batch_size": 8, "num_workers": 2, "fields": fields, "tail": "mask"}
+    with wt.make_loader(scenes, **options) as host, wt.make_loader(scenes, **options, device="cuda") as cuda:
+        for batch, other in zip(cuda, host, strict=True):
+            gpu.synchronize()
+            assert batch._fields == ("image", "boxes", "label", "image_mask", "boxes_mask", "valid")
+            assert batch.image.fake_device == batch.boxes.fake_device == 0
+            # The model of CUDA makes the masks before the sizes are copied; test_cuda.py compares them on a GPU.
+            names = ("image", "boxes", "label", "valid")
+            assert all(torch.equal(getattr(batch, name), getattr(other, name)) for name in names)
+            assert (batch.image_mask.shape, batch.boxes_mask.shape) == (other.image_mask.shape, other.boxes_mask.shape)
+
+
 def test_tensors_that_collate_fn_returns_are_copied(scenes, gpu):
     def collate(samples):
         return {"images": torch.stack([sample.image for sample in samples]), "keys": [sample.key for sample in samples]}

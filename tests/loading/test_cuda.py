@@ -64,6 +64,20 @@ def test_batches_on_cuda_equal_those_in_cpu_memory(packed, options):
         assert_equal_batches(host, cuda, epochs=3)
 
 
+@pytest.mark.parametrize("pad", [0, wt.Pad(size=400)])
+def test_masks_of_padding_are_made_on_the_device(scenes, pad):
+    fields = {
+        "image": wt.Image(view=[wt.Resize(120), wt.Resize(60)], pad=pad),
+        "boxes": wt.Boxes(path="objects.bbox", pad=-1),
+    }
+    options = {"batch_size": 8, "num_workers": 2, "fields": fields}
+    with wt.make_loader(scenes, **options) as host, wt.make_loader(scenes, **options, device="cuda") as cuda:
+        for batch, other in zip(cuda, host, strict=True):
+            for value, expected in zip(batch, other, strict=True):
+                pairs = zip(value, expected, strict=True) if isinstance(value, list) else [(value, expected)]
+                assert all(one.is_cuda and torch.equal(one.cpu(), two) for one, two in pairs)
+
+
 def test_a_slot_is_not_reused_before_its_copy_is_complete(packed, monkeypatch):
     # With one batch in progress there are five slots for 12 batches, and the stream of the copies is slow.
     monkeypatch.setattr(pipeline, "CudaDriver", SlowCopies)

@@ -109,15 +109,6 @@ def test_a_batch_is_padded_to_its_largest_value_and_its_masks_are_true_for_value
     assert {len(set(map(len, plain["boxes"]))) > 1, len({image.shape for image in plain["image"]}) > 1} == {True}
 
 
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_padded_batches_are_the_same_with_every_start_method(scenes, context):
-    expected = batches(scenes, batch_size=20)
-    for batch, other in zip(
-        batches(scenes, batch_size=20, num_workers=2, multiprocessing_context=context), expected, strict=True
-    ):
-        assert_equal(batch, other)
-
-
 def test_the_size_is_rounded_up_or_fixed(scenes):
     fields = {
         "image": wt.Image(view=VIEW, pad=wt.Pad(multiple_of=32)),

@@ -123,14 +123,13 @@ def test_channels_and_dtype_are_kept_and_views_are_those_of_torchvision(kind, tm
         assert (batch.crop[i].double() - shown).abs().max() <= 1
 
 
-def test_workers_and_start_methods_give_the_same_pixels(tmp_path):
+def test_workers_give_the_same_pixels(tmp_path):
     folder = written(tmp_path, *[{"png": deep_png(pixels(4, np.uint16) + n)} for n in range(8)])
     crops = wt.Image(view=[VIEW, wt.Resize(20)], mode="unchanged")
     fields = {"image": wt.Image(view=VIEW, mode="unchanged"), "crops": crops, "whole": wt.Image(mode="unchanged")}
     expected = batch_of(folder, fields, shuffle=True)
-    methods = [{"multiprocessing_context": name} for name in ("forkserver", "spawn")]
-    for options in ({"num_workers": 2}, *({"num_workers": 1, **method} for method in methods)):
-        batch = batch_of(folder, fields, shuffle=True, **options)
+    for num_workers in (1, 3):
+        batch = batch_of(folder, fields, shuffle=True, num_workers=num_workers)
         assert torch.equal(batch.image, expected.image)
         assert torch.equal(batch.whole, expected.whole)
         assert all(map(torch.equal, batch.crops, expected.crops))
