@@ -20,6 +20,7 @@ from wds_tools.loading.ring import Ring
 from wds_tools.loading.slots import SlotLayout, TensorSpec
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
+SEVERAL_SIZES = [wt.Schedule({0: wt.Resize((24, 32)), 1: VIEW}), wt.Buckets([(32, 32), (24, 40)], flip=True)]
 OPTIONS = {"batch_size": 32, "view": VIEW, "shuffle": True, "num_workers": 2}
 
 
@@ -71,6 +72,17 @@ def test_batches_on_cuda_equal_those_in_cpu_memory(packed, gpu, expected, option
     with wt.make_loader(packed, **{**OPTIONS, "device": "cuda", **options}) as loader:
         for epoch in range(2):
             assert_equal(train(loader, gpu), expected[epoch])
+
+
+@pytest.mark.parametrize("view", SEVERAL_SIZES, ids=lambda view: type(view).__name__)
+def test_batches_of_several_sizes_use_the_same_slots(packed, gpu, view):
+    options = {**OPTIONS, "view": view, "prefetch_factor": 1}
+    with wt.make_loader(packed, **options) as loader:
+        wanted = [[(images.clone(), labels.clone()) for images, labels in loader] for _ in range(2)]
+    assert len({images.shape for epoch in wanted for images, _ in epoch}) > 1
+    with wt.make_loader(packed, **options, device="cuda") as loader:
+        for epoch in range(2):
+            assert_equal(train(loader, gpu), wanted[epoch])
 
 
 def test_a_slot_is_not_reused_before_its_copy_is_complete(packed, gpu, expected):

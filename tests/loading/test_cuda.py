@@ -55,6 +55,17 @@ def assert_equal_batches(host, cuda, epochs):
             assert torch.equal(moved_labels.cpu(), labels)
 
 
+@pytest.mark.parametrize(
+    "view",
+    [wt.Schedule({0: wt.Resize((24, 32)), 1: VIEW}), wt.Buckets([(32, 32), (24, 40)], flip=True)],
+    ids=lambda view: type(view).__name__,
+)
+def test_batches_of_several_sizes_equal_those_in_cpu_memory(packed, view):
+    options = {**OPTIONS, "view": view}
+    with wt.make_loader(packed, **options) as host, wt.make_loader(packed, **options, device="cuda") as cuda:
+        assert_equal_batches(host, cuda, epochs=2)
+
+
 @pytest.mark.parametrize("options", [{}, {"device_prefetch": 1}, {"device_prefetch": 8}, {"num_workers": 0}])
 def test_batches_on_cuda_equal_those_in_cpu_memory(packed, options):
     with (

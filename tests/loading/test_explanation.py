@@ -126,6 +126,18 @@ def test_a_run_that_grew_is_explained_with_the_shards_of_its_time(packed, tmp_pa
             assert [sample.key for sample in loader.explain(number).samples] == keys
 
 
+def test_iterations_that_are_left_early_are_sections_of_which_the_last_64_are_kept(packed):
+    with make(packed, fields=("__key__",)) as loader:
+        taken = [next(iter(loader)).key for _ in range(66)]
+        assert len(loader.state_dict()["sections"]) == 64
+        assert [sample.key for sample in loader.explain(65).samples] == taken[65]
+        assert [sample.key for sample in loader.explain(2).samples] == taken[2]
+        with pytest.raises(OptionError, match="step=1; the state records the steps from 2 on: only the last 64"):
+            loader.explain(1)
+        with pytest.raises(OptionError, match="epoch=1; its start is not among the steps"):
+            loader.explain(0, epoch=1)
+
+
 def test_padding_is_marked(packed):
     with make(packed, tail="mask", batch_size=150, fields=("__key__",)) as loader:
         batches = list(loader)

@@ -15,7 +15,7 @@ from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import tally
 
-SOME = settings(max_examples=80, deadline=None)
+SOME = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -114,7 +114,7 @@ def test_a_resume_on_other_ranks_and_with_a_smaller_batch_gives_the_rest(order, 
 
 def other_shape(base):
     if isinstance(base, MixtureOrder):
-        return {"window": [3 * bool(one) for one in base.window], "block": [2] * len(base.parts), "lanes": 1}
+        return {"window": [3 * bool(window) for window in base.window], "block": [2] * len(base.parts), "lanes": 1}
     return {"window": 3 * bool(base.window), "block": 2, "lanes": 1}
 
 

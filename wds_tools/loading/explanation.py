@@ -267,5 +267,6 @@ def _line(sample: StepSample) -> str:
         if found
     )
     padding = " (padding)" if sample.is_padding else ""
-    head = f"rank {sample.rank} row {sample.row:<4} id {sample.id:<10} {sample.shard} {sample.key}{padding}"
+    where = f"rank {sample.rank} row {sample.row:<4} position {sample.position:<10} id {sample.id:<10}"
+    head = f"{where} {sample.shard} {sample.key}{padding}"
     return f"{head}: {crops}" if crops else head
