@@ -134,7 +134,7 @@ def probe(data: bytes | memoryview) -> ImageInfo:
     except UnidentifiedImageError as error:  # its message has the address of a Python object
         raise DecodeError(f"starts as {kind.upper()}, but its header is damaged or truncated") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DecodeError(reason_of(error)) from error
+        raise DecodeError(str(error)) from error
     check_size(info.width, info.height)
     return info
 
@@ -142,7 +142,7 @@ def probe(data: bytes | memoryview) -> ImageInfo:
 def reason_of(error: Exception) -> str:
     """Return why Pillow cannot read an image. Its own text for a damaged header is the address of an object."""
     if isinstance(error, UnidentifiedImageError):
-        return "its header is damaged"
+        return "its header is damaged or truncated"
     return str(error) or "not enough memory"
 
 
