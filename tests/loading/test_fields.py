@@ -425,7 +425,7 @@ def test_arrays_of_integers_keep_their_values_and_interpolation_can_be_chosen(wr
         (wt.Array("npy"), {"npy": np.zeros(7)}, r"shape \(7,\) and float64 is not an image"),
         (wt.Array("npy"), {"npy": b"\x93NUMPY\1\0\4\0{}  "}, "array cannot be decoded"),
         (wt.Image("right.jpg"), {"right.jpg": b"BM"}, r"field 'right.jpg': is not a JPEG, PNG, WebP"),
-        (wt.Image("right.jpg"), {"right.jpg": b"GIF89a"}, "field 'right.jpg': starts as GIF, but its header is damaged"),
+        (wt.Image("right.jpg"), {"right.jpg": b"GIF89a"}, "'right.jpg': starts as GIF, but its header is damaged"),
         (wt.Boxes(path="classes"), {}, r"'json' at path 'classes' has an array of shape \(1,\); .*boxes"),
         (wt.Boxes(path="boxes.left"), {}, r"field 'json' has no 'boxes.left'"),
         (wt.Boxes(path="nope"), {}, "its names are 'boxes', 'classes'"),
