@@ -65,7 +65,6 @@ def expected(scenes):
     "options",
     [
         {"workers": 0},
-        {"workers": 1},
         {"workers": 3},
         {"workers": 2, "persistent": True},
         {"workers": 1, "context": "spawn"},
