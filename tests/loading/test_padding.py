@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 import wds_tools as wt
 from wds_tools.errors import OptionError
 from wds_tools.loading.columns import Padding
-from wds_tools.loading.padded import join_padded, pad_tensors
+from wds_tools.loading.padded import Padded, join_padded, pad_tensors
 
 VIEW = wt.Resize(40)
 
@@ -411,9 +411,13 @@ def test_an_invalid_padding_is_refused(make, words):
 def test_parts_of_a_batch_joined_are_the_batch_padded_at_once(sizes, cut, options, axes):
     values = [torch.full((size if axes == 2 else (size[0], 3)), number + 10) for number, size in enumerate(sizes)]
     padding = Padding(9, options, axes, "x")
-    parts = [pad_tensors(part, padding) for part in (values[:cut], values[cut:]) if part]
-    joined, whole = join_padded(parts), pad_tensors(values, padding)
-    assert np.array_equal(joined.tensor, whole.tensor)
-    for row, value in zip(torch.from_numpy(whole.tensor), values, strict=True):
+    whole = pad_tensors(values, padding)
+    # An array of samples of one size is a part that comes from a slot.
+    parts = [
+        Padded([one.numpy() for one in values[:cut]], padding),
+        *([whole[cut:].numpy()] if cut < len(values) else []),
+    ]
+    assert torch.equal(join_padded(parts).tensor(), whole)
+    for row, value in zip(whole, values, strict=True):
         assert torch.equal(row[tuple(map(slice, value.shape))], value)
         assert (row == 9).sum() == row.numel() - value.numel()

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.loading.collate import Columns, map_tensors, stack_values, values_of_samples
+from wds_tools.loading.collate import Columns, as_array, map_tensors, stack_values, values_of_samples
 from wds_tools.loading.columns import Column, Padding, mask_name
-from wds_tools.loading.padded import fits_padded, fitted, mask_of, pad_tensors, sizes_of, write_padded
+from wds_tools.loading.padded import Padded, fits_padded, fitted, mask_of, sizes_of, write_padded
 from wds_tools.loading.part import Part
 
 _PADDED_WITH_0 = ("attention_mask", "token_type_ids")  # of tokenizers, whatever the value of other padding is
@@ -116,7 +116,7 @@ def _elements(values: list[Any]) -> tuple[type, tuple[Any, ...] | None, list[lis
 
 
 def _padded(values: list[Any], padding: Padding, out: Any) -> Any:
-    """Return the padded values of n samples, or None if they were written to ``out``."""
+    """Return the values of n samples as `Padded`, or None if they were written to ``out``."""
     found = _elements(values)
     lists = found[2] if found else [values]
     outputs = out if isinstance(out, list) else [out]
@@ -127,10 +127,11 @@ def _padded(values: list[Any], padding: Padding, out: Any) -> Any:
                 write_padded(column, tensor, padding)
             return None
     if found is None:
-        return pad_tensors(values, padding)
+        return Padded([as_array(value) for value in values], padding)
     kind, keys, _ = found
     paddings = [dataclasses.replace(padding, value=0) if key in _PADDED_WITH_0 else padding for key in keys or lists]
-    return Columns(kind, keys, [pad_tensors(one, other) for one, other in zip(lists, paddings, strict=True)])
+    arrays = [[as_array(value) for value in one] for one in lists]
+    return Columns(kind, keys, [Padded(one, other) for one, other in zip(arrays, paddings, strict=True)])
 
 
 def _sizes(column: Column, values: list[Any]) -> Any:

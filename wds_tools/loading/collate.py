@@ -55,7 +55,7 @@ def stack_values(values: Any) -> Any:
     """
     if not isinstance(values, list) or not values:
         return values
-    values = [_as_array(value) for value in values]
+    values = [as_array(value) for value in values]
     first = values[0]
     if len({_stack_key(value) for value in values}) > 1:
         return values
@@ -80,7 +80,8 @@ def as_tensors(value: Any) -> Any:
         return value.container([as_tensors(column) for column in value.columns])
     if isinstance(value, list):
         return [as_tensors(item) for item in value]
-    value = value.tensor if isinstance(value, Padded) else value
+    if isinstance(value, Padded):
+        return value.tensor()
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
@@ -105,7 +106,8 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def _as_array(value: Any) -> Any:
+def as_array(value: Any) -> Any:
+    """Return a tensor as an array, if NumPy has its dtype; other values are returned unchanged."""
     return value.numpy() if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16 else value
 
 
@@ -163,5 +165,6 @@ def _unstack(value: Any) -> list[Any]:
     """Undo `stack_values`: return one value per sample."""
     if isinstance(value, Columns):
         return [value.container(row) for row in zip(*map(_unstack, value.columns), strict=True)]
-    value = value.tensor if isinstance(value, Padded) else value
+    if isinstance(value, Padded):
+        return list(value.tensor())
     return value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)
