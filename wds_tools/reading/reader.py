@@ -228,7 +228,8 @@ class Reader:
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
-        self._added = lru_cache(maxsize=_MAX_SHARDS)(self._rows_of_added)
+        # Not a cache of a method: it would refer to this object, which would then live until garbage is collected.
+        self._added = LRUCache[tuple[int, int], NDArray[np.int64]](max_items=_MAX_SHARDS)
         self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
 
     def reopened(self) -> Reader:
@@ -274,7 +275,11 @@ class Reader:
             shard: The shard of the samples.
             number: Number of the shard with the added fields.
         """
-        return self.shard(number), self._added(shard.number, number)
+        rows = self._added.get((shard.number, number))
+        if rows is None:
+            rows = self._rows_of_added(shard.number, number)
+            self._added.put((shard.number, number), rows)
+        return self.shard(number), rows
 
     def _rows_of_added(self, shard: int, number: int) -> NDArray[np.int64]:
         keys = {key: row for row, key in enumerate(self.shard(number).index.keys)}
