@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -137,11 +137,7 @@ class ShardSet:
     def reopened(self) -> ShardSet:
         """Return the same shards with stores of their own, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
-
-        def moved(location: ShardLocation) -> ShardLocation:
-            return replace(location, store=stores[id(location.store)], added=tuple(map(moved, location.added)))
-
-        return ShardSet(self.manifest, list(map(moved, self.locations)), name=self.name)
+        return ShardSet(self.manifest, [_with_stores(location, stores) for location in self.locations], name=self.name)
 
     @property
     def is_remote(self) -> bool:
@@ -281,6 +277,16 @@ class ShardSet:
                 shard=entry.name,
             )
         return data
+
+
+def _with_stores(location: ShardLocation, stores: Mapping[int, Store]) -> ShardLocation:
+    """Return a location with other stores, by the ``id()`` of its stores.
+
+    Not a function in a method: one that calls itself refers to itself, and the stores would live until garbage is
+    collected.
+    """
+    added = tuple(_with_stores(part, stores) for part in location.added)
+    return replace(location, store=stores[id(location.store)], added=added)
 
 
 def _index_file(entry: ShardEntry) -> StoredFile:
