@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from wds_tools.errors import DecodeError, SampleError
 from wds_tools.format import jpeg
@@ -113,6 +113,8 @@ def probe(data: bytes | memoryview) -> ImageInfo:
         raise DecodeError(f"is not a {IMAGE_TYPES}: it starts with {bytes(data[:8])!r}")
     try:
         info = _PROBES[kind](data)
+    except UnidentifiedImageError as error:  # its message is an address in memory
+        raise DecodeError(f"starts as a {kind} file, but its header is damaged") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DecodeError(str(error)) from error
     check_size(info.width, info.height)
