@@ -148,6 +148,29 @@ def test_a_state_behind_batches_continues_at_the_next_batch(few):
     assert batches(later) == whole[2:]
 
 
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stopped", [0, 7])
+def test_a_stateful_dataloader_continues_the_second_epoch(few, workers, stopped):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader():
+        dataset = wt.WebDataset(few, shuffle=True).to_tuple("__key__")
+        return StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+    running = loader()
+    list(running)
+    first = list(itertools.islice(iter(running), stopped))
+    state = running.state_dict()
+    later = loader()
+    later.load_state_dict(state)
+    whole = loader()
+    list(whole)
+    assert first + list(later) == list(whole)
+    assert list(later) == list(whole)
+
+
 def test_a_state_of_another_number_of_workers_is_refused(few):
     dataset = wt.WebDataset(few)
     dataset.load_state_dict({"epoch": 0, "samples": 3, "worker": 0, "num_workers": 2})

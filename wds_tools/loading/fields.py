@@ -122,7 +122,7 @@ class Image:
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
-                "Resize(...), Schedule(...), Buckets(...), lists of views, and None"
+                "Resize(...), Schedule(...), lists of these, Buckets(...), and None"
             )
         if self.view is not None and self.like is not None:
             raise OptionError(

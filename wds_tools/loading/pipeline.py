@@ -124,9 +124,8 @@ class Pipeline:
         self._sent: deque[_PendingBatch] = deque()
         self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
         self._ring: Ring | None = None
-        self._late_layouts: tuple[SlotLayout, ...] | None = (
-            None  # what slots hold, if the workers do not know it from their start
-        )
+        # What slots hold, if the workers do not know it from their start.
+        self._late_layouts: tuple[SlotLayout, ...] | None = None
         if recipe.has_slots:
             self._ring = Ring(
                 slots=autoscaler.slots,

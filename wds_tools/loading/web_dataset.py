@@ -43,6 +43,7 @@ class _Source(StreamingDataset):
         self._handler = handler
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        # Not a generator: `StatefulDataLoader` requests the state of an iterator that has not been advanced yet.
         info = get_worker_info()
         worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
         loaded, self._loaded = self._loaded, None
@@ -58,6 +59,11 @@ class _Source(StreamingDataset):
         epoch = self._next_epoch(info)
         if loaded:
             self.set_epoch(epoch + 1)
+        self._position = (epoch, skipped)
+        return self._samples_from(epoch, worker, num_workers, skipped)
+
+    def _samples_from(self, epoch: int, worker: int, num_workers: int, skipped: int) -> Iterator[dict[str, Any]]:
+        """Yield the samples of one worker, without the first ``skipped`` ones."""
         while True:
             yield from self._epoch(epoch, worker, num_workers, skipped)
             if not self._is_endless:
@@ -76,7 +82,7 @@ class _Source(StreamingDataset):
         self._loaded = dict(state)
 
     def _epoch(self, epoch: int, worker: int, num_workers: int, skipped: int) -> Iterator[dict[str, Any]]:
-        """Yield the samples of one worker, without the first ``skipped`` ones."""
+        """Yield the samples of one worker in one epoch."""
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._position = (epoch, skipped)
         reader = self._assembler.reader
@@ -297,6 +303,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def listed(self, batchsize: int, partial: bool = True) -> Any:
         """Make lists of samples; see `batched`."""
         return self.batched(batchsize, None, partial)
+
+    def __iter__(self) -> Iterator[Any]:
+        # webdataset's own method is a generator, in which the source chooses its epoch at the first sample.
+        iterator: Iterator[Any] = self.iterator1() if self.repetitions == 1 else super().__iter__()
+        return iterator
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration start epoch ``epoch`` (zero-based)."""
