@@ -184,5 +184,5 @@ def test_steps_of_a_batch_are_applied_to_each_crop_with_random_numbers_of_its_ow
 
 def test_a_list_with_something_other_than_views_is_refused():
     for views in ([], [LARGE, 224], [wt.CenterCrop]):
-        with pytest.raises(OptionError, match="lists of views"):
+        with pytest.raises(OptionError, match="lists of these"):
             wt.Image(view=views)
