@@ -102,13 +102,12 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # o
         ("eval", ["imagefolder-io", "crop-ready"]),
         pytest.param("ssl", ["imagefolder"], marks=pytest.mark.torture),
         pytest.param("detect", ["webdataset"], marks=pytest.mark.torture),
-        ("raw", ["lmdb"]),
         pytest.param("train", ["imagefolder", "hdf5", "lmdb", "imagefolder-io"], marks=pytest.mark.torture),
         pytest.param("eval", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
         pytest.param("small", ["imagefolder", "webdataset", "hdf5", "hdf5-uint8", "lmdb"], marks=pytest.mark.torture),
         pytest.param("ssl", ["imagefolder-io", "webdataset", "hdf5", "lmdb", "crop-ready"], marks=pytest.mark.torture),
         pytest.param("detect", ["imagefolder", "imagefolder-io"], marks=pytest.mark.torture),
-        pytest.param("raw", ["imagefolder", "webdataset", "hdf5"], marks=pytest.mark.torture),
+        pytest.param("raw", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
         pytest.param("bytes", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
     ],
 )
@@ -200,6 +199,7 @@ def test_an_optional_peer_is_measured_where_it_is_installed(few, temporary, peer
     assert_nothing_left(temporary)
 
 
+@pytest.mark.torture
 def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(few, temporary):
     found = bench(few, against=[], rounds=2, seconds=0.1, workers=[2, 1], batch_size=8, stages=True)
     assert [report.workers for report in found.reports] == [1, 2]

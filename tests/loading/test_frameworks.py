@@ -92,6 +92,7 @@ def test_accelerate_skips_batches_and_resumes_at_the_next_batch(
     assert each_once(rank["divided"] for rank in ranks)
 
 
+@pytest.mark.torture
 def test_timm_trains_on_a_loader_and_on_its_prefetch_loader(facts: Callable[..., list[Facts]]) -> None:
     for rank in facts("timm", ranks=2, imports=["timm.data.loader"]):
         assert rank == {

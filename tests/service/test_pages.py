@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
+from img2dataset_layout import write_img2dataset
 from PIL import Image
 from servers import PROGRAM, Reply, Running, copy_of, in_thread, program, request
 
@@ -198,6 +199,28 @@ def test_a_class_filter_shows_its_samples_only(server: Running, packed: Path) ->
     shown = set(re.findall(r'class="key">([^<]+)<', text))
     assert shown == keys
     assert "50</b> samples" in text
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("similarity > 0.3", {"000000000", "000000001", "000010001"}),
+        ("caption == 'cat' and width == 32", {"000000001"}),
+        ("similarity > 0.3 and smilarity < 1", None),
+    ],
+)
+def test_the_filter_knows_the_columns_of_the_tables_of_img2dataset(
+    tmp_path: Path, where: str, expected: set[str] | None
+) -> None:
+    rows = [{"caption": "dog", "similarity": 0.5}, {"caption": "cat", "similarity": 0.4}, {"similarity": 0.1}]
+    folder = write_img2dataset(tmp_path / "laion", [*rows, {"similarity": 0.2}, {"similarity": 0.9}], per_shard=3)
+    wt.index_shards(f"{folder}/*.tar")
+    with program(folder) as server:
+        for _ in range(2):  # the helper has the index the second time
+            text = page(server, f"/datasets/laion?where={quote(where)}")
+            shown = set(re.findall(r'class="key">([^<]+)<', text))
+            assert shown == (expected or set())
+            assert ("<mark>smilarity</mark>" in text) == (expected is None)
 
 
 def test_the_last_page_has_the_rest_and_a_page_behind_the_end_is_the_last(server: Running) -> None:

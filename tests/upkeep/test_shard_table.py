@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from buckets import Bucketful
 from img2dataset_layout import write_img2dataset
 
 import wds_tools as wt
@@ -68,6 +69,16 @@ def test_the_output_of_img2dataset_is_indexed_and_its_files_are_kept(downloaded:
 def test_where_accepts_the_columns_of_the_table(downloaded: Path, where: object, expected: list[str]) -> None:
     index_shards(f"{downloaded}/*.tar")
     assert keys(downloaded, where) == expected
+
+
+def test_shards_and_tables_in_a_bucket_are_indexed_as_in_a_folder(downloaded: Path, tmp_path: Path) -> None:
+    there = shutil.copytree(downloaded, tmp_path / "there")
+    Bucketful.reset()
+    assert index_shards(f"bucket://{there}/*.tar") == index_shards(f"{downloaded}/*.tar")
+    for path in downloaded.iterdir():
+        assert (there / path.name).read_bytes() == path.read_bytes()
+    where = "similarity > 0.3 and caption != 'a cat'"
+    assert keys(f"bucket://{there}", where) == keys(downloaded, where) == ["000000002"]
 
 
 def test_the_columns_are_in_the_index_beside_its_own(downloaded: Path) -> None:

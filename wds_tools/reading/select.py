@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.i
     found, start = [], 0
     expression, further = _parse(shards, first_shards, where)
     for number, index in enumerate(_indexes(shards, first_shards)):
-        table = _with_columns(columns_of(index, start), shards, number, index, further)
+        table = with_columns(columns_of(index, start), index, further, partial(shards.columns, number))
         try:
             found.append(table.filter(expression)["id"].to_numpy())
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -188,10 +189,19 @@ def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, list
     return expression, [name for name in further if name in str(expression)]
 
 
-def _with_columns(table: pa.Table, shards: ShardSet, number: int, index: Index, names: Sequence[str]) -> pa.Table:
-    """Return a table with further columns of an index; those that it lacks are null."""
+def with_columns(
+    table: pa.Table, index: Index, names: Sequence[str], read: Callable[[Sequence[str]], pa.Table]
+) -> pa.Table:
+    """Return a table with further columns of an index; those that it lacks are null.
+
+    Args:
+        table: Columns of the index.
+        index: The index.
+        names: Names of the further columns.
+        read: Reads those that the index has.
+    """
     known = [name for name in names if name in index.columns]
-    further = shards.columns(number, known) if known else None
+    further = read(known) if known else None
     for name in names:
         column = pa.nulls(len(index)) if further is None or name not in known else further[name]
         table = table.append_column(name, column)

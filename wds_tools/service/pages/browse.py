@@ -55,6 +55,7 @@ class Opened:
         starts: Number of the first sample of each shard.
         labels: Samples by class number, as far as they have been counted; None is for samples without a class.
         counted_shards: Number of shards in ``labels``.
+        further: Further columns of the first index, once it has been read.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Opened:
     starts: list[int]
     labels: Counter[int | None] = field(default_factory=Counter)
     counted_shards: int = 0
+    further: list[str] = field(default_factory=list)
     counting: asyncio.Task[None] | None = None
     error: str = ""
     plan: dict[str, Any] | None = None
@@ -76,7 +78,7 @@ class Opened:
     def columns(self) -> list[str]:
         """The columns that a condition may use."""
         sizes = [f"{name}.size" for name in self.manifest.fields]
-        return ["id", "key", "label", "width", "height", "mode", "orientation", *sizes]
+        return ["id", "key", "label", "width", "height", "mode", "orientation", *sizes, *self.further]
 
     @property
     def is_counted(self) -> bool:
@@ -203,9 +205,10 @@ class Browser:
                 first = min((number - 1) * size, max(0, total - 1) // size * size)
                 ids = list(range(first, min(first + size, total)))
                 return Page(await self._rows(opened, ids), first, total, len(opened.manifest.shards))
-            if wanted.where and (mistake := await self._mistake(opened, wanted)):
-                return Page([], mistake=mistake)
-            return await self._filtered(opened, wanted, number, size)
+            checked = await self._check(opened, wanted) if wanted.where else {}
+            if "mistake" in checked:
+                return Page([], mistake=checked["mistake"])
+            return await self._filtered(opened, wanted, number, size, checked.get("further", []))
         except _ERRORS as error:
             raise BrowseError(_message(error)) from error
 
@@ -282,12 +285,13 @@ class Browser:
             found.append(problem)
         return found
 
-    async def _mistake(self, opened: Opened, wanted: Filter) -> dict[str, Any] | None:
-        arguments = {"where": wanted.where, "columns": opened.columns, "classes": list(opened.manifest.classes)}
-        answer, _ = await self._helpers.ask({"question": "check", "arguments": arguments})
-        return answer.get("mistake")
+    async def _check(self, opened: Opened, wanted: Filter) -> dict[str, Any]:
+        """Return the mistake in a condition, or the further columns that it uses. The first index decides."""
+        arguments = {"where": wanted.where, "classes": list(opened.manifest.classes)}
+        answer, _ = await self._ask(opened, 0, {"question": "check", "arguments": arguments})
+        return answer
 
-    async def _filtered(self, opened: Opened, wanted: Filter, number: int, size: int) -> Page:
+    async def _filtered(self, opened: Opened, wanted: Filter, number: int, size: int, further: list[str]) -> Page:
         key = (opened.version, wanted)
         found = self._found.get(key)
         if found is None:
@@ -296,7 +300,7 @@ class Browser:
         shards, deadline = len(opened.manifest.shards), time.monotonic() + _FILTER_SECONDS
         async with found.lock:
             while len(found.ends) < shards and found.count <= number * size and time.monotonic() < deadline:
-                mistake = await self._search(opened, wanted, found)
+                mistake = await self._search(opened, wanted, found, further)
                 if mistake:
                     return Page([], mistake=mistake)
         last = max(0, found.count - 1) // size
@@ -305,7 +309,7 @@ class Browser:
         searched = len(found.ends)
         return Page(await self._rows(opened, ids), first, found.count, searched, searched == shards)
 
-    async def _search(self, opened: Opened, wanted: Filter, found: Found) -> dict[str, Any] | None:
+    async def _search(self, opened: Opened, wanted: Filter, found: Found, further: list[str]) -> dict[str, Any] | None:
         """Search the next shard; return the mistake in the condition, if there is one."""
         shard = len(found.ends)
         arguments = {
@@ -314,7 +318,8 @@ class Browser:
             "classes": list(opened.manifest.classes) if wanted.where else [],
             "first": opened.starts[shard],
         }
-        answer, data = await self._ask(opened, shard, {"question": "match", "arguments": arguments})
+        message = {"question": "match", "further": further, "arguments": arguments}
+        answer, data = await self._ask(opened, shard, message)
         if "mistake" in answer:
             return dict(answer["mistake"])
         rows = array("I")
@@ -335,6 +340,8 @@ class Browser:
         found: list[dict[str, Any]] = []
         for shard, rows in by_shard.items():
             answer, _ = await self._ask(opened, shard, {"question": "rows", "rows": rows})
+            if shard == 0:
+                opened.further = answer["further"]
             found += [{"id": opened.starts[shard] + n, **row} for n, row in zip(rows, answer["rows"], strict=True)]
         return found
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, printable, shortened
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
+from wds_tools.format.index_edit import read_columns
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.quality import TYPICAL_BATCH, predicted, window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import WhereError, parse
-from wds_tools.reading.select import columns_of
+from wds_tools.reading.select import columns_of, with_columns
 
 _MAX_INDEX_MEMORY = 400 << 20
 _MAX_KEY = 300  # characters of a key that a page shows
@@ -31,27 +34,29 @@ class Indexes:
         question = message["question"]
         if question == "plan":
             return {"plan": shuffle_plan(**message["arguments"])}, b""
-        if question == "check":
-            return check_where(**message["arguments"]), b""
         index = self._kept.get(message["index"])
+        if not payload and (index is None or set(message.get("further", ())) & set(index.columns)):
+            return {"missing": True}, b""
         if index is None:
-            if not payload:
-                return {"missing": True}, b""
             index = from_bytes(payload, name="the index", samples=message["samples"])
             self._kept.put(message["index"], index, index.memory_bytes)
-        return _about(index, question, message)
+        return _about(index, question, message, payload)
 
 
-def _about(index: Index, question: str, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _about(index: Index, question: str, message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
     if question == "rows":
-        return {"rows": [row_of(index, row) for row in message["rows"]]}, b""
+        return {"rows": [row_of(index, row) for row in message["rows"]], "further": list(index.columns)}, b""
     if question == "sample":
         return {"sample": row_of(index, message["row"]), "fields": fields_of(index, message["row"])}, b""
     if question == "labels":
         labels, counts = np.unique(index.label, return_counts=True)
         return {"labels": list(zip(labels.tolist(), counts.tolist(), strict=True)), "none": NO_LABEL}, b""
+    if question == "check":
+        return check_where(index, **message["arguments"]), b""
     try:  # "match"
-        return {}, matching(index, **message["arguments"]).astype("<u4").tobytes()
+        read = partial(read_columns, payload, name="the index")
+        table = with_columns(columns_of(index, message["arguments"]["first"]), index, message["further"], read)
+        return {}, matching(index, table, **message["arguments"]).astype("<u4").tobytes()
     except OptionError as error:
         return mistake(error), b""
 
@@ -84,11 +89,14 @@ def fields_of(index: Index, row: int) -> list[dict[str, Any]]:
     ]
 
 
-def matching(index: Index, *, where: str, label: int | None, classes: list[str], first: int) -> NDArray[np.intp]:
+def matching(
+    index: Index, table: pa.Table, *, where: str, label: int | None, classes: list[str], first: int
+) -> NDArray[np.intp]:
     """Return the rows of the samples that have a class and meet a condition, ascending.
 
     Args:
         index: The index.
+        table: The columns that the condition may use.
         where: The condition; "" for none.
         label: The class number; None for any.
         classes: Class names.
@@ -99,7 +107,6 @@ def matching(index: Index, *, where: str, label: int | None, classes: list[str],
     """
     if not where:
         return np.flatnonzero(index.label == label)
-    table = columns_of(index, first)
     expression = parse(where, columns=table.column_names, classes=classes)
     try:
         rows: NDArray[np.intp] = table.filter(expression)["id"].to_numpy() - first
@@ -115,13 +122,13 @@ def matching(index: Index, *, where: str, label: int | None, classes: list[str],
     return rows if label is None else rows[index.label[rows] == label]
 
 
-def check_where(where: str, columns: list[str], classes: list[str]) -> dict[str, Any]:
-    """Return where the mistake in a condition is; {} if there is none."""
+def check_where(index: Index, *, where: str, classes: list[str]) -> dict[str, Any]:
+    """Return where the mistake in a condition is, or the further columns of the index that it uses."""
     try:
-        parse(where, columns=columns, classes=classes)
+        parse(where, columns=[*columns_of(index, 0).column_names, *index.columns], classes=classes)
     except OptionError as error:
         return mistake(error)
-    return {}
+    return {"further": [name for name in index.columns if name in where]}
 
 
 def mistake(error: OptionError) -> dict[str, Any]:
