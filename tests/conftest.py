@@ -152,6 +152,17 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
+def hugging_face_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep Hugging Face's datasets away from the network and the user's cache."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    import datasets
+
+    datasets.disable_progress_bars()
+
+
+@pytest.fixture
 def can_mount(tmp_path: Path) -> None:
     """Skip a test where nothing can be mounted."""
     if reason := mounts.missing(tmp_path):

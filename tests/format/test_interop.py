@@ -90,16 +90,8 @@ def test_the_members_of_a_sample_are_adjacent_and_in_the_order_of_keys(packed: P
 
 
 @pytest.fixture
-def load_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    for name, value in {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_DATASETS_CACHE": str(tmp_path),
-    }.items():
-        monkeypatch.setenv(name, value)
+def load_dataset(tmp_path: Path, hugging_face_offline: None) -> Callable[..., Any]:
     import datasets
-
-    datasets.disable_progress_bars()
 
     def load(files: list[str], **options: Any) -> Any:
         return datasets.load_dataset(

@@ -2,8 +2,7 @@
 
 import json
 import shutil
-import sys
-import time
+import tracemalloc
 from itertools import islice
 
 import numpy as np
@@ -153,7 +152,7 @@ def test_steps_and_ranks_that_do_not_exist_are_errors(packed):
                 loader.explain(**wrong)
         with pytest.raises(OptionError, match="rank=1; step 0 was or will be read by the ranks 0 to 0"):
             loader.explain(0, rank=1)
-        with pytest.raises(OptionError, match="no image 'nonsense'"):
+        with pytest.raises(OptionError, match="no image field 'nonsense'; its image fields are image"):
             loader.explain(0).images("nonsense", 0)
 
 
@@ -169,7 +168,7 @@ def test_the_contact_sheet_shows_the_crops_of_each_sample_in_a_row(packed, tmp_p
         assert (sheet[y : y + 48, 4:52] == crop.permute(1, 2, 0).numpy()).all()
 
 
-def test_a_step_of_a_billion_samples_takes_at_most_a_fifth_of_a_second(tmp_path):
+def test_a_step_of_a_billion_samples_is_found_without_computing_the_epoch(tmp_path):
     entries = tuple(
         ShardEntry(f"shard-{n:06}.tar", 10_000, 10**9, f"{n:032x}", f"shard-{n:06}.parquet", 500_000, f"{n:032x}")
         for n in range(100_000)
@@ -178,11 +177,10 @@ def test_a_step_of_a_billion_samples_takes_at_most_a_fifth_of_a_second(tmp_path)
     options = {"fields": ("label",), "shuffle": True, "num_workers": 0, "lanes": 8, "rank": 0, "world_size": 64}
     with wt.make_loader(tmp_path, batch_size=256, **options) as loader:
         loader.explain(5)  # the manifest is read and the tables of the order are built
-        seconds = []
+        tracemalloc.start()
         for step in (777_777, 123_456_789, 1_000_000_007):
-            start = time.process_time()
             found = loader.explain(step)
-            seconds.append(time.process_time() - start)
             assert len(set(found.ids.tolist())) == 64 * 256
-    sys.stdout.write(f"seconds: {seconds}\n")
-    assert min(seconds) < 0.5  # 0.2 on an idle machine; it is shared by the tests
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 300 << 20  # the ids of an epoch take 8 GB

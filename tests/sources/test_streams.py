@@ -55,17 +55,10 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def load(hugging_face_offline: None) -> Callable[..., Any]:
     """Return a function that opens the stream of a folder."""
-    for name, value in {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_DATASETS_CACHE": str(tmp_path),
-    }.items():
-        monkeypatch.setenv(name, value)
     import datasets
 
-    datasets.disable_progress_bars()
     return lambda *words, **options: datasets.load_dataset(*map(str, words), split="train", streaming=True, **options)
 
 

@@ -86,7 +86,7 @@ class ImageInfo(NamedTuple):
     mcu_height: int = 0
 
 
-def sniff(data: bytes | memoryview) -> str | None:
+def sniff(data: bytes | bytearray | memoryview) -> str | None:
     """Detect an image type by the first bytes, as in `ImageInfo.kind`; None for other files.
 
     >>> sniff(bytes.fromhex("89504e470d0a1a0a")), sniff(b"GIF89a"), sniff(b"BM")
@@ -131,18 +131,18 @@ def probe(data: bytes | memoryview) -> ImageInfo:
         raise DecodeError(f"is not a {IMAGE_TYPES}: it starts with {bytes(data[:8])!r}")
     try:
         info = _PROBES[kind](data)
-    except UnidentifiedImageError as error:  # its message has the address of a Python object
-        raise DecodeError(f"starts as {kind.upper()}, but its header is damaged or truncated") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DecodeError(str(error)) from error
+        raise DecodeError(reason_of(error, data)) from error
     check_size(info.width, info.height)
     return info
 
 
-def reason_of(error: Exception) -> str:
-    """Return why Pillow cannot read an image. Its own text for a damaged header is the address of an object."""
+def reason_of(error: Exception, data: bytes | bytearray | memoryview) -> str:
+    """Return why Pillow cannot read an image. Its own text for a damaged header has the address of an object."""
     if isinstance(error, UnidentifiedImageError):
-        return "its header is damaged or truncated"
+        kind = sniff(data)
+        start = f"starts as {kind.upper()}, but its" if kind else "its"
+        return f"{start} header is damaged or truncated"
     return str(error) or "not enough memory"
 
 

@@ -320,7 +320,7 @@ def _open_with_pillow(data: memoryview | bytearray) -> Iterator[Any]:
             check_size(image.width, image.height)
             yield image
     except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
-        raise DecodeError(f"image cannot be decoded: {reason_of(error)}") from error
+        raise DecodeError(f"image cannot be decoded: {reason_of(error, data)}") from error
 
 
 def _check_effort(data: memoryview | bytearray) -> None:

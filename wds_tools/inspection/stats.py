@@ -115,7 +115,7 @@ def describe(
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Raises:
-        NotADatasetError: There is no dataset.
+        NotADatasetError: The path is not a packed dataset.
         ManifestError: The manifest or an index is invalid.
         ChecksumError: An index does not match its checksum in the manifest.
         StoreError: The storage cannot be read.

@@ -148,7 +148,9 @@ class StepExplanation:
         """
         column = next((column for column in self._images if column.name == name), None)
         if column is None:
-            raise OptionError(f"there is no image {name!r} in a batch; there are {', '.join(self.image_fields)}")
+            raise OptionError(
+                f"a batch has no image field {name!r}; its image fields are {', '.join(self.image_fields)}"
+            )
         part = self._part_of(slice(i, i + 1))
         buckets, bucket = self._recipe.buckets, None
         if buckets:

@@ -122,7 +122,7 @@ def train_test_split(
         Sample ids for training and sample ids for testing: int64, ascending, disjoint.
 
     Raises:
-        NotADatasetError: There is no dataset.
+        NotADatasetError: The path is not a packed dataset.
         OptionError: One part would be empty, or ``where`` is invalid.
 
     Example::

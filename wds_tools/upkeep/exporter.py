@@ -94,7 +94,7 @@ def export(
     Raises:
         OptionError: An unknown reader, a URL that is not writable, or a dataset that a reader cannot read: repeated
             keys for Energon, white space in field names for DALI, names of more than 100 bytes for wids.
-        NotADatasetError: There is no dataset, or it is a pattern without a manifest.
+        NotADatasetError: The folder has no manifest, or the name is a pattern.
         ManifestError: Manifest or index is invalid, or the index does not record the tar headers of the shard.
         DestinationError: The folder cannot be written to.
         StoreError: The storage at a URL fails.

@@ -113,7 +113,7 @@ def add_fields(
 
     Raises:
         OptionError: The dataset is at a URL or a pattern, its keys repeat, or a field exists already.
-        NotADatasetError: There is no dataset.
+        NotADatasetError: The path is not a packed dataset.
         SourceError: The source cannot be read, has a key twice, or none of its keys is one of the dataset; or, with
             ``strict``, a key is unknown or missing.
         SampleError: A value cannot be encoded for its field.
@@ -163,7 +163,7 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
 
     Raises:
         OptionError: The dataset is at a URL, or has no such addition.
-        NotADatasetError: There is no dataset.
+        NotADatasetError: The path is not a packed dataset.
         DestinationError: The manifest cannot be written.
     """
     folder, manifest_name = _local(dataset)

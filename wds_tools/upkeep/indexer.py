@@ -188,7 +188,7 @@ def _index(
     manifests_: list[Manifest] = []
     try:
         with _progress_bar(jobs, progress) as bar:
-            names = LabelNames(jobs[0].source, is_given=any(job.label for job in jobs))
+            names = LabelNames(jobs[0].source, is_required=any(job.label for job in jobs))
             for job in jobs:
                 _index_folder(job, names, bar, dots_in_fields=dots_in_fields)
         known = classes or dict.fromkeys(name for job in jobs if job.old for name in job.old.classes)

@@ -27,12 +27,12 @@ class LabelNames:
 
     Args:
         source: Where labels are.
-        is_given: Whether the user named that: names that cannot be numbered are then an error, not a warning.
+        is_required: Whether names that cannot be numbered are an error, as after ``--label``, instead of a warning.
     """
 
-    def __init__(self, source: LabelSource, *, is_given: bool) -> None:
+    def __init__(self, source: LabelSource, *, is_required: bool) -> None:
         self._source = source
-        self._is_given = is_given
+        self._is_required = is_required
         self._codes: dict[str, int] = {}
         self._of_shard: dict[str, tuple[int, array[int], array[int]]] = {}  # samples, rows, codes
         self._highest = -1
@@ -105,7 +105,7 @@ class LabelNames:
             reason = f"there are more than {MAX_NAMES:,} different labels"
         else:
             return True
-        if self._is_given:
+        if self._is_required:
             raise ShardError(f"{self._source}: {reason}: choose another label")
         _log.warning("field %s: %s; samples with names have no label", self._source, reason)
         return False

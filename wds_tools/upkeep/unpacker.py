@@ -91,7 +91,7 @@ def unpack(
 
     Raises:
         OptionError: There is no such layout, or ``dst`` is a URL or the folder of the dataset.
-        NotADatasetError: There is no dataset.
+        NotADatasetError: The path is not a packed dataset.
         MissingFieldError: The dataset has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
         DestinationError: A file exists with other content, two samples have one path, a path leads

@@ -132,7 +132,7 @@ def verify(
         What was checked, and the damage. A damaged manifest is reported as damage, not as an error.
 
     Raises:
-        NotADatasetError: There is no dataset.
+        NotADatasetError: The path is not a packed dataset.
         StoreError: The manifest cannot be read.
     """
     started = time.monotonic()
