@@ -205,8 +205,15 @@ def run(
     """
     numbers = b"".join(struct.pack("13i", *geometry) for image in zip(*crops, strict=True) for geometry in image)
     pixels = [bytearray(len(batch) * 3 * height * width) for height, width in outs]
-    sizes = b"".join(struct.pack("2i", *out) for out in outs)
-    return module.render_jpegs(batch, numbers, pixels, sizes, 1 << 22, None), pixels
+    outputs = [part for image in zip(*(_divided(one, len(batch)) for one in pixels), strict=True) for part in image]
+    sizes = b"".join(struct.pack("2i", *out) for out in outs) * len(batch)
+    return module.render_jpegs(batch, numbers, outputs, sizes, 1 << 22, None), pixels
+
+
+def _divided(pixels: bytearray, count: int) -> list[memoryview]:
+    """Return the pixels of each of ``count`` images."""
+    size = len(pixels) // count
+    return [memoryview(pixels)[i * size : (i + 1) * size] for i in range(count)]
 
 
 def second_crops(batch: list[bytes | None], number: int) -> tuple[list[list[int]], tuple[int, int]]:

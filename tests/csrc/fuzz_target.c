@@ -144,7 +144,9 @@ static void test_two_crops(
     char done[6];
     uint8_t *out = malloc(6 * bytes);
     check(out != NULL, "out of memory");
-    const Output outputs[2] = {{out, height, width}, {out + 3 * bytes, height, width}};
+    Output outputs[6];
+    for (size_t i = 0; i < 6; i++) /* the first crop of each image, and then the second ones */
+        outputs[i] = (Output){out + (i / 2 + i % 2 * 3) * bytes, height, width};
     render_batch(files, crops, 3, outputs, 2, MAX_PIXELS, done, NULL);
     check(done[2] == done[4], "whether a crop is rendered depends on the other images");
     check(!done[2] || !memcmp(out + bytes, out + 2 * bytes, bytes), "a crop depends on the other images");
@@ -187,8 +189,9 @@ static void test_batch(const uint8_t *data, size_t size, const Header *header, c
     uint8_t *out = malloc(4 * bytes), *single = out + 3 * bytes;
     check(out != NULL, "out of memory");
     use_simd(request->scale >> 2 & 1);
-    const Output all = {out, height, width}, one = {single, height, width};
-    render_batch(files, (CropGeometry[]){crop, crop, crop}, 3, &all, 1, MAX_PIXELS, done, NULL);
+    const Output one = {single, height, width};
+    const Output all[3] = {{out, height, width}, {out + bytes, height, width}, {out + 2 * bytes, height, width}};
+    render_batch(files, (CropGeometry[]){crop, crop, crop}, 3, all, 1, MAX_PIXELS, done, NULL);
     for (int i = 0; i < 3; i++) {
         render_batch(&files[i], &crop, 1, &one, 1, MAX_PIXELS, &alone, NULL);
         check(done[i] == alone, "whether an image is rendered depends on the others");

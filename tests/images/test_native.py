@@ -352,6 +352,37 @@ def test_several_crops_of_an_image_are_those_of_single_calls(files: list[bytes])
         assert sum(done) >= 0.9 * len(files)
 
 
+def test_images_of_different_sizes_are_those_of_single_calls(files: list[bytes]) -> None:
+    view = Resize(60)
+    regions = regions_of(view, files)
+    output = [np.zeros((3, *size), np.uint8) for size in regions.size.tolist()]
+    assert len({array.shape for array in output}) > 3
+    rendered = native.render_jpegs([memoryview(data) for data in files], [regions], [output])
+    singles = [by_native([data], regions_of(view, [data])) for data in files]
+    assert rendered[:, 0].tolist() == [done for (done,), _ in singles]
+    assert rendered.mean() >= 0.9
+    assert all((got == expected[0]).all() for got, (_, expected) in zip(output, singles, strict=True))
+
+
+def test_a_loader_uses_the_compiled_path_for_images_of_different_sizes(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = [Resize(60), CenterCrop(40, resize=44)]
+
+    def images() -> list[list[torch.Tensor]]:
+        with wt.make_loader(packed, batch_size=100, num_workers=0, fields={"image": wt.Image(view=view)}) as loader:
+            return [list(one) for one in next(iter(loader)).image]
+
+    compiled = images()
+    monkeypatch.setenv("WDS_TOOLS_NATIVE", "0")
+    for ours, others in zip(compiled, images(), strict=True):
+        differences = [
+            mean_difference(one[None].numpy(), other[None].numpy()) for one, other in zip(ours, others, strict=True)
+        ]
+        assert max(differences) < 4
+        assert sum(difference > 0 for difference in differences) > 50
+
+
 def test_a_crop_that_is_not_resized_is_skipped_and_the_others_are_rendered(photo: Image.Image) -> None:
     data = encoded(photo)
     size = np.array([photo.width]), np.array([photo.height])

@@ -178,7 +178,7 @@ def test_wrong_arguments_for_stored_pixels_are_errors(files: object, offset: int
 
 
 def test_an_empty_batch_is_accepted() -> None:
-    assert native.compiled.render_jpegs([], b"", [bytearray()], np.array([[5, 7]], np.int32), 10, None) == b""
+    assert native.compiled.render_jpegs([], b"", [], b"", 10, None) == b""
     assert native.compiled.copy_pixels([], 0, bytearray(), 5, 7) is None
 
 
@@ -224,8 +224,9 @@ def releases_gil(call: Callable[[], object]) -> bool:
 
 def test_a_call_releases_the_gil(photo: Image.Image) -> None:
     files = [encoded(photo.resize((64, 48)))] * 1000
-    geometry, out = np.repeat(GEOMETRY, 1000, axis=0), np.zeros((1000, 3, 24, 32), np.uint8)
-    assert releases_gil(lambda: native.compiled.render_jpegs(files, geometry, [out], SIZES, 10_000, None))
+    geometry, out = np.repeat(GEOMETRY, 1000, axis=0), list(np.zeros((1000, 3, 24, 32), np.uint8))
+    sizes = np.repeat(SIZES, 1000, axis=0)
+    assert releases_gil(lambda: native.compiled.render_jpegs(files, geometry, out, sizes, 10_000, None))
     assert not releases_gil(lambda: sum(range(10_000)))
 
 

@@ -51,7 +51,7 @@ def description() -> str:
 def render_jpegs(
     data: Sequence[memoryview | None],
     crops: Sequence[Regions],
-    outputs: Sequence[NDArray[np.uint8]],
+    outputs: Sequence[Sequence[NDArray[np.uint8]]],
 ) -> NDArray[np.bool_]:
     """Render those crops of a batch that the compiled path supports. Each image is decoded once for all its crops.
 
@@ -60,8 +60,9 @@ def render_jpegs(
 
     Args:
         data: The n files; None skips an image.
-        crops: For each crop of an image the regions of the n images, all of the same output size.
-        outputs: For each crop uint8 [n, 3, height, width], to which the pixels are written.
+        crops: For each crop of an image the regions of the n images.
+        outputs: For each crop n contiguous arrays, uint8 [3, height, width], to which the pixels are written. An array
+            [n, 3, height, width] is also a sequence of them.
 
     Returns:
         bool [n, crops], whether a crop was rendered.
@@ -86,12 +87,13 @@ def _geometry(regions: Regions) -> NDArray[np.int32]:
 
 
 def _render(
-    files: list[memoryview | None], geometry: NDArray[np.int32], outputs: Sequence[NDArray[np.uint8]]
+    files: list[memoryview | None], geometry: NDArray[np.int32], outputs: Sequence[Sequence[NDArray[np.uint8]]]
 ) -> NDArray[np.bool_]:
     recorder = stages.active_recorder()
     timings = np.zeros(len(_STEPS)) if recorder else None  # seconds: compiled code measures its own steps
-    sizes = np.array([output.shape[2:] for output in outputs], np.int32)
-    rendered = compiled.render_jpegs(files, geometry, list(outputs), sizes, MAX_PIXELS, timings)
+    arrays = [array for crops in zip(*outputs, strict=True) for array in crops]
+    sizes = np.array([array.shape[1:] for array in arrays], np.int32)
+    rendered = compiled.render_jpegs(files, geometry, arrays, sizes, MAX_PIXELS, timings)
     if recorder and timings is not None:
         for stage, seconds in zip(_STEPS, timings.tolist(), strict=True):
             recorder.move(stage, int(1e9 * seconds))

@@ -124,14 +124,18 @@ def render_files(
     Args:
         files: The n files.
         regions: Regions of the n images for each view; none to show the whole images.
-        buffers: For each view, or for the whole images, uint8 [n, 3, height, width] to write to, or None.
+        buffers: For each view uint8 [n, 3, height, width] to write to, or None if the sizes differ; one None to show
+            the whole images.
         naming: Function of the number of a file: a context that adds its sample to a DecodeError.
 
     Returns:
         For each view n arrays, uint8 [3, height, width].
     """
     images: list[list[Any]] = [[None] * len(files.data) if buffer is None else list(buffer) for buffer in buffers]
-    is_decoded = _decode_natively(files, regions, buffers)
+    for view, buffer, region in zip(images, buffers, regions, strict=False):
+        if buffer is None:
+            view[:] = [np.empty((3, *size), np.uint8) for size in region.size.tolist()]
+    is_decoded = _decode_natively(files, regions, buffers, images)
     for i in np.flatnonzero(~is_decoded.all(axis=1)).tolist():
         missing = np.flatnonzero(~is_decoded[i]).tolist()
         boxes = [regions[number].needed()[i].tolist() for number in missing if regions]
@@ -160,20 +164,19 @@ def _union(boxes: list[list[int]]) -> Box | None:
     return left, top, right - left, bottom - top
 
 
-def _decode_natively(files: ImageFiles, regions: list[Regions], buffers: list[Pixels | None]) -> NDArray[np.bool_]:
+def _decode_natively(
+    files: ImageFiles, regions: list[Regions], buffers: list[Pixels | None], images: list[list[Pixels]]
+) -> NDArray[np.bool_]:
     """Decode the images that the compiled module supports, and return which ones it decoded: bool [n, views]."""
-    is_decoded = np.zeros((len(files.data), len(buffers)), np.bool_)
-    views = [number for number, buffer in enumerate(buffers) if buffer is not None and regions]
-    if not views or not native.is_enabled():
+    is_decoded = np.zeros((len(files.data), len(images)), np.bool_)
+    if not regions or not native.is_enabled():
         return is_decoded
-    chosen, outputs = [regions[number] for number in views], [buffer for buffer in buffers if buffer is not None]
     if set(files.kinds) == {"npy"}:
-        for number, view, output in zip(views, chosen, outputs, strict=True):
-            is_decoded[:, number] = native.copy_pixels(files.data, view, output)
+        for number, (region, buffer) in enumerate(zip(regions, buffers, strict=True)):
+            is_decoded[:, number] = buffer is not None and native.copy_pixels(files.data, region, buffer)
         return is_decoded
     upright_jpegs = [
         encoded if kind in ("jpg", "jpeg") and orientation == 1 else None
         for encoded, kind, orientation in zip(files.data, files.kinds, files.orientations, strict=True)
     ]
-    is_decoded[:, views] = native.render_jpegs(upright_jpegs, chosen, outputs)
-    return is_decoded
+    return native.render_jpegs(upright_jpegs, regions, images)

@@ -65,7 +65,7 @@ static int choose_scale_denominator(const CropGeometry *crop)
     return scale_denominator;
 }
 
-/* Writes resized planes to the batch, in RGB. */
+/* Writes resized planes to an output, in RGB. */
 static void write_rgb(uint8_t *const *resized, const Planes *planes, int height, int width, uint8_t *out)
 {
     if (planes->count == 3 && !planes->is_rgb) {
@@ -101,7 +101,7 @@ typedef struct {
     const ByteSpan *files;
     const CropGeometry *crops; /* [count][crops_per_image] */
     size_t count, next;        /* number of images; index of the next one to decode */
-    const Output *outputs;
+    const Output *outputs;     /* [count][crops_per_image] */
     size_t crops_per_image;
     char *done; /* [count][crops_per_image] */
 } Batch;
@@ -128,10 +128,16 @@ static Region unite(const Region *a, const Region *b)
     return (Region){left, top, right - left, bottom - top};
 }
 
-static int is_valid_crop(const Batch *batch, size_t number, size_t k)
+/* Returns the index of crop k of an image in the arrays of a batch. */
+static size_t index_of(const Batch *batch, size_t number, size_t k)
 {
-    const Output *output = &batch->outputs[k];
-    return is_valid_geometry(&batch->crops[number * batch->crops_per_image + k], output->height, output->width);
+    return number * batch->crops_per_image + k;
+}
+
+static int is_valid_crop(const Batch *batch, size_t index)
+{
+    const Output *output = &batch->outputs[index];
+    return is_valid_geometry(&batch->crops[index], output->height, output->width);
 }
 
 /* Describes what all valid crops of image `number` need: the union of their regions, at the finest
@@ -140,9 +146,10 @@ static int unite_crops(const Batch *batch, size_t number, Image *image)
 {
     int count = 0;
     for (size_t k = 0; k < batch->crops_per_image; k++) {
-        const CropGeometry *crop = &batch->crops[number * batch->crops_per_image + k];
-        if (!is_valid_crop(batch, number, k))
+        size_t index = index_of(batch, number, k);
+        if (!is_valid_crop(batch, index))
             continue;
+        const CropGeometry *crop = &batch->crops[index];
         Region box = box_of(crop), needed = needed_of(crop);
         int scale_denominator = choose_scale_denominator(crop);
         image->box = count ? unite(&image->box, &box) : box;
@@ -171,10 +178,9 @@ static int next_image(void *context, Image *image)
     return 0;
 }
 
-/* Resizes a crop of the planes of an image and writes it to the batch. Returns 0, or -1 if Python
+/* Resizes a crop of the planes of an image and writes it to its output. Returns 0, or -1 if Python
    must render it. */
-static int resize_crop(
-    RenderContext *context, const CropGeometry *crop, const Planes *planes, const Output *output, size_t number)
+static int resize_crop(RenderContext *context, const CropGeometry *crop, const Planes *planes, const Output *output)
 {
     Resampler *resampler = &context->resampler;
     ResizeGeometry geometry = {crop->resized_width, crop->resized_height, crop->corner_left, crop->corner_top,
@@ -191,8 +197,7 @@ static int resize_crop(
             return -1;
     }
     add_elapsed(&context->watch, &context->watch.elapsed.resize);
-    size_t bytes = 3 * (size_t)output->height * (size_t)output->width;
-    write_rgb(resized, planes, output->height, output->width, output->pixels + number * bytes);
+    write_rgb(resized, planes, output->height, output->width, output->pixels);
     add_elapsed(&context->watch, &context->watch.elapsed.write);
     return 0;
 }
@@ -202,9 +207,9 @@ static void store_planes(void *context, size_t number, const Planes *planes)
 {
     const Batch *batch = context;
     for (size_t k = 0; planes && k < batch->crops_per_image; k++) {
-        size_t i = number * batch->crops_per_image + k;
-        if (is_valid_crop(batch, number, k))
-            batch->done[i] = !resize_crop(batch->context, &batch->crops[i], planes, &batch->outputs[k], number);
+        size_t index = index_of(batch, number, k);
+        if (is_valid_crop(batch, index))
+            batch->done[index] = !resize_crop(batch->context, &batch->crops[index], planes, &batch->outputs[index]);
     }
 }
 

@@ -23,17 +23,17 @@ typedef struct {
     size_t size;
 } ByteSpan;
 
-/* Where one crop of each image is written: pixels[count][3][height][width]. */
+/* Where a crop of an image is written: pixels[3][height][width]. */
 typedef struct {
     uint8_t *pixels;
     int height, width;
 } Output;
 
-/* Renders crops_per_image crops of each of `count` images. `crops` and `done` are
-   [count][crops_per_image]; crop k of each image is written to outputs[k]. Sets done[i][k] to 1 if
-   the crop was rendered, or to 0 if Python must render it; its pixels are then not written. A crop
-   whose geometry is invalid is not rendered, and does not affect the others. Images larger than
-   `max_pixels` are not rendered. Adds the time of each step to `timings`, which may be NULL. */
+/* Renders crops_per_image crops of each of `count` images. `crops`, `outputs` and `done` are
+   [count][crops_per_image]. Sets done[i][k] to 1 if crop k of image i was rendered, or to 0 if Python
+   must render it; its pixels are then not written. A crop whose geometry is invalid is not rendered,
+   and does not affect the others. Images larger than `max_pixels` are not rendered. Adds the time of
+   each step to `timings`, which may be NULL. */
 void render_batch(
     const ByteSpan *files, const CropGeometry *crops, size_t count, const Output *outputs, size_t crops_per_image,
     size_t max_pixels, char *done, Timings *timings);

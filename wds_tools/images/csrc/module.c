@@ -64,7 +64,7 @@ static int has_items(const Py_buffer *buffer, Py_ssize_t count, size_t size, siz
            (uintptr_t)buffer->buf % alignment == 0;
 }
 
-/* The writable buffers of a list, one for each crop of an image. */
+/* The writable buffers of a list, one for each crop of each image. */
 typedef struct {
     Py_buffer *buffers;
     Output *outputs;
@@ -73,9 +73,9 @@ typedef struct {
 
 static void release_outputs(Outputs *outputs)
 {
-    for (Py_ssize_t k = 0; outputs->buffers && k < outputs->count; k++)
-        if (outputs->buffers[k].obj)
-            PyBuffer_Release(&outputs->buffers[k]);
+    for (Py_ssize_t i = 0; outputs->buffers && i < outputs->count; i++)
+        if (outputs->buffers[i].obj)
+            PyBuffer_Release(&outputs->buffers[i]);
     free(outputs->buffers);
     free(outputs->outputs);
 }
@@ -97,28 +97,31 @@ static int get_outputs(PyObject *list, const Py_buffer *sizes, Outputs *outputs)
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t k = 0; k < outputs->count; k++) {
-        PyObject *item = PySequence_GetItem(list, k);
-        int failed = !item || PyObject_GetBuffer(item, &outputs->buffers[k], PyBUF_WRITABLE);
+    for (Py_ssize_t i = 0; i < outputs->count; i++) {
+        PyObject *item = PySequence_GetItem(list, i);
+        int failed = !item || PyObject_GetBuffer(item, &outputs->buffers[i], PyBUF_WRITABLE);
         Py_XDECREF(item); /* the buffer has its own reference */
         if (failed)
             return -1;
-        const int32_t *size = (const int32_t *)sizes->buf + 2 * k;
-        outputs->outputs[k] = (Output){outputs->buffers[k].buf, size[0], size[1]};
+        const int32_t *size = (const int32_t *)sizes->buf + 2 * i;
+        outputs->outputs[i] = (Output){outputs->buffers[i].buf, size[0], size[1]};
     }
     return 0;
 }
 
-/* Returns whether each output has the pixels of `count` images. */
+/* Returns whether each output has the pixels of one crop, and each of `count` images has the same
+   number of crops. */
 static int are_valid_outputs(const Outputs *outputs, Py_ssize_t count)
 {
-    for (Py_ssize_t k = 0; k < outputs->count; k++) {
-        const Output *output = &outputs->outputs[k];
+    for (Py_ssize_t i = 0; i < outputs->count; i++) {
+        const Output *output = &outputs->outputs[i];
         if (!is_valid_size(output->height, output->width) ||
-            !has_items(&outputs->buffers[k], count, 3 * (size_t)output->height * (size_t)output->width, 1))
+            !has_items(&outputs->buffers[i], 1, 3 * (size_t)output->height * (size_t)output->width, 1))
             return 0;
     }
-    return outputs->count > 0 && outputs->count <= MAX_CROPS;
+    if (!count)
+        return !outputs->count;
+    return outputs->count && outputs->count % count == 0 && outputs->count / count <= MAX_CROPS;
 }
 
 /* Checks the arguments of render_jpegs() and renders the batch. `timings->buf` may be NULL. */
@@ -126,7 +129,7 @@ static PyObject *render_files(
     Files *files, const Py_buffer *crops, const Outputs *outputs, Py_ssize_t max_pixels, const Py_buffer *timings)
 {
     if (max_pixels < 1 || !are_valid_outputs(outputs, files->count) ||
-        !has_items(crops, files->count * outputs->count, sizeof(CropGeometry), _Alignof(CropGeometry)) ||
+        !has_items(crops, outputs->count, sizeof(CropGeometry), _Alignof(CropGeometry)) ||
         (timings->buf && !has_items(timings, 1, sizeof(Timings), _Alignof(Timings)))) {
         PyErr_Format(
             PyExc_ValueError,
@@ -135,14 +138,14 @@ static PyObject *render_files(
             crops->len, outputs->count, files->count, max_pixels);
         return NULL;
     }
-    PyObject *done = PyBytes_FromStringAndSize(NULL, files->count * outputs->count);
-    if (!done)
-        return NULL;
+    PyObject *done = PyBytes_FromStringAndSize(NULL, outputs->count);
+    if (!done || !files->count)
+        return done;
     char *flags = PyBytes_AsString(done);
+    size_t count = (size_t)files->count, crops_per_image = (size_t)outputs->count / count;
     Py_BEGIN_ALLOW_THREADS
     render_batch(
-        files->spans, crops->buf, (size_t)files->count, outputs->outputs, (size_t)outputs->count, (size_t)max_pixels,
-        flags, timings->buf);
+        files->spans, crops->buf, count, outputs->outputs, crops_per_image, (size_t)max_pixels, flags, timings->buf);
     Py_END_ALLOW_THREADS
     return done;
 }
