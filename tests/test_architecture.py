@@ -25,11 +25,12 @@ READING_ORDER = {
     "reading": "locations shardset keys reader requested_fields read_ahead select banned stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
         remote_destination shard_writer worker ray_engine run packer append splits""",
-    "loading": """field_checks fields arguments autoscale bad_samples columns padded collate ranks shared_memory
-        worker_process part batch_padding slots recipe user_functions pixel_values image_values frame_values
-        object_values albumentations sample_transform assemble delivery_check numa workers request batch_steps
-        handover augment ring advice cleanup cuda copier pacing epochs sheet explanation tasks pools
-        statistics diagnosis stats_output ceiling dataset web_dataset pipeline bridge loader factory""",
+    "loading": """field_checks fields arguments autoscale bad_samples columns reused_memory padded collate ranks
+        shared_memory messages worker_process part batch_padding slots recipe user_functions pixel_values
+        image_values frame_values object_values albumentations sample_transform assemble delivery_check numa
+        workers request batch_steps handover augment ring advice cleanup cuda copier pacing epochs sheet
+        explanation tasks pools statistics diagnosis stats_output ceiling dataset web_dataset pipeline bridge
+        loader factory""",
     "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer
         class_union merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",

@@ -421,3 +421,12 @@ def test_parts_of_a_batch_joined_are_the_batch_padded_at_once(sizes, cut, option
     for row, value in zip(whole, values, strict=True):
         assert torch.equal(row[tuple(map(slice, value.shape))], value)
         assert (row == 9).sum() == row.numel() - value.numel()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_that_are_kept_are_not_overwritten_by_later_ones(packed, num_workers):
+    fields = {"image": wt.Image(view=wt.Resize(120), pad=0), "whole": wt.Image()}
+    with wt.make_loader(packed, batch_size=20, num_workers=num_workers, fields=fields) as loader:
+        for batch, again in zip(list(loader), loader, strict=True):
+            assert torch.equal(batch.image, again.image)
+            assert all(map(torch.equal, batch.whole, again.whole))

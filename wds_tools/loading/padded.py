@@ -16,6 +16,9 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.loading.columns import Padding
+from wds_tools.loading.reused_memory import ReusedMemory
+
+_memory = ReusedMemory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tenso
     dtype = _common_dtype(filled, padding)
     largest = np.max([_size(value, padding) for value in values], axis=0)
     size = padding.size or tuple(_rounded(length, padding) for length in largest)
-    out = torch.empty((len(values), *_padded_shape(filled[0], size, padding)), dtype=dtype)
+    out = _memory.empty((len(values), *_padded_shape(filled[0], size, padding)), dtype)
     write_padded(values, out, padding)
     return out
 

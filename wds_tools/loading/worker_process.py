@@ -6,26 +6,22 @@ import contextlib
 import faulthandler
 import gc
 import os
-import pickle
 import queue
 import signal
-import struct
 import threading
 import traceback
 from collections import deque
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 import torch
 
 from wds_tools import stages
+from wds_tools.loading.messages import Failure, Message, pack_message, send_message
 from wds_tools.loading.shared_memory import SharedPage
 
 READY = -1
 """Task number of the first message, which reports that the worker has started."""
-_TASK_NUMBER = struct.Struct("<q")
 
 
 class TaskRunner(Protocol):
@@ -39,51 +35,6 @@ class TaskRunner(Protocol):
 
     def run(self, task: Any) -> Any:
         """Run a task and return its result, which must be picklable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An exception that is sent to the main process.
-
-    Attributes:
-        error: The exception; None if it cannot be pickled and unpickled.
-        cause: Its ``__cause__``, which pickle omits; None if it has none or it cannot be pickled.
-        text: The formatted traceback.
-    """
-
-    error: BaseException | None
-    cause: BaseException | None
-    text: str
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """Return the failure for an exception."""
-        return cls(_if_picklable(error), _if_picklable(error.__cause__), "".join(traceback.format_exception(error)))
-
-
-def _if_picklable(error: BaseException | None) -> BaseException | None:
-    """Return the exception if it can be pickled and unpickled, otherwise None.
-
-    Many exceptions with their own ``__init__`` cannot be unpickled.
-    """
-    try:
-        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else None  # noqa: S301 - pickled here
-    except Exception:  # the code of the exception class may raise anything
-        return None
-
-
-def pack_message(number: int, value: Any) -> bytes:
-    """Return a message with the number of a task and its result."""
-    return _TASK_NUMBER.pack(number) + bytes(ForkingPickler.dumps(value))
-
-
-def unpack_message(data: bytes) -> tuple[int, Any]:
-    """Return the number and result of `pack_message`. A result that cannot be unpickled becomes a `Failure`."""
-    number = _TASK_NUMBER.unpack_from(data)[0]
-    try:
-        return number, ForkingPickler.loads(memoryview(data)[_TASK_NUMBER.size :])
-    except Exception as error:  # the code of the class of the result may raise anything
-        return number, Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
 
 
 def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, stage: SharedPage) -> None:
@@ -131,15 +82,15 @@ def _run(runner: TaskRunner, task: Any) -> Any:
         return Failure.of(error)
 
 
-def _pack_result(number: int, value: Any) -> bytes:
+def _pack_result(number: int, value: Any) -> Message:
     try:
         return pack_message(number, value)
     except Exception as error:  # the result cannot be pickled
         return pack_message(number, Failure(None, None, "".join(traceback.format_exception(error))))
 
 
-def _send(pipe: Connection, data: bytes) -> None:
+def _send(pipe: Connection, message: Message) -> None:
     try:
-        pipe.send_bytes(data)
+        send_message(pipe, message)
     except OSError:
         os._exit(0)

@@ -25,8 +25,9 @@ from typing import Any
 from wds_tools import stages
 from wds_tools.errors import LoaderError, OptionError, WorkerError
 from wds_tools.loading import numa
+from wds_tools.loading.messages import Failure, receive_message
 from wds_tools.loading.shared_memory import SharedPage
-from wds_tools.loading.worker_process import READY, Failure, TaskRunner, run_worker, unpack_message
+from wds_tools.loading.worker_process import READY, TaskRunner, run_worker
 
 STALL_SECONDS = 300.0
 _CLOSE_SECONDS = 1.0
@@ -224,7 +225,7 @@ class WorkerPool:
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            number, value = unpack_message(worker.pipe.recv_bytes())
+            number, value = receive_message(worker.pipe)
         except (EOFError, OSError):
             self._died(worker)
         if number == READY:
@@ -238,7 +239,7 @@ class WorkerPool:
     def _died(self, worker: _Worker) -> None:
         with contextlib.suppress(EOFError, OSError):
             while worker.pipe.poll():  # the message that it was ready may still be in the pipe
-                worker.is_ready |= unpack_message(worker.pipe.recv_bytes())[0] == READY
+                worker.is_ready |= receive_message(worker.pipe)[0] == READY
         worker.process.join(_CLOSE_SECONDS)
         name, how = _name(self._workers, worker), _describe_exit(worker.process.exitcode)
         self.close()
