@@ -131,10 +131,9 @@ def render_files(
     Returns:
         For each view n arrays, uint8 [3, height, width].
     """
-    images: list[list[Any]] = [[None] * len(files.data) if buffer is None else list(buffer) for buffer in buffers]
-    for view, buffer, region in zip(images, buffers, regions, strict=False):
-        if buffer is None:
-            view[:] = [np.empty((3, *size), np.uint8) for size in region.size.tolist()]
+    images: list[list[Any]] = [[None] * len(files.data)]
+    if regions:
+        images = [_arrays(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
     is_decoded = _decode_natively(files, regions, buffers, images)
     for i in np.flatnonzero(~is_decoded.all(axis=1)).tolist():
         missing = np.flatnonzero(~is_decoded[i]).tolist()
@@ -153,6 +152,11 @@ def render_files(
                 needed, view = pixels[y : y + height, x : x + width], images[number]
                 view[i] = render_region(needed, regions[number], i, (left, top, width, height), view[i])
     return images
+
+
+def _arrays(buffer: Pixels | None, regions: Regions) -> list[Pixels]:
+    """Return an array for each region, uint8 [3, height, width]: the rows of the buffer, or new ones."""
+    return list(buffer) if buffer is not None else [np.empty((3, *size), np.uint8) for size in regions.size.tolist()]
 
 
 def _union(boxes: list[list[int]]) -> Box | None:
