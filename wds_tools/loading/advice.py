@@ -45,7 +45,8 @@ def warn_of_image_lists(opened: OpenedDataset, request: Request) -> None:
     _warn(
         f"images will come as a list of tensors: their sizes differ ({sizes}), and view={request.view} does not make "
         "them equal. For one tensor per batch use view=wds_tools.RandomResizedCrop(224), "
-        "CenterCrop(224, resize=256) or Resize((224, 224)), or a transform= that returns images of one size"
+        "CenterCrop(224, resize=256) or Resize((224, 224)), or a transform= that returns images of one size; to pad "
+        "them, use fields={'image': wds_tools.Image(view=..., pad=0), ...}"
     )
 
 
