@@ -19,14 +19,12 @@ from typing import Any
 
 import torch
 
-from wds_tools.loading.reused_memory import ReusedMemory
+from wds_tools.loading.reused_memory import process_memory
 
 _LEAST_ARRAY_BYTES = 1 << 14  # smaller arrays are part of the pickle
 _ALIGNMENT = 64  # bytes; start of each array in the memory of a message
 _MAX_VIEWS = 512  # of one system call; Linux allows 1,024
 _HEADER = struct.Struct("<qI")  # number of the task, number of arrays; then the size of each array as "Q"
-
-_memory = ReusedMemory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
     if not sizes:
         return []
     offsets = list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
-    memory = _memory.empty((offsets[-1],), torch.uint8).numpy().data
+    memory = process_memory.empty((offsets[-1],), torch.uint8).numpy().data
     return [memory[offset : offset + size] for offset, size in zip(offsets, sizes, strict=False)]
 
 

@@ -16,9 +16,7 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.loading.columns import Padding
-from wds_tools.loading.reused_memory import ReusedMemory
-
-_memory = ReusedMemory()
+from wds_tools.loading.reused_memory import process_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tenso
     dtype = _common_dtype(filled, padding)
     largest = np.max([_size(value, padding) for value in values], axis=0)
     size = padding.size or tuple(_rounded(length, padding) for length in largest)
-    out = _memory.empty((len(values), *_padded_shape(filled[0], size, padding)), dtype)
+    out = process_memory.empty((len(values), *_padded_shape(filled[0], size, padding)), dtype)
     write_padded(values, out, padding)
     return out
 

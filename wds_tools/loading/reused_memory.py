@@ -60,3 +60,7 @@ class ReusedMemory:
 
     def _free_bytes(self) -> int:
         return sum(block.nbytes for block in tuple(self._free))
+
+
+process_memory = ReusedMemory()
+"""The memory of this process."""
