@@ -6,9 +6,8 @@ quarters of the time of padding.
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import weakref
-from collections import deque
 
 import numpy as np
 import torch
@@ -29,8 +28,9 @@ class ReusedMemory:
     """Allocates tensors, if possible in the memory of deleted ones. All threads may use it."""
 
     def __init__(self) -> None:
-        self._free: deque[NDArray[np.uint8]] = deque()  # least recently freed first
-        self._lock = threading.Lock()  # the garbage collector only appends, without it
+        # Least recently freed first. Without a lock: a process could be forked, or the garbage collector could append
+        # to it, while the lock is held.
+        self._free: list[NDArray[np.uint8]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return an uninitialized tensor. Its memory is used again when it and all its views are deleted."""
@@ -47,19 +47,19 @@ class ReusedMemory:
     def _take(self, size: int) -> NDArray[np.uint8] | None:
         """Return a free block for a tensor, at most twice as large, or None. Drop blocks above the limits."""
         found = None
-        with self._lock:
+        with contextlib.suppress(IndexError):  # another thread took the last one
             for _ in range(len(self._free)):
-                block = self._free.popleft()
+                block = self._free.pop(0)
                 if found is None and size <= block.nbytes <= 2 * size:
                     found = block
                 else:
                     self._free.append(block)
             while len(self._free) > MAX_FREE_BLOCKS or self._free_bytes() > MAX_FREE_BYTES:
-                self._free.popleft()
+                self._free.pop(0)
         return found
 
     def _free_bytes(self) -> int:
-        return sum(block.nbytes for block in tuple(self._free))
+        return sum(block.nbytes for block in self._free.copy())
 
 
 process_memory = ReusedMemory()
