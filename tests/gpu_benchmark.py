@@ -116,7 +116,7 @@ def link(scale: Scale) -> Iterator[tuple[str, str]]:
     on_device = torch.empty_like(pinned, device="cuda")
     limit = max(pinned.numel() / _timed(lambda: on_device.copy_(pinned, non_blocking=True)) for _ in range(20))
     layout = SlotLayout((TensorSpec((3, scale.size, scale.size), torch.uint8),))
-    ring = Ring(slots=8, rows=scale.batch, layout=layout)
+    ring = Ring(slots=8, rows=scale.batch, layouts=[layout])
     copier = CudaCopier(CudaDriver(torch.device("cuda", torch.cuda.current_device())), ring)
 
     def copy(count: int) -> None:

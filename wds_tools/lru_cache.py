@@ -1,7 +1,7 @@
 """A cache that evicts the least recently used values first.
 
 Use `functools.lru_cache` where the key is the arguments of one function and values are only counted. This class is for
-values with a size in bytes, for objects that are pickled, and where a value is not always kept.
+values with a size in bytes, for objects that are pickled, and where the caller decides what is kept.
 """
 
 from __future__ import annotations

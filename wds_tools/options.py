@@ -205,7 +205,7 @@ def server_token(scheme: str, authority: str) -> str | None:
         authority: Its host and port, as in the URL.
 
     Raises:
-        OptionError: A word is not like this; the message does not contain it.
+        OptionError: A word has another form. The message does not contain it, as it may contain a token.
     """
     for word in os.environ.get("WDS_TOOLS_TOKEN", "").split():
         match = re.fullmatch(r"(https?)://([^/=@?#]+)/?=([!-~]+)", word, re.IGNORECASE)

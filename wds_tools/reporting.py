@@ -1,7 +1,7 @@
 """Reports of running loaders and packers to `wds-tools serve`, sent by a background thread.
 
 A report must never disturb the work that it describes: timeouts are short, errors are logged once, and a server that
-does not answer is asked less and less often.
+does not answer is tried less and less often.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ REPORT_SECONDS = 2.0
 
 MAX_REPORT_BYTES = 64 << 10
 MAX_TEXT = 200
-"""Most characters of a name in a report."""
+"""Maximum number of characters of a name in a report."""
 
 MAX_ADVICE = 600
-"""Most characters of a sentence in a report."""
+"""Maximum number of characters of a sentence in a report."""
 
 _TIMEOUT_SECONDS = 2.0
 _MAX_PAUSE_SECONDS = 60.0
-_JOIN_SECONDS = 0.5  # in which the last report may be sent; a process must not wait longer for it at its end
+_JOIN_SECONDS = 0.5  # time to send the last report; the end of a process must not be delayed longer
 _log = logging.getLogger("wds_tools")
 
 
@@ -82,7 +82,7 @@ class Reporter:
         return self._send(ended=True)
 
     def _send_until(self, stopped: threading.Event) -> None:
-        pause = 0.2  # the first figures soon
+        pause = 0.2  # so that the first figures are shown soon
         while not stopped.wait(pause):
             pause = REPORT_SECONDS if self._send(ended=False) else min(max(2 * pause, 4.0), _MAX_PAUSE_SECONDS)
         if pause <= REPORT_SECONDS:  # a server that did not answer is not tried again at the end
@@ -97,7 +97,7 @@ class Reporter:
             status, message = self._post(body)
         except (OSError, http.client.HTTPException, ValueError) as error:
             status, message = 0, str(error) or type(error).__name__
-        except Exception as error:  # whatever it is, the work continues
+        except Exception as error:  # no error of a report may end the work
             status, message = 0, f"{type(error).__name__} {error}"
         if status == 204:
             return True
@@ -135,7 +135,7 @@ def parse_origin(url: str) -> tuple[str, str]:
     ('http', 'node1:8080')
 
     Raises:
-        OptionError: It is not like this. The message does not contain it, as it may contain a secret.
+        OptionError: It is not such a URL. The message does not contain it, as it may contain a secret.
     """
     try:
         parts = urlsplit(url)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
@@ -70,9 +70,11 @@ def test_random_resized_crop_is_the_crop_of_torchvision_for_the_same_random_numb
 
 
 @settings(max_examples=200, deadline=None)
-@given(SIDES, SIDES, st.integers(0, 10**9))
-def test_random_resized_crop_stays_inside_the_image(width, height, position):
-    left, top, w, h = regions_of(RandomResizedCrop(224), width, height, position).box[0].tolist()
+@given(SIDES, SIDES, st.integers(0, 10**9), st.sampled_from([(3 / 4, 4 / 3), (2, 3), (0.1, 0.2)]))
+@example(1, 50, 0, (2, 3))
+@example(50, 1, 0, (0.1, 0.2))
+def test_random_resized_crop_stays_inside_the_image(width, height, position, ratio):
+    left, top, w, h = regions_of(RandomResizedCrop(224, ratio=ratio), width, height, position).box[0].tolist()
     assert 0 <= left <= left + w <= width
     assert 0 <= top <= top + h <= height
     assert w > 0

@@ -107,7 +107,7 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_not_run(packed, tmp_path, c
         (["--state", "other.json", "--step", 0], "of another dataset"),
         (["--state", "mixture.json", "--step", 0], "has the state of a Mixture: call loader.explain() in your program"),
         (["--state", "unstarted.json", "--step", 0], "was saved before the first step"),
-        (["--state", "own.json", "--step", 0], "a view of your own, Mine"),
+        (["--state", "own.json", "--step", 0], "a view of your own class, Mine"),
         (["--state", "two.json", "--step", 0], "several states of this dataset, 0, 1"),
         (["--state", "state.json", "--step", 999, "--epoch", 0], "epoch 0 has the steps 0 to 25"),
         (["--state", "state.json", "--step", 0, "--rank", 3], "the ranks 0 to 2"),

@@ -124,7 +124,7 @@ TORCH_ARGUMENTS = {
 
 
 @pytest.mark.parametrize(("name", "hint"), TORCH_ARGUMENTS.items())
-def test_the_error_for_an_argument_of_torchs_dataloader_names_ours(packed, name, hint):
+def test_the_error_for_an_argument_of_torchs_dataloader_names_the_argument_of_make_loader(packed, name, hint):
     with pytest.raises(TypeError, match=rf"make_loader\(\) has no argument '{name}': .*{hint}"):
         wt.make_loader(packed, batch_size=8, **{name: None})
 

@@ -146,8 +146,9 @@ def test_a_mixture_leaves_out_samples_of_each_dataset(packed, few, order):
     [
         (["nonsense", "other"], "ban= has keys that the dataset does not have: 'nonsense', 'other'; remove them"),
         ([3, 400], "ban= has the sample id 400; the dataset has the ids 0 to 399"),
-        ([1, "x"], "allowed are keys .str. or sample ids .int., not both"),
-        ([True], "values of several types"),
+        ([1, "x"], "values of type int, str; allowed are keys .str. or sample ids .int., not both"),
+        ([True], "values of type bool; allowed"),
+        (np.array([1.5]), "values of type float; allowed"),
         ("none.txt", "ban='none.txt' cannot be read .No such file or directory.: pass a text file"),
         (5, "ban=5; allowed are text files"),
         (range(400), "ban=range"),

@@ -35,7 +35,7 @@ def as_detr(samples):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_it_gets_the_samples_of_a_batch_as_named_tuples(scenes, num_workers):
+def test_collate_fn_gets_the_samples_of_a_batch_as_named_tuples(scenes, num_workers):
     with loader_of(scenes) as plain, loader_of(scenes, list, num_workers=num_workers) as loader:
         for batch, samples in zip(plain, loader, strict=True):
             assert isinstance(samples, list)
@@ -48,7 +48,7 @@ def test_it_gets_the_samples_of_a_batch_as_named_tuples(scenes, num_workers):
                 assert type(sample.label) is int
 
 
-def test_its_result_is_the_batch_and_its_random_numbers_depend_on_the_position(scenes):
+def test_the_result_of_collate_fn_is_the_batch_and_its_random_numbers_depend_on_the_position(scenes):
     with loader_of(scenes, as_detr) as loader:
         expected = list(loader)
     assert list(expected[0]) == ["image", "boxes", "targets", "noise"]
@@ -82,7 +82,7 @@ def test_a_dataloader_of_the_attributes_of_the_loader_makes_the_same_batches(sce
             assert torch.equal(batch["noise"], same["noise"])
 
 
-def test_it_may_be_that_of_torch_and_a_batch_transform_gets_its_result(scenes):
+def test_collate_fn_may_be_that_of_torch_and_a_batch_transform_gets_its_result(scenes):
     fields = {name: FIELDS[name] for name in ("image", "crops", "label")}
     with loader_of(scenes, fields=fields) as loader:
         expected = next(iter(loader))
@@ -102,7 +102,7 @@ def test_with_tail_mask_samples_have_valid_and_a_bare_field_gives_values(scenes)
         assert all(isinstance(total, int) for total in loader)
 
 
-def test_an_unreadable_sample_is_replaced_before_it_is_called(scenes, tmp_path):
+def test_an_unreadable_sample_is_replaced_before_collate_fn_is_called(scenes, tmp_path):
     import shutil
 
     shutil.copytree(scenes, tmp_path / "copy")
@@ -115,7 +115,7 @@ def test_an_unreadable_sample_is_replaced_before_it_is_called(scenes, tmp_path):
         assert len(loader.errors) == 1
 
 
-def test_an_exception_in_it_reaches_the_loop_and_steps_are_refused(scenes):
+def test_an_exception_in_collate_fn_reaches_the_loop_and_steps_are_refused(scenes):
     with loader_of(scenes, lambda samples: samples[99]) as loader:
         with pytest.raises(IndexError):
             next(iter(loader))

@@ -95,7 +95,7 @@ def test_a_slot_is_not_reused_before_its_copy_is_complete(packed, gpu, expected)
 @pytest.fixture
 def copier(gpu):
     """Return a copier and its ring of two slots, each with one image of four pixels."""
-    ring = Ring(slots=2, rows=1, layout=SlotLayout((TensorSpec((4,), torch.uint8),)))
+    ring = Ring(slots=2, rows=1, layouts=[SlotLayout((TensorSpec((4,), torch.uint8),))])
     copier = CudaCopier(FakeDriver(gpu, torch.device("cuda", 0)), ring)
     yield copier, ring
     copier.close()
@@ -181,7 +181,7 @@ def test_after_a_break_the_next_epoch_is_right(packed, gpu, expected):
         assert_equal(train(loader, gpu), expected[1])
 
 
-# Fault 1 of issue 14: memory that stays registered
+# Memory that stays registered
 
 
 def test_a_loader_that_is_deleted_without_close_unregisters_its_memory(packed, gpu, expected):
@@ -240,7 +240,7 @@ def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error
         assert_equal(train(loader, gpu), expected[1])
 
 
-# Faults 2 and 8: CUDA refuses to pin memory
+# CUDA refuses to pin memory
 
 
 @pytest.mark.parametrize("can_pin", [True, False])
@@ -273,7 +273,7 @@ def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(packed, 
                 assert all(image.fake_device == 0 for image in moved)
 
 
-# Fault 3: close()
+# close()
 
 
 @pytest.mark.parametrize("can_pin", [True, False])
@@ -357,7 +357,7 @@ def test_an_error_of_close_does_not_hide_the_error_of_the_iteration(packed, gpu)
     assert gpu.registered == {}
 
 
-# Fault 4: slots after an error
+# Slots after an error
 
 
 def test_errors_of_copies_do_not_use_up_the_slots(packed, gpu, expected):
@@ -370,7 +370,7 @@ def test_errors_of_copies_do_not_use_up_the_slots(packed, gpu, expected):
         assert_equal(train(loader, gpu), expected[0])
 
 
-# Fault 5: the device
+# The device
 
 
 def test_everything_is_done_on_the_device_of_the_loader(packed, gpu, expected):
@@ -437,7 +437,7 @@ def test_workers_do_not_collect_objects_of_the_main_process(packed):
         assert next(iter(loader)).image.all()
 
 
-# Fault 6: how far the loop runs ahead
+# How far the loop runs ahead
 
 
 @pytest.mark.parametrize("device_prefetch", [1, 4])
@@ -476,7 +476,7 @@ def test_auto_adds_workers_while_the_gpu_waits(packed, gpu, monkeypatch):
         assert loader.num_workers > 1
 
 
-# Fault 7: a batch on the GPU is not withheld
+# A batch on the GPU is not withheld
 
 
 class Gate:

@@ -178,7 +178,7 @@ def test_steps_of_a_batch_are_applied_to_each_crop_with_random_numbers_of_its_ow
         for crop, changed in zip(plain.image, flipped.image, strict=True)
     ]
     assert len({tuple(row) for row in is_flipped}) == len(VIEWS)
-    with pytest.raises(OptionError, match="MixUp needs images of one size, but this batch has several crops"):
+    with pytest.raises(OptionError, match="MixUp mixes labels, so it needs one crop of each image, but this batch"):
         first_batch(scenes, batch_transform=wt.MixUp(num_classes=8))
 
 

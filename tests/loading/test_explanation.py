@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision.transforms.v2 import functional
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import MissingFieldError, OptionError
 from wds_tools.format.manifest import Manifest, ShardEntry, to_json
 
 VIEWS = [wt.RandomResizedCrop(48, flip=True), wt.CenterCrop(40, resize=56)]
@@ -104,7 +104,7 @@ def whole_image(dataset, sample_id):
         return next(iter(loader))[0]
 
 
-def test_a_run_that_grew_is_explained_with_the_shards_of_its_time(packed, tmp_path):
+def test_steps_before_the_dataset_grew_are_explained_with_the_shards_of_that_time(packed, tmp_path):
     shards = sorted(packed.glob("*.tar"))
     for shard in shards[:4]:
         shutil.copy(shard, tmp_path)
@@ -166,6 +166,20 @@ def test_the_contact_sheet_shows_the_crops_of_each_sample_in_a_row(packed, tmp_p
     for row, crop in enumerate(batch.image[0]):
         y = 4 + row * 66
         assert (sheet[y : y + 48, 4:52] == crop.permute(1, 2, 0).numpy()).all()
+
+
+def test_a_sample_without_an_image_is_explained_without_crops(tmp_path, photos):
+    photo = min(photos.glob("cat/*.jpg")).read_bytes()
+    with wt.ShardWriter(str(tmp_path / "x-%06d.tar")) as writer:
+        for number in range(6):
+            writer.write({"__key__": f"sample{number}", "cls": 0, **({} if number == 2 else {"jpg": photo})})
+    with make(tmp_path, shuffle=False, on_error="replace") as loader:
+        found = loader.explain(0)
+        assert [len(sample.crops["image"]) for sample in found.samples] == [2, 2, 0, 2, 2, 2]
+        assert "x-000000.tar sample2\n" in str(found)
+        assert found.save_sheet(tmp_path / "step.png") == 12
+        with pytest.raises(MissingFieldError, match="no field 'image'; it has cls"):
+            found.images("image", 2)
 
 
 def test_a_step_of_a_billion_samples_is_found_without_computing_the_epoch(tmp_path):

@@ -332,18 +332,28 @@ def write(tmp_path, photos):
     return write
 
 
-@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(("normalized", "has_view"), [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize(
     ("form", "box"), [("xywh", [10, 20, 4, 8]), ("xyxy", [10, 20, 14, 28]), ("cxcywh", [12, 24, 4, 8])]
 )
-def test_boxes_of_every_format_become_edges_in_pixels(write, form, box, normalized):
+def test_boxes_of_every_format_become_edges_in_pixels(write, form, box, normalized, has_view):
     width, height = write.size
     scale = [width, height, width, height] if normalized else [1]
     folder = write(lambda _: {"npy": (np.array([box]) / scale).astype(np.float32)}, samples=8)
     boxes = wt.Boxes("npy", format=form, normalized=normalized, like="image")
-    with loader_of(folder, {"image": wt.Image(view=wt.Resize((height, width))), "boxes": boxes}) as loader:
+    image = wt.Image(view=wt.Resize((height, width)) if has_view else None)
+    with loader_of(folder, {"image": image, "boxes": boxes}) as loader:
         (batch,) = loader
     assert torch.allclose(batch.boxes, torch.tensor([10.0, 20, 14, 28]).expand(8, 1, 4), atol=1e-3)
+
+
+def test_samples_may_have_no_keypoints(write):
+    folder = write(lambda number: {"npy": np.zeros((0, 6)) if number else np.arange(12.0).reshape(2, 6)})
+    with loader_of(folder, {"points": wt.Keypoints("npy", numbers=3), "key": "__key__"}) as loader:
+        (batch,) = loader
+    assert {key: tuple(one.shape) for key, one in zip(batch.key, batch.points, strict=True)} == {
+        str(number): (0 if number else 2, 2, 3) for number in range(8)
+    }
 
 
 def test_a_field_of_another_size_than_its_image_is_an_error_with_both_sizes(write):
@@ -431,6 +441,7 @@ def test_arrays_of_integers_keep_their_values_and_interpolation_can_be_chosen(wr
         (wt.Boxes(path="nope"), {}, "its names are 'boxes', 'classes'"),
         (wt.Boxes(path="b"), {"json": {"boxes": [], "b": [[1, 2], [3]]}}, "are numbers in lists of equal length"),
         (wt.Keypoints(path="classes"), {}, r"points \[\.\.\., 2\]"),
+        (wt.Keypoints("npy", numbers=3), {"npy": np.zeros((3, 4))}, r"shape \(3, 4\); .* 3 numbers for each point"),
         (wt.Field("json", path="c", like="boxes"), {"json": {"boxes": [], "c": [1]}}, "has 1 entries.*the 0 boxes"),
         (wt.Field("json", path="c", like="boxes"), {"json": {"boxes": [], "c": 5}}, "has int; .* the 0 boxes"),
         (wt.Text("json"), {}, r"has dict; allowed are text"),

@@ -181,7 +181,7 @@ def test_damage_of_a_frame_and_frames_of_different_sizes_name_the_field_and_the_
     folder = write(tmp_path / "a", [3] * 4, **{"0001.jpg": jpg(1, (10, 12))})
     with loader_of(folder, wt.Frames()) as loader, pytest.raises(DecodeError) as caught:
         next(iter(loader))
-    assert "field '0001.jpg': is 12x10, but field '0000.jpg' is 80x64" in str(caught.value)
+    assert "field '0001.jpg': the size is 12x10, but that of field '0000.jpg' is 80x64" in str(caught.value)
     assert caught.value.key == "clip0"
     folder = write(tmp_path / "b", [3] * 4)
     path = min(folder.glob("*.tar"))

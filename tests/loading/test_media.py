@@ -81,7 +81,7 @@ def test_a_decoder_is_called_in_the_worker_with_keyed_random_numbers(media):
     assert torch.equal(again.audio_mask, batch.audio_mask)
 
 
-def test_a_decoder_of_entries_of_boxes_comes_before_the_dropping(media):
+def test_a_decoder_is_called_before_entries_of_dropped_boxes_are_dropped(media):
     image = wt.Image(view=wt.Resize((20, 30)))
     boxes = wt.Boxes(path="boxes", like="image")
     names = wt.Field("json", path="names", decode=lambda text: [ord(letter) for letter in text], like="boxes")
@@ -89,7 +89,7 @@ def test_a_decoder_of_entries_of_boxes_comes_before_the_dropping(media):
     assert batch.names.tolist() == [[97]] * 8
 
 
-def test_text_that_is_not_text_is_an_error_and_one_of_a_decoder_names_the_sample(media):
+def test_invalid_text_and_an_exception_of_a_decoder_are_errors_that_name_the_sample(media):
     with pytest.raises(SampleError, match=r"field 'mp4' has bytes that are not UTF-8 .* read it with Field"):
         batch_of(media, {"text": wt.Text("mp4")})
     with pytest.raises(ZeroDivisionError) as caught:

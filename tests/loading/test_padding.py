@@ -312,7 +312,7 @@ def test_an_unreadable_sample_is_replaced_in_a_padded_batch(write, pad):
         assert shown.sum() == (4 + int(text)) * (9 - int(text))
 
 
-def test_lists_of_numbers_have_the_type_that_all_have_and_empty_ones_any(write):
+def test_lists_of_numbers_get_a_common_dtype_and_empty_lists_fit_any(write):
     folder = write(lambda number: {"json": {"a": [[0.5, 1]] * number, "b": [1] * number if number % 2 else [0.5] * 2}})
     specs = {name: wt.Field("json", path=name, pad=-1) for name in "ab"}
     for num_workers in (0, 3):

@@ -91,7 +91,7 @@ def test_another_epoch_is_read_after_set_epoch(packed, expected):
             assert_equal(loader, expected[epoch])
 
 
-def test_set_epoch_with_the_next_epoch_keeps_what_was_made(packed, expected):
+def test_set_epoch_with_the_next_epoch_keeps_its_prefetched_batches(packed, expected):
     count = Count()
     with wt.make_loader(packed, **OPTIONS, transform=count) as loader:
         for epoch in range(3):

@@ -361,7 +361,7 @@ def test_an_outage_ends_with_an_error_that_names_attempts_and_time(server):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("tagged", [True, False])
 @pytest.mark.parametrize("after", [1, 6])
-def test_shards_that_are_replaced_in_the_middle_of_an_epoch_are_named_so_and_give_no_wrong_sample(
+def test_shards_replaced_in_the_middle_of_an_epoch_are_reported_as_such_and_yield_no_wrong_sample(
     packed, workers, tagged, after
 ):
     server = BadServer(

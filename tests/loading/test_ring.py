@@ -29,7 +29,7 @@ def fill(ring, slot, value):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_pixels_written_by_another_process_are_visible_with_any_start_method(method):
-    ring = Ring(slots=3, rows=2, layout=IMAGES)
+    ring = Ring(slots=3, rows=2, layouts=[IMAGES])
     process = multiprocessing.get_context(method).Process(target=fill, args=(ring, 1, 77))
     process.start()
     process.join()
@@ -39,7 +39,7 @@ def test_pixels_written_by_another_process_are_visible_with_any_start_method(met
 
 
 def test_a_lent_slot_is_freed_when_its_last_view_is_deleted():
-    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    ring = Ring(slots=1, rows=2, layouts=[IMAGES])
     (images,) = ring.lend(ring.take())
     view = images[0, 1:, :2]
     del images
@@ -52,7 +52,7 @@ def test_a_lent_slot_is_freed_when_its_last_view_is_deleted():
 
 def test_a_slot_with_several_tensors_is_freed_when_the_last_one_is_deleted():
     specs = (TensorSpec((3, 5), torch.uint8), None, TensorSpec((2,), torch.float32), TensorSpec((), torch.int64))
-    ring = Ring(slots=1, rows=3, layout=SlotLayout(specs))
+    ring = Ring(slots=1, rows=3, layouts=[SlotLayout(specs)])
     slot = ring.take()
     first, second, third = ring.lend(slot)
     assert [tensor.shape for tensor in (first, second, third)] == [(3, 3, 5), (3, 2), (3,)]
@@ -68,7 +68,7 @@ def test_a_slot_with_several_tensors_is_freed_when_the_last_one_is_deleted():
 
 
 def test_a_lent_tensor_stays_valid_after_its_ring_is_deleted():
-    ring = Ring(slots=1, rows=2, layout=IMAGES)
+    ring = Ring(slots=1, rows=2, layouts=[IMAGES])
     (images,) = ring.lend(ring.take())
     images.fill_(9)
     del ring
@@ -77,7 +77,7 @@ def test_a_lent_tensor_stays_valid_after_its_ring_is_deleted():
 
 
 def test_the_slot_that_was_freed_last_is_used_first():
-    ring = Ring(slots=4, rows=1, layout=SlotLayout((TensorSpec((1,), torch.uint8),)))
+    ring = Ring(slots=4, rows=1, layouts=[SlotLayout((TensorSpec((1,), torch.uint8),))])
     taken = [ring.take() for _ in range(4)]
     for slot in taken:
         ring.release(slot)
@@ -86,7 +86,7 @@ def test_the_slot_that_was_freed_last_is_used_first():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.int64])
 def test_slots_hold_any_dtype(dtype):
-    ring = Ring(slots=2, rows=3, layout=SlotLayout((TensorSpec((2, 2), dtype),)))
+    ring = Ring(slots=2, rows=3, layouts=[SlotLayout((TensorSpec((2, 2), dtype),))])
     (images,) = ring.tensors(1)
     assert images.shape == (3, 2, 2)
     assert images.dtype == dtype
@@ -98,7 +98,7 @@ def test_slots_hold_any_dtype(dtype):
 def test_a_ring_has_no_name_in_dev_shm_and_closes_its_descriptor():
     gc.collect()  # what other tests left
     before = descriptors()
-    ring = Ring(slots=2, rows=2, layout=IMAGES)
+    ring = Ring(slots=2, rows=2, layouts=[IMAGES])
     assert descriptors() > before
     assert "/memfd:wds_tools" in Path("/proc/self/maps").read_text()
     del ring

@@ -146,7 +146,7 @@ def test_a_wrong_return_value_is_an_error_that_names_the_sample(scenes, result, 
     assert "in sample_transform= of shard scenes-000000.tar, key 0000" in str(caught.value.__notes__)
 
 
-def test_it_is_refused_if_samples_are_not_decoded(scenes):
+def test_a_sample_transform_is_refused_if_samples_are_not_decoded(scenes):
     with pytest.raises(OptionError, match=r"remove .*sample_transform="):
         wt.StreamingDataset(scenes, decode=False, sample_transform=len)
 

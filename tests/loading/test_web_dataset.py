@@ -98,7 +98,7 @@ def test_the_order_is_that_of_the_seed_and_the_epoch(few):
     assert keys(0, seed=5) != keys(0)
 
 
-def test_shuffle_behind_the_source_shuffles_the_source_and_later_it_is_a_buffer(few):
+def test_shuffle_right_after_the_source_shuffles_the_source_and_after_other_stages_it_is_a_buffer(few):
     stored = keys_of(wt.WebDataset(few, shardshuffle=False))
     shuffled = wt.WebDataset(few, shardshuffle=False).shuffle(KEYS)
     assert len(shuffled.pipeline) == 1
@@ -110,7 +110,7 @@ def test_shuffle_behind_the_source_shuffles_the_source_and_later_it_is_a_buffer(
 
 
 @pytest.mark.parametrize("options", [{"resampled": True}, {"repeat": True}, {"mode": "resampled"}])
-def test_a_resampled_dataset_goes_on_with_the_next_epoch(few, options):
+def test_a_resampled_dataset_continues_with_the_next_epoch(few, options):
     dataset = wt.WebDataset(few, shuffle=True, **options).with_epoch(3 * KEYS)
     keys = keys_of(dataset)
     assert set(Counter(keys).values()) == {3}
@@ -134,7 +134,7 @@ def test_a_state_continues_at_the_next_sample(packed, stopped, options):
         assert sorted(keys_of(later)) == sorted(whole)
 
 
-def test_a_state_behind_batches_continues_at_the_next_batch(few):
+def test_a_state_with_batches_continues_at_the_next_batch(few):
     def batches(dataset):
         return [list(keys) for (keys,) in dataset.to_tuple("__key__").batched(8)]
 
@@ -176,6 +176,13 @@ def test_a_state_of_another_number_of_workers_is_refused(few):
     dataset.load_state_dict({"epoch": 0, "samples": 3, "worker": 0, "num_workers": 2})
     with pytest.raises(ResumeError, match="saved with num_workers=2, now num_workers=1"):
         next(iter(dataset))
+
+
+def test_an_object_that_is_not_a_state_is_refused(few):
+    with wt.make_loader(few, batch_size=4, fields="__key__") as loader:
+        state = loader.state_dict()
+    with pytest.raises(ResumeError, match="not a state of a WebDataset"):
+        wt.WebDataset(few).load_state_dict(state)
 
 
 @pytest.fixture

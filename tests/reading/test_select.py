@@ -186,6 +186,8 @@ def test_a_streaming_dataset_selects_the_same_samples_as_a_loader(packed):
         ({"class_weights": "fair"}, "'balanced'"),
         ({"class_weights": {"cow": 1}}, "cow"),
         ({"class_weights": [1, 2]}, "8 classes"),
+        ({"class_weights": {"cat": "much"}}, "has ['much']; allowed are 'balanced', a mapping"),
+        ({"class_weights": 3}, "has 3; allowed are"),
         ({"class_weights": dict.fromkeys(range(8), 0)}, "weight 0"),
     ],
 )

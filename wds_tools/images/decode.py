@@ -211,8 +211,8 @@ def decode_unchanged(data: memoryview, *, mode: str, orientation: int) -> NDArra
         orientation: EXIF orientation, 1 to 8.
 
     Returns:
-        [height, width, channels]. Grey has 1 channel, grey with alpha 2, RGB 3, RGBA and CMYK 4. A palette is applied,
-        to RGB, or RGBA if it has transparent colours.
+        [height, width, channels]. Grey has 1 channel, grey with alpha 2, RGB 3, RGBA and CMYK 4. Palette images are
+        converted to RGB, or to RGBA if the palette has transparent colours.
 
     Raises:
         DecodeError: The image cannot be decoded, or is larger than `MAX_PIXELS`.
@@ -296,7 +296,7 @@ def orient_box(box: Box, orientation: int, size: tuple[int, int]) -> Box:
 def _decode_with_pillow(data: memoryview | bytearray, *, rgb: bool) -> Pixels:
     with _open_with_pillow(data) as image:
         if rgb:
-            if image.mode[0] in "IF":  # of a TIFF; convert() would clip the values
+            if image.mode[0] in "IF":  # from a TIFF; convert() would clip the values
                 raise DecodeError(f"image of mode {image.mode} has more than 8 bits per channel: read the stored field")
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))  # convert() always copies
         stored = np.asarray(image.convert("L") if image.mode == "1" else image)

@@ -25,8 +25,8 @@ except ImportError:
 """The compiled module, with the functions of ``_native.pyi``; None if it was not built."""
 
 LONGEST_CODE = 11
-"""Most bits of the Huffman codes that `transcode_jpeg` writes. The decoder needs one table lookup for a code if it fits
-into this many bits together with the value bits that follow it."""
+"""Maximum length in bits of the Huffman codes that `transcode_jpeg` writes. The decoder needs one table lookup for a
+code if the code and the value bits that follow it fit into this number of bits."""
 
 _STEPS = (stages.SLICE, stages.DECODE, stages.RESIZE, stages.WRITE)  # in the order of the timings of `render_jpegs`
 

@@ -146,8 +146,8 @@ def _resize_start(pixels: NDArray[Any], size: Size, *, full: Size, resized: Size
         [height, width, channels], the first rows and columns of the result, at least ``size``.
     """
     height, width = (
-        # torch does not resize if the lengths are equal, whatever the factor. So request one more
-        # row then.
+        # torch does not resize if the lengths are equal, whatever the factor. In that case one more
+        # row or column is requested.
         wanted + (wanted == available and before != after)
         for wanted, available, before, after in zip(size, pixels.shape[:2], full, resized, strict=True)
     )

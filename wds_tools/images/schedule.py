@@ -14,7 +14,7 @@ from wds_tools.images.views import View, view_from_dict, view_to_dict
 
 @dataclass(frozen=True)
 class Schedule:
-    """A view that changes at some epochs, such as for progressive resizing. Used as a view.
+    """A view that changes at some epochs, for example for progressive resizing. Pass it as ``view=``.
 
     The view of an epoch depends on nothing but the epoch, so a resumed run gets the same crops.
 

@@ -192,12 +192,12 @@ class RandomResizedCrop:
     def _centre(
         self, width: NDArray[np.int64], height: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return width and height of the largest crop of an allowed aspect ratio: two int64 [n]."""
+        """Return width and height of the largest crop of an allowed aspect ratio, at least 1: two int64 [n]."""
         aspect = width / height
         narrow, wide = aspect < self.ratio[0], aspect > self.ratio[1]
         w = np.where(wide, np.round(height * self.ratio[1]), width).astype(np.int64)
         h = np.where(narrow, np.round(width / self.ratio[0]), height).astype(np.int64)
-        return w, h
+        return np.maximum(w, 1), np.maximum(h, 1)  # in thin images, no crop may have an allowed ratio
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,10 @@ def view_from_dict(values: Mapping[str, Any]) -> View:
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     kind = options.pop("kind", None)
     if kind not in kinds:
-        raise OptionError(f"the state has a view of your own, {kind}: call loader.explain() in your program")
+        raise OptionError(
+            f"the state has a view of your own class, {kind}, which only your program can create: call "
+            "loader.explain() there"
+        )
     try:
         return kinds[kind](**options)
     except TypeError as error:

@@ -55,12 +55,12 @@ class AlbumentationsCall:
         if hasattr(self._transform, "set_random_seed"):
             self._transform.set_random_seed(seed % 2**32)
         size = _size_of(values[self._image])
-        given = {target: self._given(number, values[number], size) for number, target in self._targets.items()}
-        result = self._transform(**given)
+        arguments = {target: self._to_target(number, values[number], size) for number, target in self._targets.items()}
+        result = self._transform(**arguments)
         size = _size_of(_as_tensor(result["image"]))
         values = list(values)
         for number, target in self._targets.items():
-            values[number] = self._received(number, result[target], values[number], size)
+            values[number] = self._from_target(number, result[target], values[number], size)
         return values
 
     def _find_targets(self) -> dict[int, str]:
@@ -120,7 +120,7 @@ class AlbumentationsCall:
     def _label_fields(self, kind: str) -> Sequence[str]:
         return getattr(self._params(kind), "label_fields", None) or ()
 
-    def _given(self, number: int, value: Any, size: tuple[int, int]) -> Any:
+    def _to_target(self, number: int, value: Any, size: tuple[int, int]) -> Any:
         """Return a value as Albumentations takes it."""
         spec = self._columns[number].spec
         if isinstance(spec, Image | Array):
@@ -131,7 +131,7 @@ class AlbumentationsCall:
             return value.reshape(-1, value.shape[-1]).numpy() if value.ndim > 1 else np.zeros((0, 2), np.float32)
         return value.numpy() if isinstance(value, torch.Tensor) else value
 
-    def _received(self, number: int, value: Any, before: Any, size: tuple[int, int]) -> Any:
+    def _from_target(self, number: int, value: Any, before: Any, size: tuple[int, int]) -> Any:
         """Return a value of Albumentations as a value of the field."""
         spec = self._columns[number].spec
         if isinstance(spec, Image | Array):
@@ -161,7 +161,7 @@ def _as_tensor(value: Any) -> torch.Tensor:
 
 
 def _as_format(edges: NDArray[np.float64], form: str | None, size: tuple[int, int]) -> NDArray[np.float64]:
-    """Return boxes [k, 4] given by their edges in a format of Albumentations."""
+    """Return boxes [k, 4], which are edges in pixels, in a format of Albumentations."""
     height, width = size
     start, stop = edges[:, :2], edges[:, 2:]
     if form in ("coco", "yolo", "cxcywh"):

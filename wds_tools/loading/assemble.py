@@ -164,7 +164,7 @@ class Assembler:
         return self._columns[variant]
 
     def _transformed(self, part: Part, values: list[Any]) -> list[list[Any]]:
-        """Return the values of each field after the user's function of each sample."""
+        """Return the values of each field after ``sample_transform=`` was called for each sample."""
         function, columns = self.recipe.sample_transform, self.recipe.columns
         assert function is not None
         lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -84,9 +84,10 @@ class ColorJitter(BatchStep):
         self._brightness = _range("brightness", brightness)
         self._contrast = _range("contrast", contrast)
         self._saturation = _range("saturation", saturation)
-        self._hue = (-hue, hue) if isinstance(hue, int | float) else tuple(hue)
-        if not -0.5 <= self._hue[0] <= self._hue[1] <= 0.5:
+        limits = (-hue, hue) if _is_number(hue) else hue
+        if not _is_pair(limits) or not -0.5 <= limits[0] <= limits[1] <= 0.5:
             raise OptionError(f"ColorJitter(hue={hue!r}): allowed are 0 to 0.5, or a pair within -0.5 to 0.5")
+        self._hue = limits[0], limits[1]
 
     def __repr__(self) -> str:
         return f"ColorJitter({self._brightness}, {self._contrast}, {self._saturation}, {self._hue})"
@@ -191,7 +192,7 @@ class MixUp(_Mix):
     """Blend each image, and its label, with the next sample of the batch (Zhang et al., 2018).
 
     The share of the image is drawn from Beta(alpha, alpha) for each sample. The partner is the next sample in the batch
-    of this rank, for the last one the first. Labels become float32 [n, num_classes].
+    of this rank; for the last sample it is the first one. Labels become float32 [n, num_classes].
 
     Args:
         num_classes: Number of classes.
@@ -214,9 +215,9 @@ class MixUp(_Mix):
 class CutMix(_Mix):
     """Replace a rectangle of each image by that of the next sample of the batch (Yun et al., 2019).
 
-    The share of the image that stays is drawn from Beta(alpha, alpha) for each sample; labels are mixed by the share
-    that did stay. The partner is the next sample in the batch of this rank, for the last one the first. Labels become
-    float32 [n, num_classes].
+    The share of the image to keep is drawn from Beta(alpha, alpha) for each sample. The rectangle is clipped to the
+    image, and labels are mixed by the share that is then kept. The partner is the next sample in the batch of this
+    rank; for the last sample it is the first one. Labels become float32 [n, num_classes].
 
     Args:
         num_classes: Number of classes.
@@ -302,12 +303,20 @@ def _drawn(limits: tuple[float, float], draws: NDArray[np.float64], images: torc
     return _per_image(low + (high - low) * draws, images)
 
 
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float | np.number)
+
+
+def _is_pair(value: Any) -> TypeGuard[tuple[float, float]]:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value))
+
+
 def _range(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
     """Return the limits of a factor."""
-    low, high = (max(0.0, 1 - value), 1 + value) if isinstance(value, int | float) else value
-    if not 0 <= low <= high or (isinstance(value, int | float) and value < 0):
+    limits = (max(0.0, 1 - value), 1 + value) if _is_number(value) and value >= 0 else value
+    if not _is_pair(limits) or not 0 <= limits[0] <= limits[1]:
         raise OptionError(f"ColorJitter({name}={value!r}): allowed are 0 or more, or a pair of factors (low, high)")
-    return low, high
+    return limits[0], limits[1]
 
 
 def _span(center: NDArray[np.float64], half: NDArray[np.float64], size: int) -> tuple[NDArray[Any], NDArray[Any]]:

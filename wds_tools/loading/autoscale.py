@@ -15,8 +15,8 @@ from typing import Literal
 from wds_tools.options import available_cores
 
 MIN_PART_SAMPLES = 64
-"""Fewest samples of a part of a batch. Parts cost the main process 1 to 2 us more per sample than whole batches;
-decoding a photograph costs a worker 700 us."""
+"""Minimum number of samples in a part of a batch. Parts cost the main process 1 to 2 us more per sample than whole
+batches; decoding a photograph costs a worker 700 us."""
 LENT_SLOTS = 4  # batches that the user may hold without a copy: the current one, the previous one, and two more
 NumWorkers = int | Literal["auto"] | None
 _log = logging.getLogger("wds_tools")
@@ -162,7 +162,7 @@ class Autoscaler:
 
     @property
     def tasks_per_worker(self) -> int:
-        """Most tasks that a worker has at a time."""
+        """Maximum number of tasks that a worker has at a time."""
         parts = parts_per_batch(self._batch_size, self.max_workers)
         in_progress = batches_in_progress(self._batch_size, self.max_workers, self.prefetch_factor)
         return max(1, -(-in_progress * parts // max(1, self.max_workers)))

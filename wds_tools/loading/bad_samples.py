@@ -38,8 +38,8 @@ class ErrorPolicy:
 
     Attributes:
         on_error: ``"raise"`` the error, or ``"replace"`` the sample with another one.
-        max_errors: Most samples that may be replaced per epoch on each rank: a number (int), or a fraction of the
-            samples of the rank (float).
+        max_errors: Maximum number of samples that may be replaced per epoch on each rank: a number (int), or a fraction
+            of the samples of the rank (float).
 
     Raises:
         OptionError: An invalid value of an attribute.

@@ -151,7 +151,7 @@ def _sizes(column: Column, values: list[Any]) -> Any:
 
 
 def _check_sizes(column: Column, sizes: Mapping[str, Any]) -> None:
-    """Check that a field has the size of the field whose mask is also its own."""
+    """Check that a field has the size of the field with which it shares a mask."""
     padding = column.padding
     if padding is None or padding.source == column.name:
         return

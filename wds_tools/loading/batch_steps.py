@@ -106,12 +106,15 @@ class BatchSteps:
 
 def _applied_to_crops(step: BatchStep, crops: Any, keys: SampleKeys, purpose: str) -> list[torch.Tensor]:
     """Return the images of each view after a step, with random numbers of their own."""
-    is_list = isinstance(crops, list) and all(isinstance(one, torch.Tensor) and one.ndim == 4 for one in crops)
-    if not is_list or step.needs_labels:
-        found = "has several crops of each image" if is_list else "is a list"
+    if not isinstance(crops, list) or not all(isinstance(one, torch.Tensor) and one.ndim == 4 for one in crops):
         raise OptionError(
-            f"{type(step).__name__} needs images of one size, but this batch {found}: use a view that gives "
-            "all images the same size, such as RandomResizedCrop(224)"
+            f"{type(step).__name__} needs images of one size, but this batch is a list: use a view that gives all "
+            "images the same size, such as RandomResizedCrop(224)"
+        )
+    if step.needs_labels:
+        raise OptionError(
+            f"{type(step).__name__} mixes labels, so it needs one crop of each image, but this batch has several: use "
+            "a single view= instead of a list"
         )
     return [
         step.apply(images, None, keys, f"{purpose} crop {number}" if number else purpose)

@@ -139,7 +139,7 @@ def _stack_containers(values: list[Any]) -> Columns:
 
 def _join_values(values: tuple[Any, ...]) -> Any:
     first = values[0]
-    if first is None:  # images that are in shared memory
+    if first is None:  # the values are in a slot, in shared memory
         return None
     if any(isinstance(value, Padded) for value in values):
         return join_padded(values)

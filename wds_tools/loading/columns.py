@@ -53,8 +53,8 @@ class Padding:
 
     Attributes:
         value: Value of the padding.
-        options: Size of the result; those of ``source``.
-        axes: Number of dimensions that are padded: the last 2 of pixels, the first 1 of other values.
+        options: Size of the result: the ``pad=`` of the column ``source``.
+        axes: Number of dimensions that are padded: 2 for pixels, which are the last two; otherwise 1, the first one.
         source: Name of the column that determines the size. Columns with ``like`` have the size of another one.
     """
 

@@ -74,8 +74,8 @@ class StreamingDataset(IterableDataset[Any]):
             them, ``"pad"`` fills up with other samples.
         on_error: Handling of unreadable samples, as in `make_loader`: ``"raise"`` (the default) or ``"replace"``. The
             worker logs each replaced sample.
-        max_errors: Most samples that each ``DataLoader`` worker may replace per epoch: a number (int), or a fraction of
-            its samples (float, default 0.01). One more raises SampleError.
+        max_errors: Maximum number of samples that each ``DataLoader`` worker may replace per epoch: a number (int), or
+            a fraction of its samples (float, default 0.01). One more raises SampleError.
         where: Use only samples that fulfil this condition, as in `make_loader`.
         subset: Use only some of the samples: a fraction (float) or sample ids, as in `make_loader`.
         class_weights: How often the classes are drawn, as in `make_loader`.
@@ -228,7 +228,7 @@ class StreamingDataset(IterableDataset[Any]):
         ``StatefulDataLoader`` of torchdata calls this in each worker; its own ``state_dict`` is the one to save.
         """
         epoch, samples = self._position
-        return {"epoch": epoch, "samples": samples, **self._reader_of_state()}
+        return {"epoch": epoch, "samples": samples, **self._fixed_entries()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue at a position that `state_dict` returned.
@@ -239,7 +239,7 @@ class StreamingDataset(IterableDataset[Any]):
         """
         try:
             planner.resume(state["order"], self._opened.order)
-            now = {key: (value, state[key]) for key, value in self._reader_of_state().items()}
+            now = {key: (value, state[key]) for key, value in self._fixed_entries().items()}
             self._loaded = {"epoch": int(state["epoch"]), "samples": int(state["samples"])}
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ResumeError):
@@ -252,9 +252,9 @@ class StreamingDataset(IterableDataset[Any]):
                     "of ranks and workers, or make_loader, which resumes with any number"
                 )
 
-    def _reader_of_state(self) -> dict[str, Any]:
-        """Return what must be equal when a state is loaded."""
-        worker, num_workers = _worker_of()
+    def _fixed_entries(self) -> dict[str, Any]:
+        """Return the entries of a state that must be the same when it is loaded."""
+        worker, num_workers = worker_of()
         world = self._opened.find_world()
         return {
             "worker": worker,
@@ -285,7 +285,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def _samples_of_epoch(self, epoch: int, skipped: int) -> Iterator[Any]:
         """Yield the samples of this worker, without the first ``skipped`` ones."""
-        worker, num_workers = _worker_of()
+        worker, num_workers = worker_of()
         plan = self._plan(epoch)
         self._check_not_split_twice(plan.world)
         if self.decode and worker == 0 and not self._is_advised:
@@ -365,7 +365,7 @@ class StreamingDataset(IterableDataset[Any]):
             return int(self._shared[1])
 
 
-def _worker_of() -> tuple[int, int]:
+def worker_of() -> tuple[int, int]:
     """Return the number of this worker of a ``DataLoader``, and how many there are; (0, 1) without workers."""
     info = get_worker_info()
     return (info.id, info.num_workers) if info else (0, 1)

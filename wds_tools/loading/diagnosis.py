@@ -14,7 +14,7 @@ _WORK = ("read", "verify", "slice", "decode", "resize", "write", "transform", "o
 _NAMES = {"hand_over": "hand-over", "start": "start of the workers"}
 _MIN_SHARE = 0.01  # smaller causes are not listed
 _MARGIN = 1.1  # workers are not all busy all the time
-_FAR_LARGER = 4  # pixels of the smallest image by pixels of the view
+_FAR_LARGER = 4  # pixels of the smallest image, divided by pixels of the view
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,17 @@ def _more_workers(stats: PeriodStats, setting: Setting, *, otherwise: str) -> st
         return "the workers are fast enough on average: a larger prefetch_factor= evens out slow batches"
     if needed is not None and needed <= setting.cores:
         more = needed - stats.workers
-        return f"{more} more worker{'s' if more > 1 else ''} would cover it" if stats.workers else _first(needed)
+        return f"{more} more worker{'s' if more > 1 else ''} would cover it" if stats.workers else _from_zero(needed)
     cores = counted(setting.cores, "core")
     if stats.workers < setting.cores:
-        helped = f"{setting.cores - stats.workers} more would help" if stats.workers else _first(setting.cores, "help")
+        helped = (
+            f"{setting.cores - stats.workers} more would help" if stats.workers else _from_zero(setting.cores, "help")
+        )
         return f"{helped}, but {cores} for this rank do not cover it: {otherwise}"
     return f"all {cores} for this rank are used: {otherwise}" if setting.cores > 1 else f"{cores} is used: {otherwise}"
 
 
-def _first(workers: int, effect: str = "cover it") -> str:
+def _from_zero(workers: int, effect: str = "cover it") -> str:
     return f"num_workers={workers} instead of 0 would {effect}"
 
 

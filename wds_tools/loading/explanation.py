@@ -64,7 +64,7 @@ class StepSample:
         shard: Name of its shard.
         key: Its key.
         is_padding: Whether it only fills the batch (``tail="pad"`` and ``"mask"``).
-        crops: By image of the batch, the region of each view.
+        crops: By image of the batch, the region of each view; none if the sample has no image with a readable header.
     """
 
     rank: int
@@ -215,7 +215,8 @@ class StepExplanation:
         except WdsToolsError as error:
             if not is_sample_error(error):
                 raise
-            return [torch.full((3, size, size), 64, dtype=torch.uint8)] * max(1, len(self.samples[i].crops[name]))
+            geometry = next(column.geometry for column in self._images if column.name == name)
+            return [torch.full((3, size, size), 64, dtype=torch.uint8)] * (len(geometry.views) if geometry else 1)
 
     @property
     def _images(self) -> list[Column]:
@@ -238,10 +239,26 @@ class StepExplanation:
         """Return the crops of an image in each sample; none for an image without a view."""
         if column.geometry is None:
             return [()] * len(self.ids)
-        return list(zip(*map(_crops_of, self._regions(column.geometry)), strict=True))
+        try:
+            return _crops_in(self._part, column.geometry)
+        except WdsToolsError as error:
+            if not is_sample_error(error):
+                raise
+        return [self._crops_or_none(column.geometry, i) for i in range(len(self.ids))]
 
-    def _regions(self, geometry: Geometry) -> list[Regions]:
-        return self._part.regions(geometry)
+    def _crops_or_none(self, geometry: Geometry, i: int) -> tuple[Crop, ...]:
+        """Return the crops of an image in sample ``i``; none if its size cannot be found out."""
+        try:
+            return _crops_in(self._part_of(slice(i, i + 1)), geometry)[0]
+        except WdsToolsError as error:
+            if not is_sample_error(error):
+                raise
+            return ()
+
+
+def _crops_in(part: Part, geometry: Geometry) -> list[tuple[Crop, ...]]:
+    """Return the crops of an image in each sample of a part."""
+    return list(zip(*map(_crops_of, part.regions(geometry)), strict=True))
 
 
 def _crops_of(regions: Regions) -> list[Crop]:

@@ -113,8 +113,8 @@ def make_loader(
             default) is CPU memory. ``"cuda"`` without index is the device of ``torch.cuda.set_device``; if that was not
             called and several devices are visible, it is the one with the number in ``LOCAL_RANK``. The copy to CUDA is
             asynchronous, from pinned memory. CUDA is not initialized before the workers have started.
-        device_prefetch: For CUDA, most batches that are copied before the training loop requests them (default 2).
-            Each takes the memory of a batch on the device. Other devices do not need it.
+        device_prefetch: For CUDA, maximum number of batches that are copied before the training loop requests them
+            (default 2). Each takes the memory of a batch on the device. Other devices do not use this option.
         bind_workers: For CUDA, let the workers run only on the cores of the NUMA node that the GPU is connected to, for
             machines with several processors (default False). It changes nothing if the machine reports no node.
         fields: Fields of a batch: ``image``, ``label``, ``__key__``, or any stored field such as ``json`` or
@@ -152,8 +152,8 @@ def make_loader(
         on_error: Handling of unreadable samples. ``"raise"`` (the default) raises the error. ``"replace"`` takes
             another sample of the epoch, logs a warning, and adds an entry to ``loader.errors``. The substitute depends
             only on the seed and the position. Errors of your own functions are always raised.
-        max_errors: Most samples that may be replaced per epoch on each rank: a number (int), or a fraction of the
-            samples of the rank (float, default 0.01). One more raises SampleError.
+        max_errors: Maximum number of samples that may be replaced per epoch on each rank: a number (int), or a fraction
+            of the samples of the rank (float, default 0.01). One more raises SampleError.
         where: Use only samples that fulfil this condition on the columns of the index: text such as
             ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Other samples are not read.
         subset: Use only some of the samples: a fraction (float), drawn at random with ``seed``, or sample ids, such as

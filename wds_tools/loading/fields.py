@@ -1,7 +1,7 @@
 """Specifications of the fields of a batch: the values of the mapping ``fields=``.
 
 A specification only describes a field: which stored field it is read from, and what is done with it. `columns` turns
-the specifications of a call into columns, and `column_values` loads them.
+the specifications of a call into columns, and `assemble` loads their values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Transform: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Pad:
-    """How values of different sizes become one tensor per batch: padded at the end, and images right and below.
+    """How values of different sizes become one tensor per batch: padded at the end, images at the right and bottom.
 
     ``pad=0`` is short for ``pad=Pad(0)``. After its other fields, the batch gets a mask with the name of the field and
     ``_mask``, such as ``boxes_mask``: a bool tensor [batch, length], for images [batch, height, width], that is True
@@ -98,9 +98,9 @@ class Image:
             size.
         transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
-        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
-            [batch, 3, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is required
-            if that image has it, and is a number: the size is that of the image.
+        pad: Value of the padding at the right and bottom of smaller images, or a `Pad`, so that a batch is one tensor
+            [batch, 3, height, width]. None (the default) gives a list if the sizes differ. If the image of ``like`` has
+            a ``pad``, a number is required here: the padded size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -150,9 +150,9 @@ class Mask:
         field: Stored field with one channel: a PNG such as ``"mask.png"``, or an ``npy`` array [height, width].
         like: Name of the `Image` whose region, size and flip are used. The mask must have the size of that image. None
             (the default) keeps the whole mask.
-        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
-            [batch, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is required
-            if that image has it, and is a number: the size is that of the image.
+        pad: Value of the padding at the right and bottom of smaller masks, or a `Pad`, so that a batch is one tensor
+            [batch, height, width]. None (the default) gives a list if the sizes differ. If the image of ``like`` has a
+            ``pad``, a number is required here: the padded size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -183,9 +183,9 @@ class Array:
         interpolation: ``"bilinear"``, with antialiasing, or ``"nearest"``. None (the default) is bilinear for floating
             point and uint16, and nearest for all other types. Use ``"nearest"`` for sparse values, such as depth
             with holes: bilinear interpolation would mix them with the values of holes.
-        pad: Value of the padding right of smaller values and below them, or a `Pad`, so that a batch is one tensor
-            [batch, channels, height, width]. None (the default) gives a list if the sizes differ. With ``like`` it is
-            required if that image has it, and is a number: the size is that of the image.
+        pad: Value of the padding at the right and bottom of smaller arrays, or a `Pad`, so that a batch is one tensor
+            [batch, channels, height, width]. None (the default) gives a list if the sizes differ. If the image of
+            ``like`` has a ``pad``, a number is required here: the padded size is that of the image.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -344,8 +344,8 @@ class Field:
         like: Name of a `Boxes` field: the value is a list with one entry per stored box, and the entries of boxes that
             are dropped are dropped too.
         pad: Value of the padding, or a `Pad`, for arrays and lists of numbers: a batch is one tensor
-            [batch, length, ...]. With ``like`` it is required if those boxes have it, and is a number: the length is
-            that of the boxes.
+            [batch, length, ...]. If the boxes of ``like`` have a ``pad``, a number is required here: the padded length
+            is that of the boxes.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -408,7 +408,7 @@ class Frames:
             )
         if self.frames is not None and not is_length(self.frames):
             raise OptionError(
-                f"wds_tools.Frames(frames={self.frames!r}); allowed are whole numbers of 1 and more, None"
+                f"wds_tools.Frames(frames={self.frames!r}); allowed are whole numbers of 1 and more, and None"
             )
         if not is_length(self.stride):
             raise OptionError(f"wds_tools.Frames(stride={self.stride!r}); allowed are whole numbers of 1 and more")

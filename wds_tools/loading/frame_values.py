@@ -95,8 +95,8 @@ def _headers(part: Part, files: Sequence[memoryview], names: Sequence[str], rows
             before = infos[-1] if k and rows[k - 1] == i else info
             if (info.width, info.height) != (before.width, before.height):
                 raise DecodeError(
-                    f"is {info.width}x{info.height}, but field {names[k - 1]!r} is {before.width}x{before.height}: the "
-                    "frames of a sample need one size"
+                    f"the size is {info.width}x{info.height}, but that of field {names[k - 1]!r} is "
+                    f"{before.width}x{before.height}: all frames of a sample must have the same size"
                 )
             infos.append(info)
     return infos

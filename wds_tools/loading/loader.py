@@ -104,9 +104,9 @@ class Loader:
             advice = partial(report, setting=self._setting())
             self._live = LiveReports(report_to, self._meter.reader(), opened.shards.name, advice)
             self._outputs.append(self._live)
-        self._live_in = -1  # process that reports
+        self._live_pid = -1  # process that reports
         self._shown: EpochPlan | None = None  # the plan that the outputs show
-        self._shown_by = -1  # process that shows it; a fork of it must not end the outputs
+        self._shown_pid = -1  # process that shows it; a fork of it must not end the outputs
         # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.
         self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
@@ -191,7 +191,7 @@ class Loader:
         self._epochs.load_state_dict(state, force=force)
 
     def explain(self, step: int, *, epoch: int | None = None, rank: int | None = None) -> StepExplanation:
-        """Return what a step of the run saw or will see: samples, keys and crops. Nothing is read but indexes.
+        """Return what a step of the run saw or will see: samples, keys and crops. Only indexes are read.
 
         It follows from the state alone, for past and future steps, and on every rank. See docs/explain.md.
 
@@ -272,7 +272,7 @@ class Loader:
 
     @checked()
     def log_stats(self, path: str | os.PathLike[str], *, seconds: float = 60.0) -> None:
-        """Append the statistics to a file from now on, as JSON lines: each ``seconds``, and at the end of each epoch.
+        """Append the statistics to a file from now on, as JSON lines: every ``seconds``, and at the end of each epoch.
 
         A line has ``time`` (seconds since 1970), ``rank``, ``kind``, which is ``"period"`` (since the last such line)
         or ``"epoch"``, and the figures of `PeriodStats`. If writing fails later, a warning is logged, and no more lines
@@ -429,16 +429,16 @@ class Loader:
 
     def _begin_outputs(self, plan: EpochPlan) -> None:
         self._end_outputs(self._shown)
-        if self._live and self._live_in != os.getpid():
-            self._live_in = os.getpid()
+        if self._live and self._live_pid != os.getpid():
+            self._live_pid = os.getpid()
             weakref.finalize(self, self._live.stop)
-        self._shown, self._shown_by = plan, os.getpid()
+        self._shown, self._shown_pid = plan, os.getpid()
         for output in self._outputs:
             output.begin(plan)
 
     def _end_outputs(self, plan: EpochPlan | None) -> None:
         """End the epoch of the outputs, unless they show another one already."""
-        if plan is None or plan is not self._shown or os.getpid() != self._shown_by:
+        if plan is None or plan is not self._shown or os.getpid() != self._shown_pid:
             return
         self._shown = None
         for output in self._outputs:
@@ -446,4 +446,4 @@ class Loader:
 
 
 class _Iteration:
-    """An object whose end is noticed by `weakref.finalize`."""
+    """An object whose deletion `weakref.finalize` notices."""

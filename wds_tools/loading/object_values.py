@@ -49,8 +49,12 @@ def _stored_points(part: Part, column: Column) -> list[Floats]:
     stored = []
     for i, value in enumerate(values_at(part, spec.field, spec.path)):
         points = _numbers(part, i, spec, value)
-        if spec.numbers is not None and points.size % spec.numbers == 0:
-            points = points.reshape(*points.shape[:-1], -1, spec.numbers)
+        if spec.numbers is not None and points.ndim:
+            count, rest = divmod(points.shape[-1], spec.numbers)
+            if rest:
+                found = f"an array of shape {points.shape}"
+                raise _invalid(part, i, spec, found, f"lists of {spec.numbers} numbers for each point (numbers=)")
+            points = points.reshape(*points.shape[:-1], count, spec.numbers)
         if points.size and (points.ndim < 2 or points.shape[-1] < 2):
             raise _invalid(part, i, spec, f"an array of shape {points.shape}", "points [..., 2] or [..., 3]")
         stored.append(points)
@@ -190,11 +194,18 @@ def _stored_boxes(part: Part, column: Column) -> list[Floats]:
         if stored.size and (stored.ndim != 2 or stored.shape[1] != 4):
             raise _invalid(part, i, spec, f"an array of shape {stored.shape}", "boxes [number of boxes, 4]")
         edges = _edges(stored.reshape(-1, 4), spec.format)
-        if spec.normalized and column.geometry:
-            width, height = (int(sizes[i]) for sizes in part.image_sizes(column.geometry.field))
+        if spec.normalized:
+            width, height = (int(sizes[i]) for sizes in part.image_sizes(_image_field(part, column)))
             edges *= [width, height, width, height]
         boxes.append(edges)
     return boxes
+
+
+def _image_field(part: Part, column: Column) -> str:
+    """Return the stored field of the image that boxes belong to, which need not have a view."""
+    if column.geometry:
+        return column.geometry.field
+    return next(other.spec.field for other in part.columns if other.name == getattr(column.spec, "like", None))
 
 
 def clipped_boxes(edges: Floats, regions: Regions, i: int) -> Floats:

@@ -95,7 +95,7 @@ class Part:
             data, suffix = self.data(field), field.rpartition(".")[2]
             with stages.DECODE:
                 if suffix in IMAGE_FIELDS and suffix not in CODECS:
-                    self._values[field] = [self._stored_image(i, encoded) for i, encoded in enumerate(data)]
+                    self._values[field] = [self._stored_image(i, field, encoded) for i, encoded in enumerate(data)]
                 else:
                     self._values[field] = [self._decoded(i, field, encoded) for i, encoded in enumerate(data)]
         return self._values[field]
@@ -124,6 +124,7 @@ class Part:
             width, height = self.rows.gather("width"), self.rows.gather("height")
             unknown = np.flatnonzero((width < 1) | (height < 1))
             if len(unknown):
+                self.rows.images()  # raises MissingFieldError if a sample has no image
                 error = DecodeError("the image header could not be read when the shard was indexed")
                 raise self.located(error, int(unknown[0]))
             return width, height
@@ -211,9 +212,9 @@ class Part:
             raise self.located(DecodeError(reason), int(huge[0]))
         return regions
 
-    def _stored_image(self, i: int, data: memoryview) -> NDArray[Any]:
+    def _stored_image(self, i: int, field: str, data: memoryview) -> NDArray[Any]:
         """Decode an image with its stored channels and bit depth: uint8 or uint16 [channels, height, width]."""
-        with self.naming(i):
+        with self.naming(i, field):
             return decode_stored(data).transpose(2, 0, 1).copy()  # torch warns about Pillow's read-only pixels
 
     def _decoded(self, i: int, field: str, data: memoryview) -> Any:

@@ -53,12 +53,12 @@ class Recipe:
 
     @property
     def buckets(self) -> Buckets | None:
-        """The sizes of which each batch has one, or None."""
+        """The `Buckets` of the images, of which each batch has one size; None if there are none."""
         return buckets_of(self.columns)
 
     @property
     def variants(self) -> list[tuple[int, int | None]]:
-        """Epoch and bucket of each kind of batch: those of one kind have the same columns with plain views."""
+        """First epoch and bucket of each variant of a batch. Batches of one variant have the same columns and views."""
         buckets = range(len(self.buckets.sizes)) if self.buckets else ()
         return [(epoch, bucket) for epoch in self.phases for bucket in (None, *buckets)]
 

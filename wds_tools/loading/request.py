@@ -247,7 +247,7 @@ def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> 
 
 
 def _stored_names(column: Column, available: Iterable[str]) -> tuple[str, ...]:
-    """Return the stored fields of a column: all that match the pattern of `Frames`, or else the pattern."""
+    """Return the stored fields of a column: for `Frames` all that match its pattern, or the pattern if none does."""
     field = column.spec.field
     return (numbered_names(tuple(available), field) if isinstance(column.spec, Frames) else ()) or (field,)
 

@@ -23,7 +23,7 @@ from wds_tools.loading.shared_memory import anonymous_file
 from wds_tools.loading.slots import SlotLayout
 
 SPARE_BYTES = 256 << 20
-"""Most memory of slots that are used only while a slow sample delays its batch."""
+"""Maximum memory of the slots that are used only while a slow sample delays its batch."""
 
 
 class Ring:
@@ -36,8 +36,8 @@ class Ring:
         slots: Number of slots.
         rows: Samples per slot.
         spare_slots: Number of further slots, as far as they need at most `SPARE_BYTES`.
-        layout: What a slot holds. It may be set later with `open`, if it is found by a worker.
-        layouts: What a slot holds in each variant of a batch, instead of ``layout``. A slot is as large as the largest.
+        layouts: What a slot holds in each variant of a batch; a slot has the size of the largest one. They may be set
+            later with `open`, if a worker finds them out.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class Ring:
         slots: int,
         rows: int,
         spare_slots: int = 0,
-        layout: SlotLayout | None = None,
         layouts: Sequence[SlotLayout] = (),
     ) -> None:
         self.slots = slots
@@ -57,8 +56,8 @@ class Ring:
         self._variants: dict[int, int] = {}  # of slots that do not hold the first variant
         self._free = deque(range(slots))
         self._take_descriptor(anonymous_file())
-        if layout or layouts:
-            self.open(*([layout] if layout else layouts))
+        if layouts:
+            self.open(*layouts)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

@@ -33,7 +33,7 @@ ColumnSpec: TypeAlias = TensorSpec | tuple[TensorSpec, ...] | None
 
 
 def column_spec(value: Any) -> ColumnSpec:
-    """Return what slots hold for a column of which a sample has this value."""
+    """Return what slots hold for a column, from the value of one sample."""
     if isinstance(value, torch.Tensor):
         return TensorSpec(tuple(value.shape), value.dtype)
     if isinstance(value, list) and value and all(isinstance(one, torch.Tensor) for one in value):

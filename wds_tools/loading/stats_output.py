@@ -97,7 +97,7 @@ class StatsFile:
         self._reader = reader
         self._rank = 0
         self._written_at = 0.0
-        with path.open("a"):  # reports now that it cannot be written
+        with path.open("a"):  # raises the OSError now, not in the training
             pass
 
     def begin(self, plan: EpochPlan) -> None:

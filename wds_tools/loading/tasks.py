@@ -157,13 +157,14 @@ class BatchRunner:
             self._ring.set_variant(task.slot, self._recipe.variant_at(task.epoch, task.bucket))
             tensors = [tensor[task.start : task.rows.stop] for tensor in self._ring.tensors(task.slot)]
             out = self._ring.layout_of(task.slot).by_column(tensors)
-        written = out and [None if one.padding else held for one, held in zip(self._recipe.columns, out, strict=True)]
+        # Padded values are written after the batch is complete, by `stacked`.
+        direct = out and [None if one.padding else held for one, held in zip(self._recipe.columns, out, strict=True)]
         try:
-            return self._padding.stacked(assembler.batch(**samples, out=written), out)
+            return self._padding.stacked(assembler.batch(**samples, out=direct), out)
         except WdsToolsError as error:
             if not self._recipe.replaces or not is_sample_error(error):
                 raise
-        results = assembler.samples_or_errors(**samples, out=written)
+        results = assembler.samples_or_errors(**samples, out=direct)
         return SampleResults(
             [
                 one if isinstance(one, WdsToolsError) else self._padding.stacked(one, rows_of(out, slice(i, i + 1)))

@@ -1,4 +1,4 @@
-"""`WebDataset`: our source of samples below webdataset's own pipeline."""
+"""`WebDataset`: webdataset's own pipeline, with our source of samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webdataset.pipeline import DataPipeline
 
 from wds_tools.errors import OptionError, ResumeError, WdsToolsError
 from wds_tools.loading.assemble import Assembler
-from wds_tools.loading.dataset import StreamingDataset
+from wds_tools.loading.dataset import StreamingDataset, worker_of
 from wds_tools.order.planner import Cursor, EpochPlan
 from wds_tools.reading.read_ahead import ReadAhead
 
@@ -30,7 +30,7 @@ class _Source(StreamingDataset):
 
     Args:
         dataset: See `StreamingDataset`.
-        is_endless: Whether one iteration goes on with the next epoch.
+        is_endless: Whether an iteration continues with the next epoch.
         handler: webdataset's handler of errors: True leaves out an unreadable sample.
         options: Other arguments of `StreamingDataset`.
     """
@@ -44,8 +44,7 @@ class _Source(StreamingDataset):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         # Not a generator: `StatefulDataLoader` requests the state of an iterator that has not been advanced yet.
-        info = get_worker_info()
-        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        worker, num_workers = worker_of()
         loaded, self._loaded = self._loaded, None
         skipped = 0
         if loaded:
@@ -56,7 +55,7 @@ class _Source(StreamingDataset):
                 )
             self.set_epoch(loaded["epoch"])
             skipped = loaded["samples"]
-        epoch = self._next_epoch(info)
+        epoch = self._next_epoch(get_worker_info())
         if loaded:
             self.set_epoch(epoch + 1)
         self._position = (epoch, skipped)
@@ -72,14 +71,23 @@ class _Source(StreamingDataset):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this worker, or of this process if there are no workers."""
-        info = get_worker_info()
         epoch, samples = self._position
-        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
+        worker, num_workers = worker_of()
         return {"epoch": epoch, "samples": samples, "worker": worker, "num_workers": num_workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration continue at a position that `state_dict` returned."""
-        self._loaded = dict(state)
+        """Let the next iteration continue at a position that `state_dict` returned.
+
+        Raises:
+            ResumeError: It is not such a state.
+        """
+        try:
+            self._loaded = {name: int(state[name]) for name in ("epoch", "samples", "worker", "num_workers")}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ResumeError(
+                f"this is not a state of a WebDataset ({type(error).__name__}: {error}): pass the result of its "
+                "state_dict()"
+            ) from error
 
     def _epoch(self, epoch: int, worker: int, num_workers: int, skipped: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of one worker in one epoch."""
@@ -180,11 +188,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         urls: Folder or URL of a dataset, its manifest, or a pattern of indexed shards (see `index_shards`).
         handler: Handler of webdataset for unreadable samples, such as ``wds.warn_and_continue``.
         mode: None or ``"resampled"``.
-        resampled: Go on with the next epoch for ever; use ``with_epoch``. Samples are not drawn with replacement: each
-            epoch has each sample once.
-        repeat: The same.
+        resampled: Continue with the next epoch, without an end; limit it by ``with_epoch``. Samples are not drawn with
+            replacement: each epoch has each sample once.
+        repeat: The same as ``resampled``.
         shardshuffle: Any true value means ``shuffle=True``.
-        cache_size: Most bytes of the cache for URLs, as ``cache_bytes``; -1 is the default of `make_loader`.
+        cache_size: Size limit of the cache for URLs in bytes, as ``cache_bytes``; -1 is the default of `make_loader`.
         cache_dir: Folder of the cache for URLs.
         url_to_name: Not supported.
         detshuffle: Every order is deterministic, so it changes nothing.
@@ -193,7 +201,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         workersplitter: Only the default: the samples are divided among the workers.
         select_files: Function of a file name in the shard, such as ``cat-1.jpg``: whether to keep this field.
         rename_files: Function of a file name in the shard that returns another one.
-        empty_check: A dataset without samples is always an error.
+        empty_check: Changes nothing: a dataset without samples is always an error.
         verbose: Changes nothing.
         seed: Seed of the order (default 0).
         shuffle: As for `make_loader`. By default it follows ``shardshuffle``.
@@ -269,11 +277,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def shuffle(self, size: int, **options: Any) -> Any:
         """Shuffle the samples.
 
-        Directly behind the source this is the shuffle of the source, so that no sample is held in a buffer and the
-        state is exact. Behind other stages it is webdataset's buffer of ``size`` samples.
+        As the first stage after the source, this is the shuffle of the source: no sample is held in a buffer, and the
+        state is exact. After other stages it is webdataset's buffer of ``size`` samples.
 
         Args:
-            size: Smallest shuffle window; samples.
+            size: Size of the shuffle window or of the buffer, in samples.
             options: Other arguments of webdataset's ``shuffle``, for the buffer.
         """
         if len(self.pipeline) > 1 or size < 1:
@@ -316,7 +324,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def state_dict(self) -> dict[str, int]:
         """Return the position of the source, in this process or DataLoader worker.
 
-        It is exact if no stage holds samples back: ``batched`` does not; a ``shuffle`` behind another stage does.
+        It is exact if no stage holds samples back: ``batched`` does not; a ``shuffle`` after another stage does.
         """
         source: Any = self.source
         return dict(source.state_dict())
@@ -325,7 +333,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Let the next iteration continue at a position that `state_dict` returned.
 
         Raises:
-            ResumeError: Later, in the iteration, if the number of workers differs.
+            ResumeError: It is not such a state. Later, in the iteration: the number of workers differs.
         """
         source: Any = self.source
         source.load_state_dict(state)

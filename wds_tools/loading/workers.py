@@ -53,8 +53,8 @@ class WorkerPool:
         active: Number of workers that get tasks; all by default. The attribute may be changed at any time.
         context: multiprocessing context that starts the workers.
         stall_seconds: Longest time in seconds that a worker may send nothing while the pool waits for its result.
-        tasks_per_worker: Most tasks that a worker has at a time. Further tasks wait for the first worker that is free,
-            so that none waits behind a slow one.
+        tasks_per_worker: Maximum number of tasks that a worker has at a time. Further tasks wait for the first worker
+            that is free, so that none waits behind a slow one.
 
     Raises:
         OptionError: The runner cannot be pickled, and the workers are not forked.

@@ -53,11 +53,11 @@ def bans_of(state: Sequence[Any]) -> tuple[Ban, ...]:
 class BannedOrder:
     """The order of one epoch without some samples. The planner uses it like an `Order`.
 
-    The other samples keep their order. A segment of the order is computed only when positions in it are needed: how
-    many banned samples the segments before it have follows from the blocks of these samples.
+    The other samples keep their order. A segment of the order is computed only when positions in it are needed. The
+    numbers of banned samples in the segments before it are known without that, from the blocks of these samples.
 
     Args:
-        base: The order with all samples, which may itself be without some.
+        base: The order from which samples are left out. It may itself be a `BannedOrder`.
         epoch: The epoch. No other one is computed.
         position: The samples are left out from this position on.
         ids: Their ids.

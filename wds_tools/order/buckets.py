@@ -1,10 +1,10 @@
-"""Batches whose samples belong to one bucket, such as one aspect ratio: the order of whole groups. No I/O.
+"""Batches whose samples belong to one bucket, such as one aspect ratio: the order of complete groups. No I/O.
 
 The order of an epoch without buckets is divided: within each lane, each bucket collects its samples in their order. A
 bucket that has ``group`` samples becomes a **group**, which is never divided by bucket again. Groups follow each other
-in the order in which they are complete, one of each lane in turn. At the end of the epoch, what is left in the lanes is
-united by bucket. The last groups, at most one per bucket, are incomplete: their free rows repeat samples of the bucket
-and are not valid. With ``tail="drop"`` they are left out.
+in the order in which they are complete, one of each lane in turn. At the end of the epoch, the remaining samples of all
+lanes are combined by bucket. The last groups, at most one per bucket, are incomplete: their free rows repeat samples of
+the bucket and are not valid. With ``tail="drop"`` they are left out.
 
 ``group`` is the batch size, so the order does not depend on the number of ranks: a step takes one group for each.
 """
@@ -81,7 +81,7 @@ class BucketOrder:
     def like(
         self, *, window: int | list[int], block: int | list[int], lanes: int, group: int | None = None
     ) -> BucketOrder:
-        """Return the order of the same dataset and buckets with other numbers."""
+        """Return the order of the same dataset and buckets with another window, block, lanes and group size."""
         base = self.base.like(window=window, block=block, lanes=lanes)  # type: ignore[arg-type]
         return BucketOrder(base, self.labels, self.sizes, group or self.group)
 

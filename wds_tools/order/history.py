@@ -15,7 +15,7 @@ from wds_tools.errors import OptionError, ResumeError
 from wds_tools.order.planner import AnyOrder, Cursor, EpochOrders, EpochPlan, PrefixOrder, Tail, World
 
 MAX_SECTIONS = 64
-"""Sections that a state keeps; the first ones are dropped."""
+"""Maximum number of sections in a state; the oldest ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Section:
         )
 
     def continues(self, other: Section) -> bool:
-        """Return whether this section has the options of another one."""
+        """Return whether this section has the same options as another one."""
         return self == replace(other, step=self.step, epoch=self.epoch, position=self.position)
 
     def plan(self, order: AnyOrder, cursor: Cursor, rank: int = 0) -> EpochPlan:
@@ -130,7 +130,7 @@ def find_step(
     """Return a step of a run, past or future.
 
     Args:
-        sections: What the run has done so far; the last one goes on for ever. At least one.
+        sections: The sections of the run so far, at least one. The last one continues without an end.
         orders: Orders of the epochs.
         step: Number of the step, counted from the start of the run, or with ``epoch`` from the start of that epoch.
         epoch: Zero-based epoch, or None.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_ROUNDS = 6  # cryptographers need four rounds of ideal functions; two more make up for a simple hash
+_ROUNDS = 6  # four are enough in theory, with ideal functions (Luby, Rackoff); two more, as this hash is simple
 
 
 def key_of(*parts: int | str) -> int:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
@@ -59,9 +59,8 @@ class Mixture:
     epoch_length: int | None = None
 
     def __post_init__(self) -> None:
-        valid = [math.isfinite(weight) and weight > 0 for weight in self.weights]
-        is_list = not isinstance(self.datasets, str | os.PathLike)
-        if not is_list or not valid or len(valid) != len(self.datasets) or not all(valid):
+        are_lists = _is_list(self.datasets) and _is_list(self.weights)
+        if not are_lists or not 0 < len(self.datasets) == len(self.weights) or not all(map(_is_weight, self.weights)):
             raise OptionError(
                 f"Mixture of {self.datasets!r} with weights={self.weights!r}; "
                 "expected a list of datasets, and a number above 0 for each of them"
@@ -73,6 +72,17 @@ class Mixture:
             raise OptionError(f"epoch_length={length!r}; allowed are a number of samples of at least 1, and None")
         if length is not None and self.stop != "first_exhausted":
             raise OptionError(f"epoch_length={length} ends the epoch, so stop={self.stop!r} has no effect: remove it")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str | os.PathLike)
+
+
+def _is_weight(value: Any) -> bool:
+    try:
+        return math.isfinite(value) and value > 0
+    except TypeError:
+        return False
 
 
 def whole_shares(weights: Sequence[float]) -> list[int]:

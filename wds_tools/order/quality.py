@@ -57,7 +57,7 @@ def window_for(quality: float, *, batch: int, block: int) -> int:
     """
     if not 0 < quality < 1:
         raise OptionError(
-            f"shuffle={quality}: a quality must be above 0 and below 1, and a window a whole number of samples"
+            f"shuffle={quality}; allowed are a quality above 0 and below 1, and a window as a whole number of samples"
         )
     return min(MAX_WINDOW, max(1, round(block * (batch - 1) * quality / (1 - quality))))
 

@@ -110,8 +110,6 @@ class _Converter:
                 return result
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return ~self.convert(operand)
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                return pc.scalar(-number)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 return _ARITHMETIC[type(op)](self.convert(left), self.convert(right))
             case ast.Compare(left=left, ops=ops, comparators=rights):
@@ -121,8 +119,9 @@ class _Converter:
     def _convert_leaf(self, node: ast.expr) -> pc.Expression:
         if isinstance(node, ast.Name | ast.Attribute):
             return pc.field(self._column(ast.unparse(node), node))
-        if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str):
-            return pc.scalar(node.value)
+        value = _literal(node)
+        if value is not None:
+            return pc.scalar(value)
         raise self._error(f"{ast.unparse(node)!r} is not allowed; allowed are {_ALLOWED}", node)
 
     def _convert_chain(self, terms: Sequence[ast.expr], ops: Sequence[ast.cmpop]) -> Any:
@@ -139,13 +138,19 @@ class _Converter:
             found = self.convert(left).isin(self._values(right))
             return ~found if isinstance(op, ast.NotIn) else found
         if type(op) not in _COMPARE:
-            raise self._error(f"allowed are {_ALLOWED}", left)
+            comparison = ast.unparse(ast.Compare(left, [op], [right]))
+            raise self._error(f"{comparison!r} is not allowed; allowed are {_ALLOWED}", left)
         return _COMPARE[type(op)](self.convert(left), self.convert(right))
 
     def _values(self, node: ast.expr) -> list[Any]:
-        if isinstance(node, ast.Tuple | ast.List | ast.Set) and all(isinstance(e, ast.Constant) for e in node.elts):
-            return [element.value for element in node.elts if isinstance(element, ast.Constant)]
-        raise self._error("'in' requires a list of values, such as (3, 7)", node)
+        values = list(map(_literal, node.elts)) if isinstance(node, ast.Tuple | ast.List | ast.Set) else [None]
+        if None in values:
+            raise self._error("'in' requires a list of values, such as (3, 7)", node)
+        try:
+            pa.array(values)
+        except pa.ArrowInvalid as error:
+            raise self._error("'in' requires values of one type, such as (3, 7) or ('a', 'b')", node) from error
+        return values
 
     def _classes_as_numbers(self, node: ast.expr, other: ast.expr) -> ast.expr:
         """Replace class names by class numbers if ``other`` is the column ``label``."""
@@ -177,3 +182,13 @@ class _Converter:
         line = self._text.lstrip().encode()  # ast counts bytes
         start, stop = (len(line[:offset].decode()) for offset in (node.col_offset, node.end_col_offset))
         return WhereError(message, before + start, before + stop)
+
+
+def _literal(node: ast.expr) -> bool | int | float | str | None:
+    """Return the value of a number, which may be negative, or of a text; None for any other node."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+    return None

@@ -37,7 +37,8 @@ def banned_ids(shards: ShardSet, ban: Banned) -> list[int]:
         return _checked_ids(shards, values, "ban=")
     if all(isinstance(value, str) for value in values):
         return _ids_of_keys(_ids_by_key(shards, values), values, "ban=")
-    raise OptionError("ban= has values of several types; allowed are keys (str) or sample ids (int), not both")
+    found = ", ".join(sorted({type(value).__name__ for value in values}))
+    raise OptionError(f"ban= has values of type {found}; allowed are keys (str) or sample ids (int), not both")
 
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:

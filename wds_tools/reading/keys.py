@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from wds_tools.reading.shardset import ShardSet
 
 MAX_KEYS = 50_000_000
-"""Most keys that are compared, in the order of the samples; each takes 8 bytes of memory."""
+"""Maximum number of keys that are compared, in the order of the samples; each takes 8 bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from wds_tools.reading.reader import Reader
 
 _log = logging.getLogger("wds_tools")
 DEFAULT_BYTES = 512 << 20
-_STEPS_AT_ONCE = 8  # whose indexes are read together
+_STEPS_AT_ONCE = 8  # number of steps whose indexes are read together
 
 
 def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
@@ -30,7 +30,7 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
     Raises:
         OptionError: The cache is smaller than the window, so blocks would be fetched several times.
     """
-    needed = _needed(window_bytes)
+    needed = _min_cache_bytes(window_bytes)
     if needed > remote.cache_bytes:
         raise OptionError(
             f"cache_bytes={remote.cache_bytes:,} is less than the shuffle window of this machine, {window_bytes:,} "
@@ -43,8 +43,8 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
 def hit_rate(read_bytes: int, window_bytes: int, cache_bytes: int) -> float:
     """Return the expected fraction of the blocks of an epoch that an earlier epoch has left in the cache.
 
-    The blocks of the window and those that are read ahead need their part of a full cache. The rest keeps a random part
-    of the other blocks.
+    The blocks of the window and those that are read ahead occupy a part of a full cache. The rest of the cache holds a
+    random part of the other blocks.
 
     Args:
         read_bytes: Bytes that a machine reads in an epoch.
@@ -53,13 +53,13 @@ def hit_rate(read_bytes: int, window_bytes: int, cache_bytes: int) -> float:
     """
     if cache_bytes >= read_bytes:
         return 1.0
-    ahead = min(DEFAULT_BYTES, (cache_bytes - _needed(window_bytes)) // 2)
+    ahead = min(DEFAULT_BYTES, (cache_bytes - _min_cache_bytes(window_bytes)) // 2)
     others = read_bytes - window_bytes - ahead
     kept = cache_bytes * 31 / 32 - window_bytes - ahead  # on average, half of the sixteenth is free
     return min(max(kept / others, 0.0), 1.0) if ahead > 0 and others > 0 else 0.0
 
 
-def _needed(window_bytes: int) -> int:
+def _min_cache_bytes(window_bytes: int) -> int:
     """Return the smallest cache for a window: when it is full, a sixteenth is freed at once."""
     return window_bytes * 17 // 16
 
@@ -81,13 +81,13 @@ class ReadAhead:
 
     Args:
         reader: The dataset.
-        limit_bytes: Most bytes of blocks that are announced before they are needed.
+        limit_bytes: Maximum number of bytes of blocks that are announced and not needed yet.
     """
 
     def __init__(self, reader: Reader, limit_bytes: int) -> None:
         self._reader = reader
         self._limit_bytes = limit_bytes
-        self._is_needed = reader.shards.is_remote
+        self._is_remote = reader.shards.is_remote
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._current = 0  # number of the step that is needed now
@@ -106,7 +106,7 @@ class ReadAhead:
             StoreError: The storage fails.
         """
         self.stop()
-        if not self._is_needed or not numbers:
+        if not self._is_remote or not numbers:
             return
         first = plan.step(numbers[0])
         self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(first.ids)[0].tolist())))

@@ -236,7 +236,7 @@ class Rows:
 
     def _column(self, name: str, shard: _Shard, rows: NDArray[np.int64]) -> _Column:
         """Return one field of some samples of a shard; raise MissingFieldError if one of them lacks it."""
-        columns, source, rows_there, present = self._find(name, shard, rows)
+        columns, source, source_rows, present = self._find(name, shard, rows)
         if columns is None or not present.all():
             row = int(rows[np.flatnonzero(~present)[0]])
             raise MissingFieldError(
@@ -244,20 +244,20 @@ class Rows:
                 shard=shard.name,
                 key=shard.index.keys[row],
             )
-        return _Column(source, name, columns, rows_there)
+        return _Column(source, name, columns, source_rows)
 
     def _find(
         self, name: str, shard: _Shard, rows: NDArray[np.int64]
     ) -> tuple[FieldColumns | None, _Shard, NDArray[np.int64], NDArray[np.bool_]]:
         """Return the columns of a field, the shard and rows that have them, and which samples have the field."""
-        columns, source, rows_there = shard.image if name == "image" else shard.index.fields.get(name), shard, rows
+        columns, source, source_rows = shard.image if name == "image" else shard.index.fields.get(name), shard, rows
         if columns is None:
             for number, fields in self._reader.shards.added(shard.number):
                 if name in fields:
                     source, rows_of = self._reader.added(shard, number)
-                    columns, rows_there = source.index.fields.get(name), rows_of[rows]
-        present = np.zeros(len(rows), bool) if columns is None else _is_present(columns, rows_there)
-        return columns, source, rows_there, present
+                    columns, source_rows = source.index.fields.get(name), rows_of[rows]
+        present = np.zeros(len(rows), bool) if columns is None else _is_present(columns, source_rows)
+        return columns, source, source_rows, present
 
 
 class Reader:
@@ -310,8 +310,8 @@ class Reader:
         if self.shards.has_added:
             for shard in dict.fromkeys(shards.tolist()):
                 for number, _ in self.shards.added(shard):
-                    there = self.added(self.shard(shard), number)[1][rows[shards == shard]]
-                    blocks = there[there >= 0] // self._blocks[number]
+                    added_rows = self.added(self.shard(shard), number)[1][rows[shards == shard]]
+                    blocks = added_rows[added_rows >= 0] // self._blocks[number]
                     found.update(dict.fromkeys((number, block) for block in blocks.tolist()))
         return list(found)
 

@@ -265,10 +265,23 @@ def _weights_by_class(
         if unknown:
             raise OptionError(f"class_weights names {unknown[0]!r}; the classes are {', '.join(names) or count}")
         result = np.ones(count)
-        for name, weight in weights.items():
+        for name, weight in zip(weights, _as_numbers(list(weights.values())).tolist(), strict=True):
             result[numbers[name]] = weight
         return result
-    result = np.asarray(weights, np.float64)
-    if result.shape != (count,):
-        raise OptionError(f"class_weights has shape {result.shape}; the dataset has {count} classes")
+    result = _as_numbers(weights)
+    if len(result) != count:
+        raise OptionError(f"class_weights has {len(result)} weights; the dataset has {count} classes")
     return result
+
+
+def _as_numbers(weights: Any) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found.ndim != 1:
+        raise OptionError(
+            f"class_weights has {weights!r}; allowed are 'balanced', a mapping from classes to numbers, or one number "
+            "per class"
+        )
+    return found

@@ -85,7 +85,10 @@ class ShardSet:
         return [location.entry for location in self._all[len(self.locations) :]]
 
     def with_fields(self, names: Sequence[str]) -> ShardSet:
-        """Return the dataset without the added shards that have none of some fields; all if no field is stored."""
+        """Return the dataset with only those added shards that have one of these fields.
+
+        All are kept if there is no stored field among them: whole samples are then read by key.
+        """
         if not self.has_added or not set(names) - {"__key__"}:
             return self
         locations = [
@@ -303,7 +306,7 @@ def open_shards(
     Args:
         spec: Folder or URL with a manifest, the manifest itself, or a pattern of indexed shards.
         remote: How URLs are read; None uses the defaults.
-        for_training: Let a process of its own fetch from a URL, see `open_store`.
+        for_training: Fetch from a URL in a separate process, see `open_store`.
 
     Raises:
         NotADatasetError: The folder or manifest does not exist, a shard has no index, the pattern
@@ -362,7 +365,7 @@ def _why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
 
 
 def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) -> ShardSet:
-    """Open shards by a pattern: as the manifests of their folders list them, or else by their indexes."""
+    """Open shards by a pattern: as the manifests of their folders list them, otherwise by their indexes."""
     urls = expand_pattern(pattern)
     stores: dict[str, Store] = {}
     manifests: dict[str, Manifest | None] = {}

@@ -56,7 +56,8 @@ class _Added:
         """Return the fields of a sample; none if it has none. Keys are requested in the order of the shard."""
         if self._next is None or self._next.key != key:
             return {}
-        fields = {name: memoryview(bytes(data)) for name, data in self._next.fields.items()}  # valid after the next
+        # Copied, because the views are valid only until the next sample is requested, which is below.
+        fields = {name: memoryview(bytes(data)) for name, data in self._next.fields.items()}
         self._next = next(self._samples, None)
         return fields
 

@@ -2,8 +2,8 @@
    (antialias=True).
 
    The vertical filter runs twice: on the plane, and on the transposed result. The compiler
-   vectorises a vertical filter, because the weights are the same for all samples of a row; a
-   horizontal one it does not. Weights have 8 fractional bits and their sum is exactly 256, so flat
+   vectorises a vertical filter, because the weights are the same for all samples of a row. It does
+   not vectorise a horizontal one. Weights have 8 fractional bits and their sum is exactly 256, so flat
    areas do not change and 16-bit sums cannot overflow. */
 #include "resample.h"
 

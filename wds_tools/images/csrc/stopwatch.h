@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-/* The seconds of each step: STEPS in native.py. */
+/* The seconds of each step: _STEPS in native.py. */
 typedef struct {
     double slice, decode, resize, write;
 } Timings;
