@@ -101,8 +101,7 @@ def test_a_chunk_that_was_evicted_is_decompressed_again(tmp_path: Path, small_ch
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(gzip.compress(content))
     archives = compressed.TarFiles(MappedFiles(paths), [path.name for path in paths])
-    for number, start in ((0, 38_000), (1, 0), (1, 20_000), (0, 38_000), (0, 0)):  # the cache has 24,000 bytes
-        assert archives.slice(number, start, start + 2000) == contents[number][start : start + 2000]
+    for number, start in ((0, 39_500), (1, 0), (0, 39_500), (0, 0)):  # the cache has 24,000 bytes
         assert archives.slice(number, start, 40_000) == contents[number][start:]
 
 
