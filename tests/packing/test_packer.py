@@ -531,8 +531,9 @@ def test_strict_refuses_a_finished_dataset_that_has_skipped_files(mixed: Path, t
 
 def test_a_folder_with_only_bad_images_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     src = fill(tmp_path / "src", {"a.jpg": b"not an image", "b.jpg": b"neither"})
-    with pytest.raises(SourceError, match=r"2 files cannot be packed: 'a.jpg' is not a JPEG"):
+    with pytest.raises(SourceError, match=r"2 files cannot be packed: 'a.jpg' is not a JPEG") as raised:
         pack(src, tmp_path / "dst", workers=1)
+    assert "strict" not in str(raised.value)
     assert not (tmp_path / "dst").exists()
 
 
@@ -540,7 +541,7 @@ def test_a_folder_with_only_bad_images_is_an_error_and_leaves_nothing(tmp_path: 
 
 
 def test_classes_can_be_names_or_a_file(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "classes.txt").write_text("c\nb\n\na\nd\n")
+    (tmp_path / "classes.txt").write_text("c\nb\n\na\nd\n", "utf-8-sig")  # some editors write a byte order mark
     one = pack(small, tmp_path / "one", classes=["c", "b", "a", "d"], workers=1).manifest
     two = pack(small, tmp_path / "two", classes=str(tmp_path / "classes.txt"), workers=1).manifest
     assert one == two
@@ -705,8 +706,9 @@ def test_packing_again_is_an_error_if_a_shard_of_the_dataset_is_missing(small: P
 @pytest.mark.parametrize("inside", ["", "out", "a/out"])
 def test_a_destination_inside_the_source_is_refused(small: Path, inside: str) -> None:
     before = contents(small)
-    with pytest.raises(DestinationError, match="is inside the source"):
-        pack(small, small / inside, workers=1)
+    for src in (small, f"file://{small}"):
+        with pytest.raises(DestinationError, match="is inside the source"):
+            pack(src, small / inside, workers=1)
     assert contents(small) == before
 
 

@@ -373,6 +373,15 @@ def test_invalid_urls_are_refused(src, url, why):
         wt.pack(src, url, **OPTIONS)
 
 
+@pytest.mark.parametrize("rest", ["host/train?sig=s3cret", "host/tr ain", "host/{a,b}"])
+@pytest.mark.parametrize("scheme", ["https", "sftp", "nonsense"])
+def test_the_error_for_an_invalid_url_has_no_password(src, scheme, rest):
+    with pytest.raises((OptionError, StoreError)) as raised:
+        wt.pack(src, f"{scheme}://me:pa55word@{rest}", **OPTIONS)
+    assert "pa55word" not in str(raised.value)
+    assert "s3cret" not in str(raised.value) or scheme != "https"
+
+
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [("s3", r"pip install 'wds-tools\[s3\]'"), ("gs", r"pip install 'wds-tools\[gs\]'"), ("oss", "install it")],

@@ -94,11 +94,12 @@ def split_tree(root: Path) -> Path:
 
 def test_folders_of_splits_share_their_class_numbers(tmp_path: Path) -> None:
     src = split_tree(tmp_path / "src")
-    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
-    assert {name: (report.packed, report.manifest.classes) for name, report in reports.items()} == {
-        "train": (9, ("a", "b", "c", "d")),
-        "val": (3, ("a", "b", "c", "d")),
-    }
+    for source in (src, f"file://{src}"):
+        reports = wt.pack_splits(source, tmp_path / "dst", split="folders", workers=1)
+        assert {name: (report.packed, report.manifest.classes) for name, report in reports.items()} == {
+            "train": (9, ("a", "b", "c", "d")),
+            "val": (3, ("a", "b", "c", "d")),
+        }
 
 
 def test_folders_of_splits_are_not_read_as_classes(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_thousand_datasets_are_scanned_again_in_less_than_a_second(few: Path, 
         assert time.perf_counter() - started < 1
 
 
-def test_a_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_a_root_that_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="none is not a folder that can be read"):
         Catalogue([tmp_path / "none"])
 

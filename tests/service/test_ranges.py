@@ -43,7 +43,7 @@ def ask(size: int = SIZE, is_get: bool = True, **headers: str) -> tuple[int, int
         ("", (200, 0, 100)),
     ],
 )
-def test_a_range(wanted: str, expected: tuple[int, int, int]) -> None:
+def test_a_range_request_selects_these_bytes(wanted: str, expected: tuple[int, int, int]) -> None:
     assert ask(Range=wanted) == expected
 
 
@@ -73,7 +73,7 @@ def test_a_range(wanted: str, expected: tuple[int, int, int]) -> None:
         ({"If_Range": TAG}, 200),
     ],
 )
-def test_a_condition(headers: dict[str, str], status: int) -> None:
+def test_a_condition_gives_this_status(headers: dict[str, str], status: int) -> None:
     assert ask(**headers)[0] == status
 
 

@@ -89,7 +89,7 @@ def test_every_file_of_a_dataset_is_served(server: Running, root: Path) -> None:
         ({"If-Match": '"other"', "Range": "bytes=0-9"}, 412, None, None),
     ],
 )
-def test_a_range_or_a_condition(
+def test_range_and_conditional_requests_are_answered(
     server: Running, data: bytes, headers: dict[str, str], status: int, part: slice | None, content_range: str | None
 ) -> None:
     etag = f'"{xxhash.xxh3_128_hexdigest(data)}"'
@@ -171,7 +171,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("path", HOSTILE)
-def test_a_path_that_is_no_file_of_a_dataset_is_not_found(server: Running, path: str) -> None:
+def test_a_path_that_is_not_a_file_of_a_dataset_is_not_found(server: Running, path: str) -> None:
     reply = request(server.url, path)
     assert reply.status == 404
     assert b"secret" not in reply.body
@@ -629,7 +629,7 @@ def test_the_loader_reads_over_tls(
         assert batches(f"{url}/data/few") == batches(root / "few")
 
 
-def test_a_client_that_does_not_finish_the_tls_handshake_is_no_obstacle(root: Path, certificate: Path) -> None:
+def test_a_client_that_does_not_finish_the_tls_handshake_does_not_block_others(root: Path, certificate: Path) -> None:
     with in_thread(root, tls_cert=certificate) as url, connect(url), connect(url) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
         context = ssl.create_default_context(cafile=str(certificate))

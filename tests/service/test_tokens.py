@@ -161,7 +161,7 @@ def test_tokens_that_are_created_at_the_same_time_are_all_stored(path: Path) -> 
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("5m", 300), ("2 h", None), ("1w", 604_800), ("0d", None)])
-def test_durations(text: str, seconds: int | None) -> None:
+def test_a_duration_is_parsed_or_refused(text: str, seconds: int | None) -> None:
     if seconds is None:
         with pytest.raises(OptionError, match="is not a duration"):
             parse_duration(text)

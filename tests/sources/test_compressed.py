@@ -18,6 +18,7 @@ import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources import base, compressed
 from wds_tools.sources.detect import open_source
+from wds_tools.sources.files import MappedFiles
 
 
 def jpeg(seed: int) -> bytes:
@@ -92,6 +93,16 @@ def test_records_of_one_window_are_decompressed_once(tmp_path: Path, monkeypatch
         source.read(entry)
     assert len({entry.group for entry in listing.inputs}) == 1
     assert len(opened) == 3  # to detect the format, to list it, to read it
+
+
+def test_a_chunk_that_was_evicted_is_decompressed_again(tmp_path: Path, small_chunks: None) -> None:
+    contents = [np.random.default_rng(number).bytes(40_000) for number in range(2)]
+    paths = tuple(tmp_path / f"{number}.tar.gz" for number in range(2))
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(gzip.compress(content))
+    archives = compressed.TarFiles(MappedFiles(paths), [path.name for path in paths])
+    for number, start in ((0, 39_500), (1, 0), (0, 39_500), (0, 0)):  # the cache has 24,000 bytes
+        assert archives.slice(number, start, 40_000) == contents[number][start:]
 
 
 def test_class_folders_in_a_compressed_archive_are_packed(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Input
+from wds_tools.sources.detect import open_source
 from wds_tools.sources.folder import FolderSource
 
 
@@ -171,6 +174,25 @@ def test_given_classes_with_a_flat_folder_are_an_error(tmp_path: Path) -> None:
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"none cannot be read: No such file"):
         FolderSource(tmp_path / "none").scan()
+
+
+def test_a_folder_without_permission_is_an_error_of_one_line() -> None:
+    def detect_as_another_user(folder: Path) -> None:
+        if os.getuid() == 0:  # root has access all the same
+            os.setuid(65_534)
+        with pytest.raises(SourceError, match=r"src cannot be read: Permission denied$"):
+            open_source(folder, kind=None, classes=None, columns=None)
+        os._exit(7)
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "src").mkdir(mode=0)
+        process = multiprocessing.get_context("fork").Process(
+            target=detect_as_another_user, args=(Path(folder) / "src",)
+        )
+        process.start()
+        process.join()
+    assert process.exitcode == 7
 
 
 def test_a_path_of_a_file_is_an_error(tmp_path: Path) -> None:

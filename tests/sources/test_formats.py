@@ -373,6 +373,56 @@ def test_a_truncated_or_damaged_tfrecord_is_an_error_that_names_the_byte(tmp_pat
         scan(path)
 
 
+def test_a_tfrecord_whose_first_length_begins_like_gzip_is_read(tmp_path: Path, six: list[Photo]) -> None:
+    for padding in range(35_615):
+        data = example({"image/encoded": six[0].data, "padding": bytes(35_615 - len(six[0].data) - padding)})
+        if len(data) == 35_615:
+            break
+    (tmp_path / "a.tfrecord").write_bytes(frame(data))
+    assert (tmp_path / "a.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
+    assert len(scan(tmp_path / "a.tfrecord").inputs) == 1
+
+
+def test_an_archive_whose_first_name_begins_like_bzip2_is_packed(tmp_path: Path, six: list[Photo]) -> None:
+    path = tar_of(tmp_path / "a.tar", {"BZ/1.jpg": six[0].data, "US/1.jpg": six[1].data})
+    assert pack(path, tmp_path / "dst", workers=1).manifest.classes == ("BZ", "US")
+
+
+def test_a_folder_with_the_extension_of_a_file_is_searched(tmp_path: Path, six: list[Photo]) -> None:
+    folder = tmp_path / "src" / "images.parquet"
+    folder.mkdir(parents=True)
+    pq.write_table(hugging_face_table(six), folder / "part-0.parquet")
+    assert pack(tmp_path / "src", tmp_path / "dst", workers=1).packed == 6
+
+
+def test_an_arrow_file_without_rows_is_read_beside_others(tmp_path: Path, six: list[Photo]) -> None:
+    table = pa.table({"image": [photo.data for photo in six]})
+    (tmp_path / "src").mkdir()
+    for name, part in (("0.arrow", table[:0]), ("1.arrow", table)):
+        with pa.OSFile(str(tmp_path / "src" / name), "wb") as sink, pa.ipc.new_stream(sink, part.schema) as writer:
+            writer.write_table(part)
+    assert pack(tmp_path / "src", tmp_path / "dst", workers=1).packed == 6
+    with pytest.raises(SourceError, match=r"0\.arrow contains no image that can be packed"):
+        pack(tmp_path / "src" / "0.arrow", tmp_path / "other", workers=1)
+
+
+def test_an_arrow_file_that_lacks_a_column_of_the_first_is_an_error_that_names_it(
+    tmp_path: Path, six: list[Photo]
+) -> None:
+    for name, column in (("0.arrow", "image"), ("1.arrow", "photo")):
+        table = pa.table({column: [six[0].data]})
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(SourceError, match=r"1\.arrow has no column 'image', which 0\.arrow has"):
+        scan(tmp_path)
+
+
+def test_blank_lines_before_the_first_row_of_json_lines_are_skipped(tmp_path: Path, six: list[Photo]) -> None:
+    (tmp_path / "1.jpg").write_bytes(six[0].data)
+    (tmp_path / "a.jsonl").write_text('\n\n{"image": "1.jpg"}\n\n{"image": "1.jpg"}\n')
+    assert len(scan(tmp_path / "a.jsonl").inputs) == 2
+
+
 def test_features_of_an_example_become_json_entries(tmp_path: Path, six: list[Photo]) -> None:
     features = {"image": six[0].data, "label": 2, "image/filename": b"a.jpg", "raw": b"\xff\xfe", "box": [0.5, 1.0]}
     (tmp_path / "a.tfrecord").write_bytes(frame(example(features)) + frame(b"\xff\xff\xff"))
@@ -542,6 +592,17 @@ def test_items_may_be_pil_images_bytes_arrays_and_dictionaries(tmp_path: Path, s
     assert json.loads(described["json"]) == {"path": "Items#2", "class": CLASSES[0], "width": 48}
 
 
+def test_entries_of_items_become_valid_json(tmp_path: Path, six: list[Photo]) -> None:
+    entries = {"area": np.float32(0.5), "score": float("nan"), "box": [np.int64(1), float("inf"), object]}
+    (sample,) = pack_and_read(Items([{"image": six[0].data, **entries}]), tmp_path / "dst")
+    assert json.loads(sample["json"]) == {
+        "path": "Items#0",
+        "area": 0.5,
+        "score": None,
+        "box": [1, None, "<class 'object'>"],
+    }
+
+
 def test_an_unreadable_item_is_skipped_but_a_bug_of_the_dataset_is_raised(tmp_path: Path, six: list[Photo]) -> None:
     def broken() -> object:
         raise OSError("image file is truncated")
@@ -622,6 +683,9 @@ def test_a_folder_of_images_is_detected_whatever_other_files_it_has(tmp_path: Pa
 def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"unknown format 'excel' .* allowed are arrow, dotted, folder .*, hdf5"):
         scan_as(tmp_path, "excel")
+    for src, kind in ((Items([]), "hdf5"), (Items([]), "stream"), (tmp_path, "object"), (tmp_path, "stream")):
+        with pytest.raises(OptionError, match=f"kind='{kind}'"):
+            open_source(src, kind=kind, classes=None, columns=None)
     (tmp_path / "a.xls").write_bytes(b"x")
     with pytest.raises(SourceError, match=r"a\.xls is not a folder, and its format cannot be detected from its name"):
         pack(tmp_path / "a.xls", tmp_path / "dst")

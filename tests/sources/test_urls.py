@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import bad_server
+import fsspec
 import pytest
 from bad_server import Answer, BadServer
 from buckets import Bucketful, Vault, each_call_fails_once, empty_s3
@@ -284,6 +285,32 @@ def test_a_url_that_cannot_be_packed_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(error, match=words):
         wt.pack(source.format(six_photos), tmp_path / "out", **OPTIONS, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("none", {}),
+        ("*.tar", {}),
+        ("a.tar", {}),
+        ("photos", {"kind": "tar"}),
+        ("photos", {"kind": "hdf5"}),
+        ("photos", {"columns": {"image": "x"}}),
+        ("photos", {"classes": ["dog"]}),
+        ("splits", {}),
+    ],
+)
+def test_an_error_about_a_url_has_no_password(
+    six_photos: Path, tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/me:pa55word@host/a.tar", b"x" * 512)
+    for folder in ("photos/cat", "splits/train", "splits/val"):
+        files.pipe_file(f"/me:pa55word@host/{folder}/1.jpg", next(six_photos.glob("*/*.jpg")).read_bytes())
+    with pytest.raises((OptionError, SourceError)) as raised:
+        wt.pack(f"memory://me:pa55word@host/{name}", tmp_path / "out", **OPTIONS, **options)
+    assert "pa55word" not in str(raised.value)
+    assert "memory://host" in str(raised.value)
 
 
 def test_folders_of_splits_at_a_url_are_not_taken_for_classes(six_photos: Path, tmp_path: Path) -> None:

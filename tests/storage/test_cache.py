@@ -109,6 +109,23 @@ def test_a_cache_that_cannot_be_written_raises_no_error(tmp_path, caplog):
     assert "cannot be cached" in caplog.text
 
 
+def claim_without_access_to_the_folder(folder: Path) -> None:
+    (folder / "usage").chmod(0)
+    if os.getuid() == 0:  # root has access all the same
+        os.setuid(65_534)
+    blocks = BlockCache(folder, 10**6, url=URL)
+    with blocks.claim("a", wait=True) as first, blocks.claim("b", wait=False) as second:
+        os._exit(0 if first and second and not blocks.put("a", b"x") else 1)
+
+
+def test_a_block_of_a_cache_of_another_user_can_be_claimed(folder):
+    BlockCache(folder, 10**6, url=URL).put("a", b"x")
+    process = multiprocessing.get_context("fork").Process(target=claim_without_access_to_the_folder, args=(folder,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 def write_with_a_file_size_limit(folder: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))

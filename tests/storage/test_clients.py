@@ -77,7 +77,7 @@ def test_a_server_without_a_strong_etag_gets_no_condition(client, server, tag):
 
 
 @pytest.mark.parametrize("answer", [bad_server.chunked, bad_server.closing(), bad_server.closing(bad_server.chunked)])
-def test_chunked_answers_and_connections_closed_after_each_answer_are_no_failure(client, server, answer):
+def test_chunked_answers_and_connections_closed_after_each_answer_are_not_failures(client, server, answer):
     server.default = answer
     for _ in range(5):
         assert read(client) == DATA[1000:201_000]
@@ -85,7 +85,7 @@ def test_chunked_answers_and_connections_closed_after_each_answer_are_no_failure
     assert client.counts().failures == 0
 
 
-def test_connection_close_in_the_header_is_no_failure(client, server):
+def test_connection_close_in_the_header_is_not_a_failure(client, server):
     server.default = bad_server.announced_close
     for _ in range(3):
         assert read(client) == DATA[1000:201_000]

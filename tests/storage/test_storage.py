@@ -10,10 +10,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
+import xxhash
 
 from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.options import RemoteOptions
-from wds_tools.storage import Block, Extent, StoredFile, open_store, split_folder, whole_file
+from wds_tools.storage import Block, Extent, StoredFile, fetcher, open_store, split_folder, whole_file
 
 CONTENT = bytes(range(256)) * 400
 SHARD = StoredFile("a.tar", len(CONTENT), "checksum of a.tar")
@@ -157,6 +158,30 @@ def test_reading_ahead_does_not_change_the_bytes_that_are_read(store):
     assert bytes(store.fetch_extents([Extent(block, 100, 9000)])[0]) == CONTENT[100:9000]
     store.release([block])
     assert bytes(store.fetch_extents([Extent(block, 100, 9000)])[0]) == CONTENT[100:9000]
+
+
+def test_indexes_are_read_by_a_limited_number_of_threads(tmp_path, serve, remote, monkeypatch):
+    monkeypatch.setattr(fetcher, "MAX_FILE_THREADS", 3)
+    files = []
+    for number in range(40):
+        content = b"%d" % number
+        files.append(StoredFile(f"{number}.parquet", len(content), xxhash.xxh3_128_hexdigest(content)))
+        (tmp_path / files[-1].name).write_bytes(content)
+    url, server = serve(tmp_path)
+    store, before, most = open_store(url, remote=remote), set(threading.enumerate()), 0
+    reading = threading.Thread(target=store.read_files_ahead, args=(files,), kwargs={"wait": True})
+    start = threading.Thread.start
+
+    def count(thread):
+        nonlocal most
+        start(thread)
+        most = max(most, sum(one.name.endswith("(read_missing)") for one in set(threading.enumerate()) - before))
+
+    monkeypatch.setattr(threading.Thread, "start", count)
+    reading.start()
+    reading.join()
+    assert 1 <= most <= 3
+    assert sorted(name for name, _ in server.requests) == sorted(file.name for file in files)
 
 
 def test_a_block_is_requested_once(tmp_path, serve, remote):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from PIL import Image
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
@@ -258,6 +261,23 @@ def test_more_records_than_fit_into_memory_are_sorted_on_disk(
     for path in (other / "captions").iterdir():
         assert (dataset / "captions" / path.name).read_bytes() == path.read_bytes()
     assert not (dataset / ".adding").exists()
+
+
+def test_paths_that_are_not_utf8_are_matched_on_disk_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(out, "JPEG")
+    name = os.fsdecode(b"caf\xe9.jpg")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / name).write_bytes(out.getvalue())
+    wt.pack(tmp_path / "src", tmp_path / "dst", workers=1)
+    monkeypatch.setattr(spool, "MEMORY_BYTES", 0)
+    assert wt.add_fields(tmp_path / "dst", [{"__key__": name, "txt": "x"}], match="path").samples == 1
+
+
+def test_a_line_that_is_not_an_object_is_an_error(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("5\n")
+    with pytest.raises(SourceError, match=r"t\.jsonl: a line is '5\\n'; expected an object"):
+        wt.add_fields(dataset, tmp_path / "t.jsonl")
 
 
 # --- what is refused ---

@@ -56,6 +56,12 @@ def loaded(dataset: Path) -> list[int]:
         return [int(batch.label) for batch in loader]
 
 
+def test_names_of_digits_and_underscores_are_not_numbers(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", [("a", {"cls": b"10_11"}), ("b", {"cls": b"10_9"})])
+    assert wt.index_shards(f"{tmp_path}/a.tar").classes == ("10_11", "10_9")
+    assert labels(tmp_path) == [0, 1]
+
+
 def test_names_in_cls_become_class_numbers_in_sorted_order(tmp_path: Path) -> None:
     shard(tmp_path / "a-0.tar", [("a", {"cls": b"fig"}), ("b", {"cls": b"cat\n"})])
     shard(tmp_path / "a-1.tar", [("c", {"cls": "é".encode()}), ("d", {"cls": b"cat"}), ("e", {})])
@@ -207,7 +213,7 @@ def test_pack_takes_class_folders_of_shards_as_labels(tmp_path: Path) -> None:
     assert report.manifest.classes == ("cat", "fig")
 
 
-def test_an_entry_that_is_no_label_is_an_error_of_pack(tmp_path: Path) -> None:
+def test_pack_refuses_an_entry_that_is_not_a_label(tmp_path: Path) -> None:
     json_shard(tmp_path / "a.tar", [[1]])
     with pytest.raises(SourceError, match=r"a.tar/000: label 'json:label' is \[1\]; allowed are"):
         wt.reshard(tmp_path / "a.tar", tmp_path / "dst", label="json:label")

@@ -1,4 +1,4 @@
-"""What runs in the process of a loader, started by `start`: commands come in over a pipe, replies go back.
+"""The commands of a loader process, which `start` runs: requests arrive over a pipe, and replies are sent back.
 
 Both are JSON, so that a loader can run in another environment, which has only numpy and the
 loader's own packages.

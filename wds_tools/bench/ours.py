@@ -16,7 +16,7 @@ from wds_tools.loading.fields import Boxes, Image, Label
 from wds_tools.loading.loader import Loader
 
 _FIELDS = {"raw": ("image",), "bytes": ("bin",)}
-_RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # the stored size: tells the loader that all images have it
+_RAW_VIEW = Resize((RAW_SIDE, RAW_SIDE))  # the stored size, so that the loader knows that all images have it
 
 
 def open_loader(setup: Setup, seed: int, *, num_workers: int) -> Loader:

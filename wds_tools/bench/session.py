@@ -63,7 +63,7 @@ class Session:
                 self._progress(f"{process.name}: its own format written in {prepared.seconds:.1f} s")
 
     def compare_pixels(self) -> None:
-        """Compare what each loader makes of the probes with what ours makes of them."""
+        """Compare the pixels of the probes from each loader with those from ours."""
         pixels: dict[str, Any] = {}
         for process, supported in self._each(
             lambda p: p.call("probe_pixels", {**self._values(p), "file": self._pixel_file(p)})

@@ -432,6 +432,8 @@ def decode_field(field: str, data: bytes, *, shard: str, key: str) -> Any:
 
 def parse_label(data: bytes) -> int | None:
     """Return the class number in a ``cls`` field, or None if it is text or does not fit int64."""
+    if b"_" in data:  # int() accepts 10_11 as 1011
+        return None
     try:
         label = int(data)
     except ValueError:

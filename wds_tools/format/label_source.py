@@ -16,7 +16,7 @@ INDEX = "index"
 """In a manifest: the labels are those of the indexes, and the shards have others, as after a merge."""
 
 _MAX_LABEL_BYTES = 4096  # of a field of text
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # not whole, so not a class
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # such as 0.5, which is not a class
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class LabelSource:
         return f"{self.field}:{'.'.join(self.path)}" if self.path else self.field
 
     def value(self, key: str, content: bytes | memoryview | None) -> int | str | None:
-        """Return the label of a sample: a number, a name, or None if it has none; a folder with its parents.
+        """Return the label of a sample: a number, a name, or None if it has none. A folder has its parents.
 
         Args:
             key: Key of the sample.
@@ -93,6 +93,8 @@ class LabelSource:
 
 
 def _number_or_name(text: str) -> int | str | None:
+    if "_" in text:  # int() accepts 10_11 as 1011
+        return text
     try:
         return int(text)
     except ValueError:

@@ -50,11 +50,13 @@ def _check_indexes(shards: ShardSet) -> Finding:
 
 def _check_files(shards: ShardSet) -> Iterator[Finding]:
     """Compare the lengths of local shards with the manifest."""
-    local = [place for place in shards.locations if not is_url(place.store.folder)]
+    local = [location for location in shards.locations if not is_url(location.store.folder)]
     if not local:
         return
     bad = [
-        place.entry.name for place in local if _length(Path(place.store.folder) / place.entry.name) != place.entry.bytes
+        location.entry.name
+        for location in local
+        if _length(Path(location.store.folder) / location.entry.name) != location.entry.bytes
     ]
     if bad:
         found = f"{len(bad):,} of {len(local):,} are missing or have another length, such as {bad[0]}"

@@ -117,7 +117,7 @@ def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]
 
 
 def _content_of(path: Path) -> Any:
-    """Return what is in a JSON file or in a file of ``torch.save``. Code in the file is not run."""
+    """Return the content of a JSON file or of a file of ``torch.save``. Code in the file is not run."""
     try:
         with path.open("rb") as file:
             is_json = file.read(1) in (b"{", b"[")

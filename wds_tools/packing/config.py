@@ -74,7 +74,7 @@ def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] |
         return None
     if isinstance(classes, (str, Path)):
         try:
-            lines = Path(classes).read_text("utf-8", "surrogateescape").splitlines()
+            lines = Path(classes).read_text("utf-8-sig", "surrogateescape").splitlines()
         except OSError as error:
             raise OptionError(
                 f"classes={str(classes)!r} cannot be read: {error.strerror}; expected a file with one name per line"

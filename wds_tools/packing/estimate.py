@@ -17,7 +17,7 @@ from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Input, Listing, Record, Source
 
 _MAX_WORKERS = 8  # by default: with more, packing waits for the disk
-_BYTES_PER_WORKER = 500_000_000  # packed by one process in the 0.4 s that others take to start
+_BYTES_PER_WORKER = 500_000_000  # that one process packs in the 0.4 s in which another one starts
 _BYTES_PER_TRANSCODER = 10_000_000  # the same, if images are converted
 _MAX_HEAD_READS = 64
 _ESTIMATE_STREAM = 3  # gives this use of the seed its own random numbers
@@ -25,7 +25,7 @@ _ESTIMATE_READS = 32
 
 
 def head_kind(source: Source, images: ImageOptions) -> Callable[[Input], str | None]:
-    """Return a function that reads an input and returns its fields. After many reads it uses the name instead."""
+    """Return a function from an input to its fields: it reads the first inputs, and uses the names of the others."""
     reads = itertools.count()
 
     def kind_of(entry: Input) -> str | None:

@@ -16,10 +16,10 @@ from wds_tools.packing.destination import Destination
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import open_destination, parse_destination
-from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, strict_error
+from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Skip, Source
-from wds_tools.sources.detect import open_source
+from wds_tools.sources.detect import open_source, without_file_scheme
 from wds_tools.storage import is_url
 from wds_tools.terminal import shows_progress
 
@@ -166,6 +166,7 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
         OptionError: More than one worker for a source that can be read only in this process.
         DestinationError: ``dst`` or the spool folder is inside ``src``.
     """
+    src = without_file_scheme(src)
     if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
         raise _inside(src, dst)
     for folder in (dst, options.spool):
@@ -223,7 +224,7 @@ def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> 
         )
     destination.remove_leftover_work()
     if strict and (skipped := destination.skipped()):
-        raise strict_error(skipped)
+        raise bad_files_error(skipped, strict=True)
     return manifest
 
 

@@ -48,6 +48,7 @@ from wds_tools.packing.work_folder import (
 )
 from wds_tools.sources.base import Skip
 from wds_tools.storage import is_url
+from wds_tools.storage.failures import clean_url
 from wds_tools.storage.upload import Bucket, StopUploadError
 
 UPLOADS = 2  # shards at a time: the store joins the parts of one while the next is sent; s3fs sends four parts at once
@@ -130,9 +131,9 @@ class BucketDestination:
     is_bounded = True
 
     def __init__(self, url: str, spool: Path, *, progress: bool, remote: RemoteOptions) -> None:
-        self.name = url
+        self.name = clean_url(url)
         self.folder = spool
-        self._spool = WorkFolder(spool, url, keep_empty=False)
+        self._spool = WorkFolder(spool, self.name, keep_empty=False)
         self._bucket = Bucket(url, remote=remote)
         self._uploads = _Uploads(self._upload_shard)
         self._progress = progress

@@ -92,7 +92,7 @@ class PackJob:
             strict = self.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
                 self.destination.roll_back(self.packed)
-                raise strict_error(skipped)
+                raise bad_files_error(skipped, strict=strict)
             if self.options.task is not None:
                 return manifest, tuple(skipped)
             self._refuse_missing(len(reports))
@@ -308,20 +308,28 @@ def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) 
                 threads=available_cores(),
             )
             skipped += bad_inputs(task, bar.advance)
-    raise strict_error(_sorted(skipped))
+    raise bad_files_error(_sorted(skipped), strict=True)
 
 
-def strict_error(skipped: Sequence[Skip]) -> SourceError:
-    """Return the error that names the first files that cannot be packed. If there are more, log a warning for each."""
+def bad_files_error(skipped: Sequence[Skip], *, strict: bool) -> SourceError:
+    """Return the error that names the first files that cannot be packed. If there are more, log a warning for each.
+
+    Args:
+        skipped: These files.
+        strict: Whether ``strict`` refuses them. Otherwise there are no other files.
+    """
     named = "; ".join(f"{skip.path!r} {skip.reason}" for skip in skipped[:_NAMED_FILES])
     more = ""
     if len(skipped) > _NAMED_FILES:
         more = f"; and {len(skipped) - _NAMED_FILES:,} more: the warnings before this one name all"
         for skip in skipped:
             _log.warning("%r %s", skip.path, skip.reason)
-    return SourceError(
-        f"{_bad_file_count(len(skipped))}: {named}{more}. Fix or remove them, or pack without strict to leave them out"
+    remedy = (
+        "Fix or remove them, or pack without strict to leave them out"
+        if strict
+        else "There is no other file to pack: fix them, or check the path of the source"
     )
+    return SourceError(f"{_bad_file_count(len(skipped))}: {named}{more}. {remedy}")
 
 
 def _bad_file_count(count: int) -> str:

@@ -19,7 +19,7 @@ from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.packing.run import check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.detect import split_folders
+from wds_tools.sources.detect import split_folders, without_file_scheme
 from wds_tools.storage import join
 from wds_tools.storage.upload import Bucket
 
@@ -189,7 +189,7 @@ def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> 
 
 def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:
     """Return source and listing of each split's folder. Class numbers are the same in all of them."""
-    folders = split_folders(Path(src)) if isinstance(src, (str, Path)) else []
+    folders = split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if not folders:
         raise SourceError(
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"

@@ -240,7 +240,7 @@ class _SharedProgress:
 
 
 class _StopError(Exception):
-    """The main process has told this worker to stop."""
+    """The main process has set the stop flag."""
 
 
 _shared: tuple[Any, Any] | None = None  # (counters, stop flag), in a worker process

@@ -148,17 +148,12 @@ class Catalogue:
         try:
             with self.folder(dataset) as folder:
                 data, _ = _read_manifest(folder)
-            version = xxhash.xxh3_128_hexdigest(data)
-            if version != dataset.summary.version:
+            if xxhash.xxh3_128_hexdigest(data) != dataset.summary.version:
                 raise DamagedFileError("the manifest has changed")
             manifest = from_json(data)
         except (OSError, ManifestError) as error:
             raise DamagedFileError(f"the manifest cannot be read: {_reason(error)}") from error
-        found = {MANIFEST_NAME: StoredFile(MANIFEST_NAME, len(data), version)}
-        for shard in manifest.shards:
-            found[shard.name] = StoredFile(shard.name, shard.bytes, shard.xxh3)
-            found[shard.index] = StoredFile(shard.index, shard.index_bytes, shard.index_xxh3)
-        return found
+        return files_of(data, manifest)
 
     def open(self, dataset: Located, file: StoredFile) -> int:
         """Open a file of a dataset and return the descriptor.
@@ -279,6 +274,20 @@ def _read_manifest(folder: int) -> tuple[bytes, Stamp]:
 def _reason(error: Exception) -> str:
     """Return what is wrong, without the path of a file."""
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+
+
+def files_of(data: bytes, manifest: Manifest) -> dict[str, StoredFile]:
+    """Return the files of a dataset by name: the manifest, and the shards and indexes that it lists.
+
+    Args:
+        data: The bytes of the manifest.
+        manifest: The manifest.
+    """
+    found = {MANIFEST_NAME: StoredFile(MANIFEST_NAME, len(data), xxhash.xxh3_128_hexdigest(data))}
+    for shard in manifest.shards:
+        found[shard.name] = StoredFile(shard.name, shard.bytes, shard.xxh3)
+        found[shard.index] = StoredFile(shard.index, shard.index_bytes, shard.index_xxh3)
+    return found
 
 
 def summary_of(name: str, data: bytes, manifest: Manifest) -> Summary:

@@ -1,4 +1,4 @@
-"""Connections of the service: their number is limited, and the longest idle one makes way for a new one."""
+"""Connections of the service: their number is limited. For a new one, the one that was idle the longest is closed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Connection(RequestHandler):
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if transport.get_extra_info("sslcontext") is None:  # with 0, the one of TLS waits for ever
+        if transport.get_extra_info("sslcontext") is None:  # with a limit of 0, a TLS transport would wait forever
             transport.set_write_buffer_limits(0)  # drain() then waits until all is sent, as sendfile requires
         if not self._table.add(self):
             self._table.metrics.cut_connections.labels("too_many").inc()

@@ -1,4 +1,4 @@
-"""The protocol between what has datasets and what sends them: a file is sent as pieces of open files, or of memory."""
+"""The protocol between libraries, which have datasets, and routes, which send their files in pieces."""
 
 from __future__ import annotations
 

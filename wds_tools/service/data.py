@@ -36,7 +36,7 @@ class DataRoutes:
 
     Args:
         library: The datasets.
-        limits: The least speed of clients.
+        limits: The minimum speed of clients.
         metrics: Where bytes are counted.
     """
 
@@ -86,7 +86,7 @@ class DataRoutes:
             return error_answer(412, "the file has another ETag: it was replaced", headers)
         if found.status == 416:
             headers["Content-Range"] = f"bytes */{content.size}"
-            return error_answer(416, f"the range begins behind the end: the file has {content.size:,} bytes", headers)
+            return error_answer(416, f"the range begins beyond the end: the file has {content.size:,} bytes", headers)
         if found.status == 206:
             headers["Content-Range"] = f"bytes {found.start}-{found.stop - 1}/{content.size}"
         headers["Content-Length"] = str(found.stop - found.start)
@@ -119,10 +119,10 @@ class DataRoutes:
 
 
 def names_of(raw_path: str) -> tuple[str, str] | None:
-    """Return the dataset and the file that a path names, or None if no name can be like this.
+    """Return the dataset and the file that a path names, or None if it is not a valid name.
 
     Args:
-        raw_path: Path behind the prefix, quoted as it was sent.
+        raw_path: The part of the path after the prefix, percent-encoded as it was sent.
 
     >>> names_of("imagenet/train/shard-000000.tar"), names_of("photos/")
     (('imagenet/train', 'shard-000000.tar'), ('photos', ''))
@@ -142,7 +142,7 @@ def names_of(raw_path: str) -> tuple[str, str] | None:
 
 
 def _page(dataset: str, files: Mapping[str, int]) -> str:
-    """Return a list of links, which clients read that search for files by a pattern."""
+    """Return a page of links, for clients that search for files by a pattern."""
     title = html.escape(dataset)
     rows = "\n".join(
         f'<li><a href="{html.escape(quote(name))}">{html.escape(name)}</a> {size:,} bytes</li>'

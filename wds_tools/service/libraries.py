@@ -12,7 +12,7 @@ _log = logging.getLogger("wds_tools")
 
 
 class ScannedLibrary(Library, Protocol):
-    """A library that looks for changes when it is told to."""
+    """A library that looks for changes when `scan` is called."""
 
     async def scan(self) -> None:
         """Look for new, changed and removed datasets."""
@@ -42,26 +42,26 @@ class Libraries:
 
     async def files(self, dataset: str) -> Mapping[str, int]:
         """Return the names and lengths of the files of a dataset."""
-        library = self._having(dataset)
+        library = self._library_of(dataset)
         return await library.files(dataset) if library else {}
 
     async def open(self, dataset: str, name: str) -> Content | None:
         """Return a file of a dataset."""
-        library = self._having(dataset)
+        library = self._library_of(dataset)
         return await library.open(dataset, name) if library else None
 
     async def scan(self) -> None:
-        """Look for changes; a library that fails does not keep the others from it."""
+        """Look for changes. If one library fails, the others are scanned all the same."""
         for library in self._libraries:
             try:
                 await library.scan()
             except Exception:
-                _log.exception("datasets cannot be looked for")
+                _log.exception("a library cannot be scanned for datasets")
 
     def close(self) -> None:
         """Close files and connections."""
         for library in self._libraries:
             library.close()
 
-    def _having(self, dataset: str) -> ScannedLibrary | None:
+    def _library_of(self, dataset: str) -> ScannedLibrary | None:
         return next((library for library in self._libraries if library.find(dataset)), None)

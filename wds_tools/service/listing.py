@@ -1,4 +1,4 @@
-"""What runs and what is there, for programs: ``/api/datasets``, ``/metrics`` and ``/healthz``."""
+"""Catalogue of datasets, metrics and health check, for programs: ``/api/datasets``, ``/metrics``, ``/healthz``."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class LiveRoutes:
             else:
                 return error_answer(403, "verifications need a token for all datasets")
         except TimeoutError:
-            Connection.cut(request.protocol)  # otherwise it could send slowly for ever
+            Connection.cut(request.protocol)  # otherwise it could send slowly forever
             return error_answer(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")
         except InvalidReportError as error:
             return error_answer(400, f"the report is invalid: {error}")

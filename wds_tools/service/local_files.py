@@ -1,7 +1,7 @@
 """Local datasets as a library: descriptors that stay open, and ranges that are read into memory before they are sent.
 
 A page that is not in memory would block the event loop, and with it all clients, for as long as the disk takes. So
-threads read such ranges first. What is in memory already is found out with a few reads that do not wait.
+threads read such ranges first. A few reads that do not wait show whether a range is in memory already.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class ReportTable:
         return list(self._reports.values())
 
     def _make_way(self, owner: str, now: float) -> None:
-        """Forget the oldest report that is not of a running process, if there are too many."""
+        """If there are too many reports, forget the oldest one whose process is not running."""
         own = [report for report in self._reports.values() if report.owner == owner]
         for group, most in ((own, MAX_REPORTS_PER_OWNER), (list(self._reports.values()), MAX_REPORTS)):
             if len(group) >= most:

@@ -1,7 +1,7 @@
 """Sends pieces of files: by sendfile where the socket is the kernel's own, otherwise read by a thread.
 
-Each client has to receive a least number of bytes in each window of time. Otherwise it is disconnected, as it would
-hold a connection and memory for ever.
+Each client has to receive a minimum number of bytes in each window of time. Otherwise it is disconnected, because it
+could keep a connection and memory forever.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -65,7 +64,7 @@ class FileAnswer(web.StreamResponse):
         Args:
             request: The request.
             pieces: The body, as long as the header Content-Length states.
-            limits: The least speed of the client.
+            limits: The minimum speed of the client.
 
         Raises:
             ConnectionError: The client has disconnected, or is too slow.
@@ -77,7 +76,7 @@ class FileAnswer(web.StreamResponse):
         if not isinstance(transport, asyncio.Transport):
             raise ConnectionResetError("the client has disconnected")
         uses_sendfile = sys.platform == "linux" and transport.get_extra_info("sslcontext") is None
-        with _Sendfile(transport, limits) if uses_sendfile else _nothing() as sendfile:
+        with _Sendfile(transport, limits) if uses_sendfile else contextlib.nullcontext() as sendfile:
             self._send_head(request)
             if transport.get_write_buffer_size():
                 await _drained(request, limits)
@@ -113,18 +112,13 @@ def _date(seconds: int) -> str:
 
 
 async def _drained(request: web.BaseRequest, limits: Limits) -> None:
-    """Wait until the client has received so much that more may be written."""
+    """Wait until the client has received enough bytes for more to be written."""
     async with asyncio.timeout(limits.window_seconds):
         await request.writer.drain()
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
-
-
 async def _blocks(piece: Piece) -> AsyncIterator[memoryview]:
-    """Yield a piece in parts that are so short that the speed of a client is noticed."""
+    """Yield a piece in parts, short enough to measure the speed of a client."""
     if isinstance(piece, FilePiece):
         file, offset, count = piece.file, piece.offset, piece.count
         for start in range(offset, offset + count, _READ_BYTES):

@@ -42,7 +42,7 @@ class Token:
 
     Attributes:
         id: Short random name, for `revoke`.
-        name: What or whom the token is for.
+        name: Purpose or owner of the token.
         sha256: SHA-256 of the secret, 64 hexadecimal digits.
         datasets: Patterns of dataset names, such as ``imagenet*``.
         created: Time in seconds since 1970.
@@ -77,7 +77,7 @@ def create_token(
 
     Args:
         path: The file.
-        name: What or whom the token is for.
+        name: Purpose or owner of the token.
         datasets: Patterns of dataset names that the token is for.
         valid_seconds: Time after which the token expires; None: never.
 

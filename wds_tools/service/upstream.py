@@ -22,7 +22,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, from_json
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.service.blocks import ShardBlocks
-from wds_tools.service.catalogue import summary_of
+from wds_tools.service.catalogue import files_of, summary_of
 from wds_tools.service.contents import Content, DamagedFileError, Piece, Summary, UnavailableError
 from wds_tools.service.local_files import LocalContent, OpenFile
 from wds_tools.service.metrics import Metrics
@@ -35,7 +35,7 @@ from wds_tools.storage.schemes import options_for
 
 _log = logging.getLogger("wds_tools")
 REFRESH_SECONDS = 30.0  # after which a manifest is read again
-_POLICY = RetryPolicy(seconds=3.0, connect_seconds=3.0)  # then the client is asked to come again
+_POLICY = RetryPolicy(seconds=3.0, connect_seconds=3.0)  # then the answer is 503, and the client repeats its request
 _THREADS = 32
 _BLOCKS_AHEAD = 3
 _CLAIMED_SECONDS = 0.02  # between two looks at a block that another process fetches
@@ -86,7 +86,7 @@ class UpstreamLibrary:
         return found.summary if found else None
 
     async def scan(self) -> None:
-        """Read the manifests again whose time has come."""
+        """Read the manifests again that were last read more than `REFRESH_SECONDS` ago."""
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(loop.run_in_executor(self._executor, d.refresh) for d in self._datasets.values()))
 
@@ -130,7 +130,7 @@ class _Upstream:
         self._shards = LRUCache[str, ShardBlocks](max_items=1000, max_bytes=_MAX_INDEX_MEMORY)
 
     def refresh(self) -> None:
-        """Read the manifest, unless that was done a short time ago. At the start, a copy of an earlier run will do."""
+        """Read the manifest, unless it was just read. At the start, the copy that an earlier run saved is used."""
         if self.summary is None:
             with suppress(OSError, ManifestError):
                 self._use(self._copy.read_bytes())  # at once, even if the upstream fails
@@ -157,11 +157,7 @@ class _Upstream:
 
     def _use(self, data: bytes) -> None:
         manifest = from_json(data, name=f"{self.client.url}/{MANIFEST_NAME}")
-        files = {MANIFEST_NAME: StoredFile(MANIFEST_NAME, len(data), xxhash.xxh3_128_hexdigest(data))}
-        for shard in manifest.shards:
-            files[shard.name] = StoredFile(shard.name, shard.bytes, shard.xxh3)
-            files[shard.index] = StoredFile(shard.index, shard.index_bytes, shard.index_xxh3)
-        self.manifest_bytes, self.files, self._manifest = data, files, manifest
+        self.manifest_bytes, self.files, self._manifest = data, files_of(data, manifest), manifest
         self.summary, self.problem = summary_of(self._name, data, manifest), ""
 
     async def shard_blocks(self, file: StoredFile) -> ShardBlocks | None:
@@ -188,7 +184,7 @@ class _Upstream:
         return blocks
 
     async def block(self, block: Block, damage: _Damage) -> OpenFile | memoryview:
-        """Return a block, as a file of the cache or as bytes. All who wait for the same block share one request."""
+        """Return a block, as a file of the cache or as bytes. Clients that wait for one block share a request."""
         task = self._fills.get(block.key)
         if task is None:
             loop = asyncio.get_running_loop()

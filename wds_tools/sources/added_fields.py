@@ -1,4 +1,4 @@
-"""Fields that were added to a dataset later, as a part of its samples when they are packed again."""
+"""Fields that were added to a dataset later: they become ordinary fields when the dataset is packed again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import as_source_error
 from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.remote_files import locate, open_files
+from wds_tools.sources.remote_files import locate, open_files, shown_path
 from wds_tools.storage import join, open_store
 
 Span = tuple[int, int]
@@ -34,7 +34,7 @@ class AddedFields:
         self._parts: list[tuple[TarFiles, dict[str, int]]] = []  # archives, and the number of each by its name
         for addition in additions:
             folder = join(path, addition.folder)
-            with as_source_error(f"{folder} cannot be read", ManifestError, StoreError):
+            with as_source_error(f"{shown_path(folder)} cannot be read", ManifestError, StoreError):
                 data = open_store(folder, remote=remote or RemoteOptions.of()).read(MANIFEST_NAME)
                 names = [entry.name for entry in from_json(data, name=join(folder, MANIFEST_NAME)).shards]
             paths = locate(folder, is_tar, "tar", remote, names)

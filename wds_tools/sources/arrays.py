@@ -45,7 +45,7 @@ from wds_tools.sources.columns import (
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 
-# Raised by h5py and Zarr for damaged files.
+# h5py and Zarr raise these for damaged files.
 _READ_ERRORS = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)
 
 

@@ -82,15 +82,18 @@ class ArrowSource(LazySource):
         return find_files(self.path, is_arrow, "Arrow")
 
     @cached_property
-    def _opened(self) -> dict[int, list[Any]]:
+    def _opened(self) -> dict[int, tuple[pa.Schema, list[Any]]]:
         return {}
 
     @cached_property
     def _roles(self) -> Roles:
-        return find_roles(self._batches(0)[0].schema, self.columns, self.classes, str(self.paths[0]))
+        return find_roles(self._open(0)[0], self.columns, self.classes, str(self.paths[0]))
 
     def _batches(self, file: int) -> list[Any]:
-        """Return the mapped batches of a file, validated: wrong offsets would read outside the file."""
+        return self._open(file)[1]
+
+    def _open(self, file: int) -> tuple[pa.Schema, list[Any]]:
+        """Return the schema and the mapped batches of a file, validated: wrong offsets would read outside the file."""
         if file not in self._opened:
             source = pa.memory_map(str(self.paths[file]))
             try:
@@ -101,14 +104,15 @@ class ArrowSource(LazySource):
             batches = table.to_batches()
             for batch in batches:
                 batch.validate(full=True)
-            if not batches:
-                raise SourceError(f"{self.paths[file]} contains no rows")
-            self._opened[file] = batches
+            self._opened[file] = table.schema, batches
         return self._opened[file]
 
     def _rows(self) -> Iterator[tuple[str, tuple[int, ...], int, Any, int]]:
         """Yield (path, location, length of the image, label, bytes of other fields) of every row."""
+        needed = {self._roles.image, self._roles.label, *self._roles.rest} - {None}
         for file, path in enumerate(self.paths):
+            if missing := needed - set(self._open(file)[0].names):
+                raise SourceError(f"{path} has no column {min(map(str, missing))!r}, which {self.paths[0].name} has")
             first = 0
             for number, batch in enumerate(self._batches(file)):
                 count = batch.num_rows

@@ -37,8 +37,8 @@ class Input(NamedTuple):
 
     Attributes:
         path: Name in the source: a path, UTF-8 with surrogate escapes, or ``file#row``.
-        size: Length of the image in bytes: exact or an upper bound. An estimate in sources whose
-            docstring says so.
+        size: Length of the image in bytes: exact, an upper bound, or an estimate where the docstring of
+            the source states that.
         label: Class number; None in a source without labels, or if the label is known only after
             reading.
         location: Numbers with which the source finds the record again.

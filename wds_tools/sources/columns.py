@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources.base import field_bytes
@@ -40,7 +43,7 @@ def check_columns(columns: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
-    """Return the column that the user named for a role, else the first with a usual name, else None.
+    """Return the column that the user named for a role, otherwise the first with a usual name, or None.
 
     Args:
         role: `IMAGE` or `LABEL`.
@@ -80,6 +83,15 @@ def field_name(column: str) -> str | None:
     return name if len(name) <= _MAX_FIELD_NAME and _EXTENSION.fullmatch(name) else None
 
 
+def is_text_field(field: str) -> bool:
+    """Return whether a value of a table is the content of a field itself, not the name of a file with it.
+
+    >>> is_text_field("txt"), is_text_field("boxes.json"), is_text_field("mask.png")
+    (True, True, False)
+    """
+    return field == "txt" or field.endswith((".txt", ".json"))
+
+
 def plain_name(name: str) -> str:
     """Return a name as part of a field name: at most 40 lower case letters, digits and underscores."""
     return re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")[:40] or "field"
@@ -92,6 +104,25 @@ def fact_name(name: str) -> str:
     ('width', 'path_')
     """
     return f"{name}_" if name in ("path", "class") else name
+
+
+def json_value(value: Any) -> Any:
+    """Return a value for JSON: NaN and infinity become null, and values of types that JSON lacks become text.
+
+    >>> json_value([float("nan"), np.int64(3), "cat", b"abc"])
+    [None, 3, 'cat', '3 bytes']
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict):
+        return {str(word): json_value(inner) for word, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
 
 
 def facts_bytes(facts: Mapping[str, Any]) -> int:

@@ -23,7 +23,7 @@ CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.zstd": "z
 """Extension -> name of the codec in pyarrow."""
 
 _INPUT_BYTES = 1 << 20  # of compressed data that are read at a time
-_UNKNOWN = 1 << 62  # the length of an archive until its end was read
+_UNKNOWN = 1 << 62  # length of an archive whose end was not read yet
 
 
 def is_tar(name: str) -> bool:
@@ -92,7 +92,10 @@ class TarFiles:
 
 
 class _Decompressed:
-    """One archive, decompressed chunk by chunk. A chunk before the last one that was read starts it again."""
+    """One archive, decompressed chunk by chunk.
+
+    For a chunk that precedes the last one read and is not kept any more, it is decompressed from its start again.
+    """
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class _Decompressed:
         self._codec = codec
         self._chunks = chunks
         self._stream: Any = None
-        self._next = 0  # chunk
+        self._next = 0  # number of the chunk that the stream returns next
         self._size = _UNKNOWN
 
     def __len__(self) -> int:
@@ -145,6 +148,7 @@ class _Decompressed:
             self._chunks.put((self._number, self._next), data, len(data))
             if len(data) < CHUNK_BYTES:
                 self._size = self._next * CHUNK_BYTES + len(data)
+                self._stream = None  # it is at its end; a chunk that is needed again is decompressed from the start
                 return data if self._next == number else memoryview(b"")
             self._next += 1
         assert data is not None

@@ -24,12 +24,13 @@ from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
 from wds_tools.sources.remote_folder import RemoteFolderSource
 from wds_tools.sources.streams import is_stream
 from wds_tools.storage import is_url
+from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` removes the other
-_FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # only a table may be given as the folder that it is in
+_FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # read from a file; a table also as the folder that it is in
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted")
 _SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
@@ -59,21 +60,15 @@ def open_source(
         SourceError: There is nothing at the path.
     """
     remote = remote or RemoteOptions.of()
+    src = without_file_scheme(src)
     if isinstance(src, str) and is_url(src):
-        if not src.startswith("file://"):
-            return _open_remote(src, _without_alias(kind), classes, columns, remote)
-        src = src.removeprefix("file://")
+        return _open_remote(src, _without_alias(kind), classes, columns, remote)
     is_path = isinstance(src, (str, Path))
     kind = _without_alias(kind)
-    if is_path == (kind == "object"):
-        if is_path:
-            raise OptionError(f"kind='object', but {src} is a path: objects are packed from Python")
-        kind = "stream" if is_stream(src) else "object"
-        if isinstance(src, Mapping):
-            raise OptionError(
-                f"src is a {type(src).__name__} with {quoted_list(list(map(str, src)))}; pack one of them, such as one "
-                "split"
-            )
+    if is_path and kind in _PYTHON_KINDS:
+        raise OptionError(f"kind={kind!r}, but {src} is a path: objects are packed from Python")
+    if not is_path:
+        kind = _kind_of_object(src, kind)
     path = None
     if is_path:
         path, kind = _resolve(Path(src), kind)
@@ -89,6 +84,24 @@ def open_source(
     return source_type(src if path is None else path, classes, columns, **options)  # type: ignore[no-any-return]
 
 
+def without_file_scheme(src: Any) -> Any:
+    """Return ``src``, or its path if it is a URL such as ``file:///data/photos``."""
+    return src.removeprefix("file://") if isinstance(src, str) else src
+
+
+def _kind_of_object(src: Any, kind: str | None) -> str:
+    """Return whether an object is packed as a stream or by ``[]``."""
+    found = "stream" if is_stream(src) else "object"
+    if isinstance(src, Mapping) and kind != "object":
+        raise OptionError(
+            f"src is a {type(src).__name__} with {quoted_list(list(map(str, src)))}; pack one of them, such as one "
+            "split"
+        )
+    if kind not in (None, found):
+        raise OptionError(f"kind={kind!r} cannot read a {type(src).__name__}: omit kind, or pass a path")
+    return found
+
+
 def _open_remote(
     url: str,
     kind: str | None,
@@ -100,13 +113,14 @@ def _open_remote(
     kind = kind or _detect_remote(url, remote)
     if kind not in _REMOTE_KINDS:
         raise OptionError(
-            f"{url}: {kind} cannot be read from a URL; allowed are {', '.join(_REMOTE_KINDS)}: copy it to this machine "
-            "first, or list the URLs of the images in a local table"
+            f"{clean_url(url)}: {kind} cannot be read from a URL; allowed are {', '.join(_REMOTE_KINDS)}: copy it to "
+            "this machine first, or list the URLs of the images in a local table"
         )
     if kind == "folder":
         if columns:
             raise OptionError(
-                f"columns={dict(columns)!r}, but {url} is a folder of images, which has no columns: omit them"
+                f"columns={dict(columns)!r}, but {clean_url(url)} is a folder of images, which has no columns: omit "
+                "them"
             )
         return RemoteFolderSource(url, classes, remote)
     module, name = KINDS[kind][0].split(":")
@@ -128,15 +142,15 @@ def _detect_remote(url: str, remote: RemoteOptions) -> str:
         folders = {path.partition("/")[0] for path in names if "/" in path}
         if len(folders) > 1 and all(folder.lower() in _SPLITS for folder in folders):
             raise SourceError(
-                f"{url} has one folder per split ({', '.join(sorted(folders))}), not per class: pack one of them, or "
-                "pass --from folder (kind='folder') if they are classes"
+                f"{clean_url(url)} has one folder per split ({', '.join(sorted(folders))}), not per class: pack one of "
+                "them, or pass --from folder (kind='folder') if they are classes"
             )
         return "folder"
     if any(map(is_tar, names)):
         return _kind_of_archive([found[path] for path in sorted(names) if is_tar(path)], remote)
     raise SourceError(
-        f"{url} contains neither images nor tar files; these can be packed from a URL: check it, or copy other formats "
-        "to this machine first"
+        f"{clean_url(url)} contains neither images nor tar files; these can be packed from a URL: check it, or copy "
+        "other formats to this machine first"
     )
 
 
@@ -158,19 +172,18 @@ def _without_alias(kind: str | None) -> str | None:
 
 def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
     """Return the path to read, and its kind."""
-    with as_source_error(f"{path} cannot be read"):  # such as a parent folder without permission
+    with as_source_error(f"{path} cannot be read"):  # such as a folder without permission
         _check_exists(path, kind)
-    if kind is None:
-        kind = detect(path)
-        if kind == "folder" and (folders := split_folders(path)):
-            names = ", ".join(folder.name for folder in folders)
-            raise SourceError(
-                f"{path} has one folder per split ({names}), not per class: pack with --split folders "
-                "(pack_splits), pack one of them, or pass --from folder (kind='folder') if they are classes"
-            )
-    if path.is_dir() and kind == "table":
-        path = next((path / name for name in _METADATA if (path / name).is_file()), path)
-    return path, kind
+        found = kind or detect(path)
+        if path.is_dir() and found == "table":
+            path = next((path / name for name in _METADATA if (path / name).is_file()), path)
+    if kind is None and found == "folder" and (folders := split_folders(path)):
+        names = ", ".join(folder.name for folder in folders)
+        raise SourceError(
+            f"{path} has one folder per split ({names}), not per class: pack with --split folders "
+            "(pack_splits), pack one of them, or pass --from folder (kind='folder') if they are classes"
+        )
+    return path, found
 
 
 def _check_exists(path: Path, kind: str | None) -> None:

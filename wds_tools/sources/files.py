@@ -32,7 +32,9 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
         with as_source_error(f"{root} cannot be read"):
             root.stat()
         return (root,)
-    paths = [path for path in sorted(root.rglob("*")) if matches(path.name) and path.name[0] not in "._"]
+    # Spark writes a folder images.parquet/ with the files in it.
+    found = (path for path in root.rglob("*") if matches(path.name) and path.name[0] not in "._")
+    paths = sorted(path for path in found if not path.is_dir())
     if not paths:
         raise SourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
     splits = sorted({match[0].lower() for path in paths if (match := _SPLIT.match(_name_with_split(root, path)))})
@@ -45,7 +47,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
 
 
 def _name_with_split(root: Path, path: Path) -> str:
-    """Return the name that may begin with a split: a folder's below the root, else the file's."""
+    """Return the name that may begin with a split: that of a folder below the root, otherwise that of the file."""
     folders = path.relative_to(root).parts[:-1]
     return next((name for name in folders if _SPLIT.fullmatch(name)), path.name)
 

@@ -16,7 +16,16 @@ import pyarrow as pa
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.base import Record
-from wds_tools.sources.columns import IMAGE, LABEL, fact_name, field_name, find_column, no_image_error, plain_name
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    fact_name,
+    field_name,
+    find_column,
+    json_value,
+    no_image_error,
+    plain_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,7 @@ def to_record(row: Mapping[str, Any], roles: Roles) -> Record:
 def to_facts(row: Mapping[str, Any], roles: Roles, file_name: str | None) -> dict[str, Any]:
     """Return the entries of the ``json`` field for a row."""
     facts = {"file_name": file_name} if file_name else {}
-    return facts | {fact_name(name): _jsonable(row[name]) for name in roles.facts}
+    return facts | {fact_name(name): json_value(row[name]) for name in roles.facts}
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
@@ -148,16 +157,3 @@ def _image(value: Any) -> tuple[bytes | None, str | None]:
     if isinstance(value, dict):
         return value.get("bytes"), value.get("path")
     return (value, None) if isinstance(value, bytes) else (None, value if isinstance(value, str) else None)
-
-
-def _jsonable(value: Any) -> Any:
-    """Return a value for JSON; NaN and infinity become null, values of other types become text."""
-    if isinstance(value, dict):
-        return {str(word): _jsonable(inner) for word, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(inner) for inner in value]
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None  # noqa: PLR0124 - NaN
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)

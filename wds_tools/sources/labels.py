@@ -66,7 +66,8 @@ def number_labels(
         highest = max(number for number in numbers if number is not None)
         if classes is not None and highest >= len(classes):
             raise SourceError(
-                f"{where} has label {highest}, but there are only {len(classes)} class names, numbered from 0: name all"
+                f"{where} has label {highest}, but there are only {len(classes)} class names, numbered from 0: name "
+                "all classes"
             )
         return numbers, classes or ()
     names = [str(label) for label in known]

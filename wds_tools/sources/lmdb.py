@@ -121,7 +121,7 @@ class LmdbSource(LazySource):
 
 
 def _label_key(key: bytes) -> bytes:
-    """Return the key of an image's label; a key that no record has if the image has no number."""
+    """Return the key of an image's label. For an image without a number it is ``label-``, which no record has."""
     return _IMAGE_KEY.sub(rb"label-\1", key) if _IMAGE_KEY.match(key) else b"label-"
 
 
@@ -131,7 +131,7 @@ def _datum(value: memoryview) -> tuple[tuple[memoryview, int] | None, str]:
     if head[:1] == b"\x80" and head[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return None, "is a pickle, which is never read: write the encoded image itself as the value"
     try:
-        data, label, _ = parse_datum(value)
+        data, label = parse_datum(value)
     except ValueError:
         data, label = memoryview(b""), 0
     if codecs.sniff(data):

@@ -25,6 +25,7 @@ from wds_tools.sources.columns import (
     facts_bytes,
     field_name,
     find_column,
+    json_value,
     no_image_error,
 )
 from wds_tools.sources.labels import number_labels
@@ -107,7 +108,11 @@ class ObjectSource:
         """
         try:
             item = self.items[entry.location[0]]
-        except (OSError, ValueError, SyntaxError) as error:  # from image decoders; others are bugs of the dataset
+        except (
+            OSError,
+            ValueError,
+            SyntaxError,
+        ) as error:  # of image decoders; any other error is a bug in the dataset
             raise SourceError(f"cannot be read: {type(error).__name__}: {error}") from error
         if isinstance(item, dict):
             return self._from_dict(item, entry.path)
@@ -128,8 +133,8 @@ class ObjectSource:
             field = field_name(name)
             if field and isinstance(value, (bytes, str)):
                 fields[field] = value if isinstance(value, bytes) else value.encode()
-            elif isinstance(value, (str, int, float, list, type(None))):
-                facts[fact_name(name)] = value
+            elif isinstance(value, (str, int, float, list, type(None), np.generic)):
+                facts[fact_name(name)] = json_value(value)
         number = self._label(item[label], path) if label else None
         return Record(_image(item[image], path), fields, facts, number)
 

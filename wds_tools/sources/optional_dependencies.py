@@ -13,7 +13,7 @@ def import_optional(library: str, what: str) -> Any:
 
     Args:
         library: Name of the module.
-        what: Format that needs it, for the error message.
+        what: Name of the format that needs it, for the error message.
 
     Raises:
         OptionError: The library is not installed.

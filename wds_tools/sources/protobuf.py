@@ -30,21 +30,19 @@ def parse_example(data: memoryview) -> dict[str, Values]:
     return features
 
 
-def parse_datum(data: memoryview) -> tuple[memoryview, int, bool]:
-    """Return (data, label, whether the data is an encoded image) of a Caffe ``Datum``.
+def parse_datum(data: memoryview) -> tuple[memoryview, int]:
+    """Return (data, label) of a Caffe ``Datum``. Its flag ``encoded`` is ignored: the data shows whether it is set.
 
     Raises:
         ValueError: The data is not a valid message.
     """
-    content, label, encoded = memoryview(b""), 0, False
+    content, label = memoryview(b""), 0
     for number, kind, value in fields(data):
         if number == 4 and isinstance(value, memoryview):
             content = value
         elif number == 5 and kind == _VARINT and isinstance(value, int):
             label = _signed(value)
-        elif number == 7:
-            encoded = bool(value)
-    return content, label, encoded
+    return content, label
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:

@@ -1,4 +1,4 @@
-"""The files of a source at a URL: found by a list, and read in chunks, of which the last ones are kept."""
+"""The files of a source at a URL: listed, and read in chunks. The chunks used last are kept in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import WINDOW_BYTES, SourceStoreError, stamp_files
 from wds_tools.sources.files import MappedFiles, find_files
-from wds_tools.storage import Store, open_store, split_folder
+from wds_tools.storage import Store, is_url, open_store, split_folder
+from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, find_object, list_objects
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
@@ -42,7 +43,7 @@ def find_remote_files(
     except FileNotFoundError as error:
         raise SourceError(f"{error}; check the URL") from None
     if not files:
-        raise SourceError(f"{root} contains no {what} files: check the URL, and the format if you gave one")
+        raise SourceError(f"{clean_url(root)} contains no {what} files: check the URL, and the format if you gave one")
     return tuple(files)
 
 
@@ -55,6 +56,11 @@ def _find(url: str, matches: Callable[[str], bool], remote: RemoteOptions) -> li
         return [find_object(url, remote)]
     found = list_objects(url, remote)
     return [found[path] for path in sorted(found) if matches(path) and split_folder(path)[1][0] not in "._"]
+
+
+def shown_path(path: str) -> str:
+    """Return a path for messages: a URL without user, password and query."""
+    return clean_url(path) if is_url(path) else path
 
 
 def stamp_remote_files(files: Sequence[RemoteFile]) -> str:
@@ -87,7 +93,10 @@ def locate(
         return find_remote_files(str(path), matches, what, remote)
     found = list_objects(str(path), remote)
     if missing := [name for name in names if name not in found]:
-        raise SourceError(f"{path} lists the shard {missing[0]}, which does not exist: copy it again, or pack it again")
+        raise SourceError(
+            f"{clean_url(str(path))} lists the shard {missing[0]}, which does not exist: copy it again, or pack it "
+            "again"
+        )
     return tuple(found[name] for name in names)
 
 
@@ -149,7 +158,7 @@ class RemoteFiles:
         try:
             return self._store(number).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
         except (ShardError, FileNotFoundError) as error:
-            raise SourceError(f"{file.url} changed while it was packed: {error}") from error
+            raise SourceError(f"{file} changed while it was packed: {error}") from error
         except StoreError as error:
             raise SourceStoreError(f"the source cannot be read: {error}") from error
 

@@ -12,6 +12,7 @@ from wds_tools.sources.image_tree import NOT_AN_IMAGE, ImageFile, is_image_name,
 from wds_tools.sources.remote_files import stamp_remote_files
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.clients import Client, open_client
+from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
@@ -51,7 +52,7 @@ class RemoteFolderSource(LazySource):
                 found.append(file)
             else:
                 skipped.append(Skip(path, NOT_AN_IMAGE))
-        return list_tree(self.url, files, skipped, self.classes, stamp_remote_files(found))
+        return list_tree(clean_url(self.url), files, skipped, self.classes, stamp_remote_files(found))
 
     def read(self, entry: Input) -> Record:
         """Read an object.

@@ -54,9 +54,11 @@ class StreamSource:
             )
         self._stream = stream.decode(False)  # bytes of images, as they are stored
         self._name = "/".join(map(str, filter(None, (stream.info.dataset_name, stream.split)))) or "stream"
-        self._starts: list[tuple[int, Any]] = []  # of each group: first row, state of the stream; None at its begin
+        self._starts: list[
+            tuple[int, Any]
+        ] = []  # of each group: first row, and state of the stream there; None at its start
         self._rows: Iterator[_Row] | None = None
-        self._next = -1  # the group that follows the last one that was read
+        self._next = -1  # the group that `_rows` continues with
 
     def scan(self) -> Listing:
         """List the rows, reading the whole stream.
@@ -115,7 +117,7 @@ class StreamSource:
         return LRUCache(max_bytes=2 * WINDOW_BYTES)
 
     def _group(self, number: int) -> list[_Row]:
-        """Return the rows of a group. Groups in order are read without starting again."""
+        """Return the rows of a group. If it follows the last one read, the stream is continued, not opened again."""
         rows = self._loaded.get(number)
         if rows is not None:
             return rows
@@ -133,7 +135,7 @@ class StreamSource:
         return rows
 
     def _from(self, group: int) -> Iterator[_Row]:
-        """Return the rows from the start of a group on."""
+        """Return the rows of the stream, beginning with those of a group."""
         stream, state = self._stream.decode(False), self._starts[group][1]  # decode() returns a new stream
         if state is not None:
             stream.load_state_dict(state)

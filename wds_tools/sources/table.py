@@ -37,6 +37,8 @@ from wds_tools.sources.columns import (
     facts_bytes,
     field_name,
     find_column,
+    is_text_field,
+    json_value,
     no_image_error,
 )
 from wds_tools.sources.labels import label_inputs
@@ -45,7 +47,6 @@ from wds_tools.storage import is_url
 
 _MAX_LINE_BYTES = 16 << 20
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
-_TEXT_FIELDS = (".txt", ".json")
 
 Row = dict[str, Any]
 
@@ -123,7 +124,8 @@ class TableSource(LazySource):
         """Return the names of the columns, the separator, and the offset of the first row."""
         with as_source_error(f"{self.path} cannot be read", ValueError), self.path.open("rb") as file:
             if self._is_json_lines:
-                first = json.loads(file.readline(_MAX_LINE_BYTES).decode("utf-8-sig") or "{}")
+                line = next((line for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b"") if line.strip()), b"{}")
+                first = json.loads(line.decode("utf-8-sig"))
                 return (list(first) if isinstance(first, dict) else []), "", 0
             line = file.readline(_MAX_LINE_BYTES)
             text = line.decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
@@ -177,11 +179,11 @@ class TableSource(LazySource):
 
     def _facts(self, row: Row) -> Row:
         excluded = {*self._roles, *self._fields(row)}
-        return {fact_name(name): value for name, value in row.items() if name not in excluded}
+        return {fact_name(name): json_value(value) for name, value in row.items() if name not in excluded}
 
     def _field(self, field: str, value: Any) -> bytes:
-        """Return the content of a field: the value itself for text, else the file that the value names."""
-        if field == "txt" or field.endswith(_TEXT_FIELDS):
+        """Return the content of a field: the value itself for text, otherwise the file that it names."""
+        if is_text_field(field):
             text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
             return text.encode("utf-8", "surrogateescape")
         return self._bytes(str(value))
@@ -190,8 +192,8 @@ class TableSource(LazySource):
         """Return the length of a row's image, and the bytes that the other fields take in a shard."""
         extra = facts_bytes(self._facts(row))
         for name, field in self._fields(row).items():
-            is_text = field == "txt" or field.endswith(_TEXT_FIELDS)
-            extra += field_bytes(len(self._field(field, row[name])) if is_text else self._size(str(row[name])))
+            value = row[name]
+            extra += field_bytes(len(self._field(field, value)) if is_text_field(field) else self._size(str(value)))
         return self._size(str(row.get(self._roles[0]) or "")), extra
 
     def _size(self, name: str) -> int:
@@ -224,7 +226,7 @@ class _Lines(Iterator[str]):
     Attributes:
         start: First byte of the line.
         stop: End of the line.
-        row_start: First byte of the row, which may have several lines. Set by the caller.
+        row_start: First byte of the row, which may have several lines; the caller sets it.
     """
 
     def __init__(self, file: BinaryIO, start: int) -> None:

@@ -6,6 +6,7 @@ archive, which is not unpacked to disk; a compressed one is decompressed as a st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -24,8 +25,11 @@ from wds_tools.sources.image_tree import (
     path_bytes,
     without_common_folder,
 )
-from wds_tools.sources.remote_files import locate, open_files, stamp_of
+from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
 from wds_tools.storage.listing import RemoteFile
+
+# gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
+_COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 
 
 class TarSource(LazySource):
@@ -76,7 +80,9 @@ class TarSource(LazySource):
         if len(self.paths) > 1 and not any(b"/" in name for name, _, _ in files):
             stems = [path_bytes(tar_stem(path.name)) + b"/" for path in self.paths]
             files = [(stems[location[0]] + name, size, location) for name, size, location in files]
-        listing = list_tree(self.path, without_common_folder(files), skipped, self.classes, stamp_of(self.paths))
+        listing = list_tree(
+            shown_path(self.path), without_common_folder(files), skipped, self.classes, stamp_of(self.paths)
+        )
         grouped = [entry._replace(group=self._mapped.group(*entry.location[:2])) for entry in listing.inputs]
         return replace(listing, inputs=grouped)
 
@@ -95,7 +101,7 @@ class TarSource(LazySource):
 
     def _members(self, number: int, path: Path | RemoteFile) -> list[tar.Member]:
         data = self._mapped[number]
-        if bytes(data[:2]) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
+        if _COMPRESSED.match(bytes(data[:10])):
             raise SourceError(
                 f"{path} is compressed, but does not end in .tar.gz, .tgz or .tar.zst: rename it, or decompress it"
             )

@@ -7,6 +7,7 @@ when a record is read.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -139,12 +140,12 @@ def records(data: memoryview, path: Path) -> Iterator[tuple[int, int]]:
     Raises:
         SourceError: The file is truncated or damaged, so that the following records cannot be found.
     """
-    if bytes(data[:2]) == b"\x1f\x8b":
-        raise SourceError(f"{path} is compressed: unpack it first, with gunzip")
     position = 0
     while position < len(data):
         head = data[position : position + 12]
         if len(head) < 12 or masked_crc(head[:8]) != int.from_bytes(head[8:], "little"):
+            if bytes(data[:2]) == b"\x1f\x8b":  # also the start of a record of, for example, 35,615 bytes
+                raise SourceError(f"{path} is compressed: unpack it first, with gunzip")
             raise SourceError(
                 f"{path} is not a TFRecord file, or is damaged or truncated at byte {position:,}: copy it again"
             )
@@ -175,7 +176,7 @@ def _fact(values: Values) -> Any | None:
     plain: list[Any] = []
     for value in values:
         if not isinstance(value, memoryview):
-            plain.append(value if value == value and abs(value) != float("inf") else None)  # noqa: PLR0124 - NaN
+            plain.append(value if math.isfinite(value) else None)  # JSON has no NaN
             continue
         if len(value) > _MAX_TEXT_BYTES:
             return None

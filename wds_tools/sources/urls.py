@@ -43,7 +43,7 @@ def fetch(url: str, remote: RemoteOptions) -> bytes:
 
 
 def _split(url: str, remote: RemoteOptions) -> tuple[str, str, dict[str, Any]]:
-    """Return folder and name of a URL, and its options. A URL of HTTP is quoted, and may have a query."""
+    """Return folder and name of a URL, and its options. An HTTP URL is percent-encoded, and may have a query."""
     options = options_for(url, remote.storage_options)
     match = re.fullmatch(r"(?is)(https?://[^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", url)
     if not match:

@@ -28,7 +28,7 @@ from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, Sou
 from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.labels import label_inputs, quoted_list
-from wds_tools.sources.remote_files import locate, open_files, stamp_of
+from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
 from wds_tools.storage import open_store
 from wds_tools.storage.patterns import has_pattern
 
@@ -105,11 +105,11 @@ class WebDatasetSource(LazySource):
                     inputs.append(Input(name, len(fields[image]), None, where, group, extra))
                     labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
-            raise SourceError(f"{self.path} cannot be packed: {dots}. {_DOTS_REMEDY}")
+            raise SourceError(f"{shown_path(self.path)} cannot be packed: {dots}. {_DOTS_REMEDY}")
         if self.label.field is None:
             folders = class_folders(label for label in labels if label is not None)
             labels = [folders.get(label) for label in labels]
-        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=self.path)
+        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=shown_path(self.path))
         return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled)
 
     def read(self, entry: Input) -> Record:
@@ -182,7 +182,7 @@ class WebDatasetSource(LazySource):
         if has_pattern(self.path) or is_tar(self.path):
             return None
         store = open_store(self.path, remote=self.remote or RemoteOptions.of())
-        with as_source_error(self.path, ManifestError):
+        with as_source_error(shown_path(self.path), ManifestError):
             try:
                 data = store.read(MANIFEST_NAME)
             except (FileNotFoundError, NotADirectoryError):

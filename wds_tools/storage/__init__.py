@@ -52,7 +52,7 @@ def open_store(folder: str, *, remote: RemoteOptions, for_training: bool = False
     Args:
         folder: Local path, or URL.
         remote: How URLs are read; not used for ``file://``.
-        for_training: Let a process of its own fetch from a URL. Processes that read the same folder share it.
+        for_training: Fetch from a URL in a separate process, which all processes that read the same folder share.
     """
     if folder.startswith("file://"):
         folder = folder.removeprefix("file://")

@@ -102,7 +102,7 @@ class Store(Protocol):
 
         Args:
             name: File name.
-            file: What is known about the file; its content may then come from a cache. It is not verified.
+            file: Length and checksum of the file, if known. Its content may then come from a cache; it is not verified.
 
         Raises:
             FileNotFoundError: The file does not exist.
@@ -133,7 +133,7 @@ class Store(Protocol):
         """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does."""
 
     def read_samples_ahead(self, extents: Sequence[Extent], *, dataset_bytes: int) -> None:
-        """Start reading the samples of the first batch, if their blocks would take longer.
+        """Start reading the samples of the first batch, if that is faster than reading their blocks.
 
         Args:
             extents: The samples.
@@ -145,7 +145,7 @@ class Store(Protocol):
 
         Args:
             files: The indexes.
-            wait: Return when they are there. Otherwise it is a hint, and errors are not raised.
+            wait: Return when they are in the cache. Otherwise this is a hint, and errors are not raised.
         """
 
     def release(self, blocks: Sequence[Block]) -> None:

@@ -9,12 +9,12 @@
         9c41…               one block: its bytes, then their checksum
 
 A block is written to a temporary file of its final size, and renamed when it is complete. Readers map
-the file, so they need no lock, and a block that is evicted stays valid for those that have it mapped.
-A block is never received into a mapping: a full disk is an error of a write, not a SIGBUS.
+the file, so they need no lock, and a block that is evicted stays valid for processes that have it mapped.
+A block is never received into a mapping, so a full disk makes a write fail, and does not cause a SIGBUS.
 
-Byte 0 of the file `usage` is locked while it is changed, and one of the bytes far behind its end while
-a block is fetched. Record locks belong to a process and end with it, so a killed process blocks
-nobody. Where a file system has no locks, two processes may fetch the same block, and both write the same bytes.
+Byte 0 of the file `usage` is locked while the file is changed. While a block is fetched, one byte far
+beyond the end of the file is locked. Record locks belong to a process and end with it, so a killed process
+blocks nobody. Where a file system has no locks, two processes may fetch the same block, and both write the same bytes.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class BlockCache:
     def open(self, name: str, size: int) -> int | None:
         """Return a descriptor of a block of ``size`` bytes, or None if it is missing; mark it as used now.
 
-        The block remains readable when it is evicted. Behind it, the file has a checksum.
+        The block remains readable when it is evicted. In the file, a checksum follows it.
         """
         path = self._path(name)
         try:
@@ -164,8 +164,8 @@ class BlockCache:
     def release(self, names: Iterable[str]) -> None:
         """Mark blocks that nobody needs in this epoch: they are evicted first.
 
-        Their modification time is set to one before that of all used blocks, and the earlier the later they are
-        released. So what was released last is evicted first: in the next epoch, it is needed last on average.
+        Their modification time is set to a time before that of all used blocks. A block that is released later gets
+        an earlier time, so it is evicted before the others: on average, the next epoch needs it last.
         """
         seconds = (_RELEASED_BASE - time.time()) / 2
         for name in names:
@@ -282,7 +282,11 @@ class BlockCache:
 
     def _lock(self, number: int, *, wait: bool) -> bool:
         try:
-            fcntl.lockf(self._usage_file(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
+            file = self._usage_file()
+        except OSError:  # the folder cannot be written to, so nothing is stored: `put` reports it
+            return True
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:  # a file system without locks

@@ -14,6 +14,7 @@ import contextlib
 import heapq
 import itertools
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import Client
 
 THREADS = 32
+MAX_FILE_THREADS = 256  # in which indexes are read
 MAX_REQUEST_BYTES = 8 << 20  # of adjacent blocks in one request; AWS recommends requests of 8 to 16 MiB
 MAX_DIRECT_BYTES = 64 << 20  # of samples that are requested beside their blocks; they are kept in memory
 DIRECT_SHARE = 0.018  # of the bytes of a dataset
@@ -36,7 +38,7 @@ Buffer = bytes | bytearray
 
 @dataclass(slots=True)
 class _Task:
-    """A range that is requested once. The result is its bytes, or for a block None: it is in the cache."""
+    """A range that is requested once. The result is its bytes, or None for a block, whose bytes are in the cache."""
 
     block: Block
     is_direct: bool = False
@@ -109,20 +111,23 @@ class Fetcher:
             future.set_exception(error)
             raise
         finally:
-            if file or future.exception():  # a manifest is kept for those who ask soon
+            if file or future.exception():  # a manifest is kept: the other ranks of a machine read it soon
                 with self._condition:
                     self._files.pop(name, None)
         return data
 
     def read_many(self, files: Sequence[StoredFile], *, wait: bool = True) -> None:
         """Read files into the cache, at the same time; errors are raised when a file is read by `read`."""
+        missing = deque(file for file in files if not self._cache.contains(whole_file(file).key))
 
-        def read(file: StoredFile) -> None:
-            with contextlib.suppress(Exception):
-                self.read(file.name, file)
+        def read_missing() -> None:
+            while missing:
+                with contextlib.suppress(Exception):  # also of popleft(), if another thread took the last file
+                    file = missing.popleft()
+                    self.read(file.name, file)
 
-        missing = [file for file in files if not self._cache.contains(whole_file(file).key)]
-        threads = [threading.Thread(target=read, args=(file,), daemon=True) for file in missing]
+        count = min(len(missing), MAX_FILE_THREADS)
+        threads = [threading.Thread(target=read_missing, daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads if wait else ():

@@ -1,8 +1,8 @@
 """A process that fetches blocks for all processes of a machine that read the same folder.
 
 It is started as a new program, not by a fork, so that it may use libraries that do not survive a
-fork. Its socket has a name made from the folder and the options. So the ranks of a machine share it:
-credentials and connections exist once, and each block is fetched once. It ends when its last
+fork. The name of its socket is a hash of the folder and the options. So the ranks of a machine share the
+process: credentials and connections exist once, and each block is fetched once. It ends when its last
 connection is closed. A process that loses its connection fetches for itself.
 """
 

@@ -78,7 +78,7 @@ class Pool:
                 if connection is None:
                     break
                 self._busy.add(connection)
-            if _is_quiet(connection):
+            if _is_open(connection):
                 return connection, True
             self.drop(connection)
         connection = self._create(origin)
@@ -179,8 +179,8 @@ def proxy_auth(proxy: SplitResult) -> str:
     return basic_auth(unquote(proxy.username or ""), unquote(proxy.password or ""))
 
 
-def _is_quiet(connection: http.client.HTTPConnection) -> bool:
-    """Return whether an idle connection is still open: one that can be read was closed by the server."""
+def _is_open(connection: http.client.HTTPConnection) -> bool:
+    """Return whether an idle connection is still open. If it can be read, the server has closed it."""
     if connection.sock is None:
         return False
     poll = select.poll()

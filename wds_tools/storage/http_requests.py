@@ -192,7 +192,7 @@ class HttpRequests(BaseClient):
                 self._pool.drop(connection)
                 if not used:
                     raise
-                fresh = True  # the server closed a connection that was idle: that is no failure
+                fresh = True  # the server closed an idle connection, which is not a failure
             except BaseException:
                 self._pool.drop(connection)
                 raise

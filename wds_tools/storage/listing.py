@@ -42,7 +42,7 @@ class RemoteFile:
         return self.name.rpartition(".")[0] or self.name
 
     def __str__(self) -> str:
-        return self.url
+        return clean_url(self.url)
 
 
 def list_objects(url: str, remote: RemoteOptions) -> dict[str, RemoteFile]:
@@ -86,7 +86,7 @@ def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Res
         options = with_server_token(url, options)  # aiohttp drops it on a redirect to another server
     system, path = connect(url, options)
 
-    def fresh() -> _Result:
+    def request_uncached() -> _Result:
         system.invalidate_cache()
         try:
             return request(system, path)
@@ -98,6 +98,6 @@ def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Res
     policy = RetryPolicy(remote.retry_seconds)
     try:
         secrets = secrets_of(options, url)
-        return call(policy, fresh, url=url, secrets=secrets, passed_on=(FileNotFoundError,), verb="listed")
+        return call(policy, request_uncached, url=url, secrets=secrets, passed_on=(FileNotFoundError,), verb="listed")
     except FileNotFoundError:
         raise FileNotFoundError(f"{clean_url(url)} does not exist") from None

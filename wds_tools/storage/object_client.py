@@ -96,10 +96,10 @@ class ObjectClient(BaseClient):
             )
         _used_by = os.getpid()
         self._prefix = storage.prefix
-        self._works = storage.found_credentials
+        self._has_succeeded = storage.found_credentials  # whether credentials were found, or a request succeeded
         self._store = self._signer = _open(storage, policy, clean_url(url), self._secrets)
         if storage.kind == "s3" and storage.config.get("skip_signature"):
-            # obstore signs only with credentials; the signature of these is not used
+            # obstore builds URLs only with credentials. `S3Client` removes the signature that it makes from these.
             config = {name: value for name, value in storage.config.items() if name != "skip_signature"}
             unused = {"access_key_id": "none", "secret_access_key": "none"}
             self._signer = _open(replace(storage, config={**config, **unused}), policy, clean_url(url), self._secrets)
@@ -153,7 +153,7 @@ class ObjectClient(BaseClient):
         return self._secrets
 
     def signed_url(self, path: str) -> str:
-        """Return a URL of an object of S3 that allows to read it for an hour.
+        """Return a URL with which an S3 object can be read for an hour.
 
         Raises:
             Failure: There are no credentials.
@@ -183,7 +183,7 @@ class ObjectClient(BaseClient):
         except Exception as error:
             failure = self._failure_of(error)
         else:
-            self._works = True
+            self._has_succeeded = True
             return [str(entry["path"]).rpartition("/")[2] for entry in found["objects"]]
         raise failure
 
@@ -191,7 +191,7 @@ class ObjectClient(BaseClient):
         import obstore  # noqa: PLC0415
 
         result = obstore.get(self._store, self._path(path), options=options)  # type: ignore[arg-type]
-        self._works = True
+        self._has_succeeded = True
         return result
 
     def _path(self, path: str) -> str:
@@ -212,8 +212,8 @@ class ObjectClient(BaseClient):
         for mark, retry, what, remedy in _KINDS:
             if mark in details or mark in text:
                 return Failure(what or reason, retry=retry, remedy=remedy)
-        if not self._works and re.search(r"(?i)credential|169\.254\.|metadata|oauth|token", text + details):
-            # Later on, this may be a passing failure; at first, there are none.
+        if not self._has_succeeded and re.search(r"(?i)credential|169\.254\.|metadata|oauth|token", text + details):
+            # Before the first successful request, there are no credentials. Later, the failure may be temporary.
             remedy = "configure credentials, or set storage_options={'anon': True} for a public bucket"
             return Failure(f"no credentials were found: {reason}", retry=False, remedy=remedy)
         return Failure(reason, remedy=CHECK_NETWORK)

@@ -1,4 +1,4 @@
-"""A client for S3: obstore signs URLs with its credentials, and our HTTP requests use them.
+"""A client for S3: obstore signs URLs with its credentials, and `http_requests` sends the requests.
 
 This takes half of the CPU time of obstore's own requests, and shows status, headers and ``Retry-After``.
 """

@@ -1,4 +1,4 @@
-"""TLS over a socket with few system calls: what has arrived is received at once, not record by record.
+"""TLS over a socket with few system calls: all bytes that have arrived are received at once, not record by record.
 
 An `ssl.SSLSocket` makes two system calls for each record of 16 KiB: docs/decisions/0017 has the comparison.
 """
@@ -148,7 +148,7 @@ class TlsConnection(http.client.HTTPConnection):
         self._tls_host = tls_host
 
     def connect(self) -> None:
-        """Connect, through the proxy if there is one, and agree on TLS."""
+        """Connect, through the proxy if there is one, and do the TLS handshake."""
         super().connect()
         plain = self.sock
         try:

@@ -70,13 +70,13 @@ class Bucket:
         scheme, _, path = url.partition("://")
         if scheme in _READ_ONLY_SCHEMES or "::" in url:
             raise OptionError(
-                f"{url} is not writable; allowed are folders and URLs that fsspec can write to, such as "
+                f"{clean_url(url)} is not writable; allowed are folders and URLs that fsspec can write to, such as "
                 "s3://bucket/train, gs://bucket/train or abfs://container/train"
             )
         if not path or re.search(r"[\\*?\[\]{}#\s]", path):
             raise OptionError(
-                f"{url!r} is not the URL of a folder: it needs a path without spaces and any of *?[]{{}}#\\, such as "
-                "s3://bucket/train"
+                f"{redacted(url, self._secrets)!r} is not the URL of a folder: it needs a path without spaces and "
+                "without *?[]{}#\\, such as s3://bucket/train"
             )
         try:
             # Not the instance that fsspec shares: that one may return cached, outdated listings.
@@ -89,8 +89,8 @@ class Bucket:
         except (TypeError, ValueError) as error:
             reason = redacted(str(error), self._secrets)
             raise OptionError(
-                f"{url}: {reason}; allowed are s3://, gs:// and other URLs that fsspec supports, and the options of "
-                "their file systems in storage_options="
+                f"{clean_url(url)}: {reason}; allowed are s3://, gs:// and other URLs that fsspec supports, and the "
+                "options of their file systems in storage_options="
             ) from self._cause(error)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
@@ -196,13 +196,13 @@ class Bucket:
     ) -> _Result:
         """Call ``request(path)``, with retries; raise FileNotFoundError, or StoreError for other failures."""
 
-        def fresh() -> _Result:
+        def request_uncached() -> _Result:
             self._system.invalidate_cache()
             return request(self._path(name))
 
         return call(
             self._policy,
-            fresh,
+            request_uncached,
             url=f"{self.url}/{name}" if name else self.url,
             secrets=self._secrets,
             wait=pause,

@@ -63,7 +63,7 @@ class ShardChecksums:
 
     def changed_fields(self) -> Iterator[ChangedField]:
         """Yield the fields that have changed, in the order of the index. Call it after the last byte."""
-        for field in self._order[self._next :]:  # at the end of the shard, so without bytes
+        for field in self._order[self._next :]:  # fields at the end of the shard, which have no bytes
             self._compare(field, xxhash.xxh3_64_intdigest(b""))
         for field, state in self._unfinished:
             self._compare(field, state.intdigest())

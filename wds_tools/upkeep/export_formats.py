@@ -1,4 +1,4 @@
-"""What other readers of shards need beside them, as text and bytes. No I/O.
+"""The files that other readers need beside the shards, as text and bytes. No I/O.
 
 Sources: DALI 2.4.0, ``wds2idx.py`` and ``webdataset_loader.cc``; Megatron-Energon 7.4.1, ``energon prepare``; timm
 1.0.31, ``data/readers/reader_wds.py``; wids 0.1.11, ``wids_index.py``.

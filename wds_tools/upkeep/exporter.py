@@ -1,4 +1,4 @@
-"""`export()`: writes beside the shards of a dataset what other readers need, from manifest and indexes alone."""
+"""`export()`: writes the files that other readers need beside the shards, from manifest and indexes alone."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ class _Output:
     """The folder of the shards, local or at a URL, to which files are written."""
 
     def __init__(self, folder: str, remote: RemoteOptions) -> None:
-        place = parse_destination(folder)
-        self.folder = place if isinstance(place, Path) else None
-        self._bucket = Bucket(place, remote=remote) if isinstance(place, str) else None
+        location = parse_destination(folder)
+        self.folder = location if isinstance(location, Path) else None
+        self._bucket = Bucket(location, remote=remote) if isinstance(location, str) else None
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if it does not exist."""
@@ -186,7 +186,7 @@ class _Export:
     kept: list[str] = field(default_factory=list)
 
     def check(self, readers: Sequence[str]) -> None:
-        """Raise an error if a reader could not read the dataset; warn if labels are others than in the index."""
+        """Raise an error if a reader could not read the dataset; warn if it reads other labels than loaders do."""
         if "energon" in readers and (repeated := find_repeated_key(self.shards)) is not None:
             raise OptionError(f"cannot be exported to energon: {repeated}")
         if "wids" in readers and (long := self._long_name()) is not None:

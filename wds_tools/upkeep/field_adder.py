@@ -188,12 +188,12 @@ def _local(dataset: str | os.PathLike[str]) -> tuple[Path, str]:
     if is_pattern(spec):
         raise OptionError(f"{spec} is a pattern of shards; name the folder of a dataset: `wds-tools index` creates one")
     folder, name = split_manifest(spec)
-    place = parse_destination(folder)
-    if isinstance(place, str):
+    location = parse_destination(folder)
+    if isinstance(location, str):
         raise OptionError(
-            f"{place} is a URL; fields can be added only to local datasets: add them to a copy, then upload"
+            f"{location} is a URL; fields can be added only to local datasets: add them to a copy, then upload"
         )
-    return place, name
+    return location, name
 
 
 def _name(name: str | None, source: Any) -> str:

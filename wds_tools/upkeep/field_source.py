@@ -16,7 +16,7 @@ from wds_tools.errors import OptionError, SampleError, ShardError, SourceError
 from wds_tools.format.sample import split_name
 from wds_tools.packing.encode import encode_field
 from wds_tools.sources.base import as_source_error
-from wds_tools.sources.columns import field_name, plain_name
+from wds_tools.sources.columns import field_name, is_text_field, plain_name
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.parquet import is_parquet
@@ -27,7 +27,6 @@ KeyedFields = tuple[str, dict[str, bytes]]
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _ROWS = 1000  # of a Parquet file that are converted at once
-_TEXT_FIELDS = (".txt", ".json")
 
 
 def keyed_fields(source: Any, *, key: str, fields: Mapping[str, str]) -> Iterator[KeyedFields]:
@@ -91,7 +90,9 @@ def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
         path.open(encoding="utf-8-sig", newline="") as file,
     ):
         if path.suffix.lower() in (".jsonl", ".ndjson"):
-            yield from (json.loads(line) for line in file if line.strip())
+            for line in file:
+                if line.strip():
+                    yield _json_object(path, line)
             return
         header = file.readline()
         separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
@@ -99,9 +100,16 @@ def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
         yield from csv.DictReader(file, delimiter=separator)
 
 
+def _json_object(path: Path, line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise SourceError(f'{path}: a line is {line[:40]!r}; expected an object with the key, such as {{"key": ...}}')
+    return row
+
+
 def _table_value(path: Path, field: str, value: Any) -> bytes:
     """Return the bytes of a field: text and JSON as they are; a text in another field is the path of a file."""
-    if isinstance(value, str) and not field.endswith(_TEXT_FIELDS) and field != "txt":
+    if isinstance(value, str) and not is_text_field(field):
         with as_source_error(f"{path.parent / value} cannot be read"):
             return (path.parent / value).read_bytes()
     return value.encode() if isinstance(value, str) else encode_field(field, value)

@@ -167,43 +167,43 @@ def open_folders(patterns: Sequence[str], remote: RemoteOptions) -> list[tuple[I
             remote_folders[url] = RemoteIndexFolder(Bucket(url, remote=remote), remote)
         return remote_folders[url]
 
-    places = [place for pattern in patterns for place in _expand(pattern, remote_folder)]
-    if not places:
+    locations = [location for pattern in patterns for location in _expand(pattern, remote_folder)]
+    if not locations:
         raise OptionError("no pattern was given; name shards, such as 'train-{000000..000009}.tar'")
-    for place in places:
-        if isinstance(place, Path):
-            _check_local_shard(place)
+    for location in locations:
+        if isinstance(location, Path):
+            _check_local_shard(location)
         else:
-            _check_remote_shard(place, remote_folder)
-    repeated = [(place, count) for place, count in Counter(places).items() if count > 1]
+            _check_remote_shard(location, remote_folder)
+    repeated = [(location, count) for location, count in Counter(locations).items() if count > 1]
     if repeated:
-        place, count = repeated[0]
-        raise OptionError(f"shard {split_folder(str(place))[1]} is named {count} times; name each shard once")
+        location, count = repeated[0]
+        raise OptionError(f"shard {split_folder(str(location))[1]} is named {count} times; name each shard once")
     by_folder: dict[str, list[Path | str]] = {}
-    for place in places:
-        by_folder.setdefault(_folder_of(place), []).append(place)
+    for location in locations:
+        by_folder.setdefault(_folder_of(location), []).append(location)
     found: list[tuple[IndexFolder, list[str]]] = []
     for name, shards in by_folder.items():
         first = shards[0]
         folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(name)
-        found.append((folder, [split_folder(str(place))[1] for place in shards]))
+        found.append((folder, [split_folder(str(location))[1] for location in shards]))
     return found
 
 
-def _folder_of(place: Path | str) -> str:
-    return str(place.parent) if isinstance(place, Path) else split_folder(place)[0]
+def _folder_of(location: Path | str) -> str:
+    return str(location.parent) if isinstance(location, Path) else split_folder(location)[0]
 
 
 def _expand(pattern: str, remote_folder: Callable[[str], RemoteIndexFolder]) -> Iterator[Path | str]:
     """Yield the shards that a pattern names: local paths, and URLs as text. Globs of URLs are compared with a list."""
     for name in expand_pattern(pattern):
-        place = parse_destination(name)
-        if isinstance(place, Path):
-            yield place
+        location = parse_destination(name)
+        if isinstance(location, Path):
+            yield location
             continue
-        url, last = split_folder(place)
+        url, last = split_folder(location)
         if not glob.has_magic(last):
-            yield place
+            yield location
             continue
         matching = [found for found in remote_folder(url).names() if fnmatchcase(found, last)]
         if not matching:
@@ -223,15 +223,15 @@ def _check_local_shard(path: Path) -> None:
         )
 
 
-def _check_remote_shard(place: str, remote_folder: Callable[[str], RemoteIndexFolder]) -> None:
-    url, name = split_folder(place)
+def _check_remote_shard(location: str, remote_folder: Callable[[str], RemoteIndexFolder]) -> None:
+    url, name = split_folder(location)
     if not name.endswith(".tar"):
         raise OptionError(
-            f"{place} does not end in .tar; only plain tar files can be indexed: name the shards in a folder, such as "
-            f"'{place}/*.tar'"
+            f"{location} does not end in .tar; only plain tar files can be indexed: name the shards in a folder, such "
+            f"as '{location}/*.tar'"
         )
     if name not in remote_folder(url).names():
-        raise NotADatasetError(f"shard {place} does not exist; check the URL and the range of the pattern")
+        raise NotADatasetError(f"shard {location} does not exist; check the URL and the range of the pattern")
 
 
 def not_writable(folder: str, error: OSError) -> DestinationError:

@@ -16,7 +16,7 @@ from wds_tools.sources.labels import quoted_list
 from wds_tools.wording import counted
 
 MAX_NAMES = 1_000_000
-"""Most names of classes. More are no classes but, for example, captions."""
+"""Most names of classes. If there are more, they are probably not classes, but captions, for example."""
 
 _NONE = -1  # code of a sample without a name
 _log = logging.getLogger("wds_tools")

@@ -204,20 +204,20 @@ class _MergeRun:
         """Link or copy one shard, then write its index, then its report."""
         folder, name = self.destination.folder, shard_name(number)
         index = self.shards.index(number)  # verifies the index before the shard is copied
-        place = self.shards.locations[number]
+        location = self.shards.locations[number]
         url = self.shards.shard_url(number)
-        data = rename(place.store.read(place.entry.index), name=url, shard=name)
+        data = rename(location.store.read(location.entry.index), name=url, shard=name)
         label = self.union.relabelled(self.dataset_of[number], index.label, name=url)
         if label is not None:
             data = relabel(data, label, name=url)
         if self._link(number, folder / name):
             self.linked += 1
-            bar.update(place.entry.bytes)
+            bar.update(location.entry.bytes)
         else:
             self._copy(number, folder / name, bar)
             self.copied += 1
         commit_bytes(folder / index_name(name), data)
-        old = place.entry
+        old = location.entry
         entry = shard_entry(name, data, samples=old.samples, shard_bytes=old.bytes, shard_xxh3=old.xxh3)
         report = ShardReport(number, entry, count_fields(index), image_stats(index), ())
         save_report(folder, report)
@@ -225,14 +225,14 @@ class _MergeRun:
 
     def _link(self, number: int, path: Path) -> bool:
         """Create a hard link to the shard; return False if it is not local or the file system cannot."""
-        place = self.shards.locations[number]
-        if self.copy or not isinstance(place.store, LocalStore):
+        location = self.shards.locations[number]
+        if self.copy or not isinstance(location.store, LocalStore):
             return False
-        place.store.fetch(place.entry.name, [], total_bytes=place.entry.bytes)  # checks its length
+        location.store.fetch(location.entry.name, [], total_bytes=location.entry.bytes)  # checks its length
         path.unlink(missing_ok=True)
         try:
             # realpath, because a hard link to a symbolic link would depend on the target of that link.
-            os.link(os.path.realpath(Path(place.store.folder) / place.entry.name), path)
+            os.link(os.path.realpath(Path(location.store.folder) / location.entry.name), path)
         except OSError as error:
             if error.errno in _NO_LINKS:
                 _log.debug("%s: copied, as it cannot be linked: %s", path, error)
@@ -292,7 +292,9 @@ def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
                 f"{shards.name} and {earlier} are the same dataset (fingerprint {shards.manifest.fingerprint}), so "
                 "each sample would occur twice; name it once, or use wds_tools.Mixture to load its samples more often"
             )
-        for folder in {place.store.folder for place in shards.locations if isinstance(place.store, LocalStore)}:
+        for folder in {
+            location.store.folder for location in shards.locations if isinstance(location.store, LocalStore)
+        }:
             if dst.exists() and os.path.samefile(folder, dst):  # noqa: PTH121 - `folder` is a string
                 raise OptionError(f"{dst} is one of the inputs; merge into another folder")
 

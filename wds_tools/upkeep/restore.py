@@ -156,7 +156,7 @@ class RestoreFolder:
         self._restored.add(_identity(status))
 
     def _link(self, temporary: str, folder: int, name: bytes) -> None:
-        """Give a file its final name by a link, which never replaces a file, or else by a rename."""
+        """Give a file its final name by a link, which never replaces a file, or by a rename if links are impossible."""
         if not self.overwrite:
             try:
                 os.link(temporary, name, src_dir_fd=self._work, dst_dir_fd=folder)

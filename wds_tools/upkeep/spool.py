@@ -1,4 +1,4 @@
-"""Records sorted by shard: kept in memory, and beyond a limit in one file per shard."""
+"""Records sorted by shard: kept in memory up to a limit, and above it in one file per shard."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Spool:
                     position += _LENGTH.size
                     words.append(bytes(data[position : position + length]))
                     position += length
-                key, rest = words[0].decode(), words[1:]
+                key, rest = words[0].decode("utf-8", "surrogatepass"), words[1:]
                 yield key, {name.decode(): value for name, value in zip(rest[::2], rest[1::2], strict=True)}
         yield from self._kept.get(shard, [])
 
@@ -60,7 +60,8 @@ class Spool:
         for shard, records in self._kept.items():
             with self._path(shard).open("ab") as file:
                 for key, fields in records:
-                    words = [key.encode(), *(word for name, data in fields.items() for word in (name.encode(), data))]
+                    words = [key.encode("utf-8", "surrogatepass")]  # a path in JSON may have surrogate escapes
+                    words += [word for name, data in fields.items() for word in (name.encode(), data)]
                     file.write(_LENGTH.pack(len(words)))
                     for word in words:
                         file.write(_LENGTH.pack(len(word)))

@@ -204,7 +204,7 @@ def _implied_by_path(facts: dict[str, Any]) -> set[str]:
 
 def _check_not_dataset(shards: ShardSet, dst: Path) -> None:
     """Refuse the folder of the dataset, where a file could replace a shard, an index or the manifest."""
-    folders = {place.store.folder for place in shards.locations if isinstance(place.store, LocalStore)}
+    folders = {location.store.folder for location in shards.locations if isinstance(location.store, LocalStore)}
     if dst.exists() and any(os.path.samefile(folder, dst) for folder in folders):  # noqa: PTH121 - `folder` is a string
         raise OptionError(f"{dst} is the folder of the dataset; unpack into another one")
 

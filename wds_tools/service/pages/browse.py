@@ -88,7 +88,7 @@ class Opened:
 
 @dataclass(slots=True)
 class Found:
-    """The samples that fulfil a filter, as far as the shards have been searched.
+    """The samples that match a filter, as far as the shards have been searched.
 
     Attributes:
         rows: Rows of each searched shard.
@@ -122,8 +122,8 @@ class Page:
 
     Attributes:
         samples: Numbers of the samples, and what their rows show.
-        first: Position of the first one among all that fulfil the filter.
-        total: How many do; if not all shards were searched, so far.
+        first: Position of the first one among all that match the filter.
+        total: Number of samples that match; if not all shards were searched, of those found so far.
         searched: Number of shards that were searched.
         is_complete: Whether ``total`` is final.
         mistake: What is wrong with the condition: message, start and stop.
@@ -193,7 +193,7 @@ class Browser:
         Args:
             opened: The dataset.
             wanted: Which samples.
-            number: Page from 1; one behind the end becomes the last one.
+            number: Page from 1; one beyond the end becomes the last one.
             size: Samples per page.
 
         Raises:
@@ -272,7 +272,7 @@ class Browser:
         return opened.plan
 
     async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
-        """Return what is wrong with each of some shards and its index: missing, or of another length; "" if nothing."""
+        """Return for each shard what is wrong with it or its index, such as another length; "" if nothing is."""
         found = []
         for shard in shards:
             problem = ""
@@ -326,7 +326,7 @@ class Browser:
         rows.frombytes(data)
         samples = opened.manifest.shards[shard].samples
         if rows and max(rows) >= samples:
-            raise HelperError("an index has rows behind its end")
+            raise HelperError("an index has rows beyond its end")
         found.rows.append(rows)
         found.ends.append(found.count + len(rows))
         return None

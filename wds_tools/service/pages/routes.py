@@ -29,11 +29,11 @@ from wds_tools.service.contents import Library
 from wds_tools.service.data import PREFIX
 from wds_tools.service.live import visible
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.pages import pictures, views
+from wds_tools.service.pages import thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperPool
-from wds_tools.service.pages.pictures import Pictures, is_picture, picture_field
 from wds_tools.service.pages.state import State
+from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
 from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict
 from wds_tools.service.verifications import Verifications
 from wds_tools.wording import counted, human_bytes
@@ -80,9 +80,11 @@ class PageRoutes:
         self._disks = disks
         self._has_upstreams = has_upstreams
         self._indexes = HelperPool("indexes", 1, _INDEX_MEMORY, _INDEX_SECONDS)
-        self._decoders = HelperPool("thumbnail", pictures.PROCESSES, pictures.MEMORY_BYTES, pictures.SECONDS)
+        self._decoders = HelperPool(
+            "thumbnail", thumbnail_cache.PROCESSES, thumbnail_cache.MEMORY_BYTES, thumbnail_cache.SECONDS
+        )
         self._browser = Browser(library, self._indexes)
-        self._pictures = Pictures(self._browser, self._decoders)
+        self._thumbnails = ThumbnailCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
         self._downloads = asyncio.Semaphore(MAX_VALUES)
@@ -165,18 +167,18 @@ class PageRoutes:
             return self._error(500, f"{opened.name} cannot be shown: {error}")
 
     async def get_thumbnail(self, request: web.Request) -> web.StreamResponse:
-        """Send a picture that was encoded again by a helper process."""
+        """Send a thumbnail that a helper process has encoded."""
         opened = await self._open(request, _path_of(request, "/thumbnails/", parts=1))
         if isinstance(opened, web.StreamResponse):
             return opened
         number, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
         if number >= opened.manifest.samples:
             return error_answer(404, "the dataset has no such sample")
-        picture = await self._pictures.picture(opened, number, size=size, field=request.query.get("field", ""))
-        etag = f'"{picture.etag}"'
+        thumbnail = await self._thumbnails.thumbnail(opened, number, size=size, field=request.query.get("field", ""))
+        etag = f'"{thumbnail.etag}"'
         if request.headers.get("If-None-Match") == etag:
             return web.Response(status=304, headers={"ETag": etag})
-        return web.Response(body=picture.data, content_type=picture.content_type, headers={"ETag": etag})
+        return web.Response(body=thumbnail.data, content_type=thumbnail.content_type, headers={"ETag": etag})
 
     async def get_field(self, request: web.Request) -> web.StreamResponse:
         """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
@@ -246,17 +248,17 @@ class PageRoutes:
         fields = []
         for one in stored[:_MAX_FIELDS]:
             status, text = "not checked: too long", None
-            if one["size"] <= _PREVIEW_BYTES or one is picture_field(stored):
+            if one["size"] <= _PREVIEW_BYTES or one is image_field_of(stored):
                 try:
                     data = await self._browser.value(opened, shard, one)
                     status = "correct"
-                    text = None if is_picture(one["name"]) or len(data) > _PREVIEW_BYTES else views.text_of(data)
+                    text = None if may_hold_image(one["name"]) or len(data) > _PREVIEW_BYTES else views.text_of(data)
                 except BrowseError as error:
                     status = str(error)
             link = f"/fields/{quote(opened.name)}/{number}/{quote(one['name'], safe='')}"
-            is_shown = is_picture(one["name"]) and not one["name"].endswith("npy")
-            fields.append({**one, "status": status, "text": text, "link": link, "is_picture": is_shown})
-        main = picture_field(stored)
+            is_shown = may_hold_image(one["name"]) and not one["name"].endswith("npy")
+            fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
+        main = image_field_of(stored)
         return self._render(
             "sample.html",
             **_common(opened, state),
@@ -361,7 +363,7 @@ def _common(opened: Opened, state: State) -> dict[str, Any]:
 
 
 def _path_of(request: web.Request, prefix: str, *, parts: int = 0) -> str | None:
-    """Return the name of a dataset in a path, without its last parts; None if no name can be like this."""
+    """Return the name of a dataset in a path, without its last parts; None if it is not a valid name."""
     raw = request.rel_url.raw_path.removeprefix(prefix).split("/")
     try:
         names = [unquote(part, errors="strict") for part in raw[: len(raw) - parts]]
@@ -372,7 +374,7 @@ def _path_of(request: web.Request, prefix: str, *, parts: int = 0) -> str | None
 
 
 def _mood(runs: list[dict[str, Any]]) -> str:
-    """Return the class of the verdict, which has the colour of its mark."""
+    """Return the CSS class of the verdict, which sets the colour of its mark."""
     running = [run for run in runs if run["status"] == "running"]
     if not running:
         return "idle"

@@ -1,4 +1,4 @@
-"""Pictures for the page: decoded, reduced and encoded again, in a process with limits."""
+"""Thumbnails: images are decoded, reduced and encoded again, in a process with limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wds_tools.format import jpeg
 from wds_tools.format.codecs import MAX_PIXELS, PILLOW_FORMATS, check_size, stored_pixels
 
 SIZES = (160, 1024)
-"""Longest sides in pixels that a picture may have."""
+"""Longest sides in pixels that a thumbnail may have."""
 
 
 def thumbnail(data: bytes, *, field: str, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Pictures of samples for the page: made by helper processes, kept in memory, and a placeholder for what fails."""
+"""Thumbnails of samples: encoded by helper processes, kept in memory, with a placeholder for those that fail."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A picture as it is sent.
+class Thumbnail:
+    """A thumbnail as it is sent.
 
     Attributes:
-        data: The encoded picture.
+        data: The encoded image.
         content_type: Its type.
         etag: Changes with its content.
     """
@@ -35,8 +35,8 @@ class Picture:
     etag: str
 
 
-class Pictures:
-    """Makes the pictures of samples.
+class ThumbnailCache:
+    """The thumbnails of samples, of which the least recently used are evicted first.
 
     Args:
         browser: Reads samples.
@@ -47,10 +47,10 @@ class Pictures:
         self._browser = browser
         self._helpers = helpers
         self._working = asyncio.Semaphore(MAX_VALUES)
-        self._kept = LRUCache[str, Picture](max_items=20_000, max_bytes=_KEPT_BYTES)
+        self._kept = LRUCache[str, Thumbnail](max_items=20_000, max_bytes=_KEPT_BYTES)
 
-    async def picture(self, opened: Opened, number: int, *, size: int, field: str) -> Picture:
-        """Return a picture of a sample; a placeholder if it has none or it cannot be decoded.
+    async def thumbnail(self, opened: Opened, number: int, *, size: int, field: str) -> Thumbnail:
+        """Return a thumbnail of a sample, or a placeholder if the sample has no image or it cannot be decoded.
 
         Args:
             opened: The dataset.
@@ -62,8 +62,8 @@ class Pictures:
             _, fields, shard = await self._browser.sample(opened, number)
         except BrowseError:
             return _placeholder("unknown")
-        stored = picture_field(fields) if not field else next((one for one in fields if one["name"] == field), None)
-        if stored is None or not is_picture(stored["name"]):
+        stored = image_field_of(fields) if not field else next((one for one in fields if one["name"] == field), None)
+        if stored is None or not may_hold_image(stored["name"]):
             return _placeholder("none")
         key = f"{stored['xxh3']}-{stored['size']}-{size}"
         known = self._kept.get(key)
@@ -74,7 +74,7 @@ class Pictures:
                 data = await self._browser.value(opened, shard, stored)
                 _, made = await self._helpers.ask({"field": stored["name"], "size": size}, data)
             kind = _TYPES.get(made[:2])
-            found = Picture(made, kind, key) if kind else _placeholder(key)
+            found = Thumbnail(made, kind, key) if kind else _placeholder(key)
         except BrowseError:
             return _placeholder("unknown")  # it may be readable again later
         except HelperError as error:
@@ -85,21 +85,21 @@ class Pictures:
         return found
 
 
-def is_picture(field: str) -> bool:
+def may_hold_image(field: str) -> bool:
     """Return whether a field may hold an image.
 
-    >>> is_picture("jpg"), is_picture("mask.png"), is_picture("json")
+    >>> may_hold_image("jpg"), may_hold_image("mask.png"), may_hold_image("json")
     (True, True, False)
     """
     return field.rpartition(".")[2] in IMAGE_FIELDS
 
 
-def picture_field(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
+def image_field_of(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the field with the image of a sample, or another one with an image, or None."""
     by_name = {one["name"]: one for one in fields}
-    names = [*(name for name in IMAGE_FIELDS if name in by_name), *filter(is_picture, by_name)]
+    names = [*(name for name in IMAGE_FIELDS if name in by_name), *filter(may_hold_image, by_name)]
     return by_name[names[0]] if names else None
 
 
-def _placeholder(key: str) -> Picture:
-    return Picture(_PLACEHOLDER, "image/svg+xml", f"placeholder-{key}")
+def _placeholder(key: str) -> Thumbnail:
+    return Thumbnail(_PLACEHOLDER, "image/svg+xml", f"placeholder-{key}")
