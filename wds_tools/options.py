@@ -233,6 +233,18 @@ def run_name() -> str | None:
     return None
 
 
+def launcher_number(variable: str) -> int | None:
+    """Return the number in an environment variable that torchrun sets, such as RANK; None if it is not set or empty.
+
+    Raises:
+        OptionError: It is not a number.
+    """
+    text = os.environ.get(variable)
+    if text and not text.isdecimal():
+        raise OptionError(f"the environment variable {variable}={text!r} is not a number; torchrun sets it")
+    return int(text) if text else None
+
+
 def _parse_seconds(variable: str, default: float) -> float:
     """Return the number in an environment variable, or ``default`` if it is not set."""
     text = os.environ.get(variable) or str(default)

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 import wds_tools as wt
+from wds_tools.errors import OptionError
 from wds_tools.loading import ranks
 from wds_tools.loading.ranks import default_lanes
 from wds_tools.order.planner import World
@@ -80,3 +81,15 @@ def test_nothing_is_logged_if_the_lanes_are_known_or_there_is_one_rank(packed, c
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     load(packed)
     assert messages(caplog) == []
+
+
+@pytest.mark.parametrize("variable", ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"])
+def test_a_variable_of_torchrun_that_is_not_a_number_is_an_error_and_an_empty_one_is_ignored(
+    packed, monkeypatch, variable
+):
+    options = {"batch_size": 10, "num_workers": "auto", "view": wt.CenterCrop(24)}
+    monkeypatch.setenv(variable, "two")
+    with pytest.raises(OptionError, match=f"{variable}='two' is not a number"):
+        wt.make_loader(packed, **options)
+    monkeypatch.setenv(variable, "")
+    wt.make_loader(packed, **options).close()

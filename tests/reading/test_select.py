@@ -165,7 +165,7 @@ def test_a_selection_resumes_at_the_next_sample_and_refuses_the_state_of_another
         assert loader.epoch_proof().ok
     with wt.make_loader(packed, subset=0.5, **options) as loader, pytest.raises(ResumeError, match="selection"):
         loader.load_state_dict(state)
-    with wt.make_loader(packed, **options) as loader, pytest.raises(ResumeError, match="the loader has None"):
+    with wt.make_loader(packed, **options) as loader, pytest.raises(ResumeError, match="the loader has none"):
         loader.load_state_dict(state)
 
 

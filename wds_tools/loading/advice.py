@@ -12,7 +12,7 @@ import torch.utils.data
 
 from wds_tools.images.buckets import Buckets
 from wds_tools.loading.request import OpenedDataset, Request
-from wds_tools.options import available_cores
+from wds_tools.options import available_cores, launcher_number
 
 _MAX_WORKERS_PER_CORE = 4  # reading from slow storage can keep more than one worker per core busy
 _LIBRARY_FOLDERS = tuple(str(Path(path).parent) + os.sep for path in (__file__, torch.utils.data.__file__))
@@ -20,7 +20,7 @@ _LIBRARY_FOLDERS = tuple(str(Path(path).parent) + os.sep for path in (__file__, 
 
 def warn_of_many_workers(num_workers: int | str | None) -> None:
     """Warn if there are many more workers than cores."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks = launcher_number("LOCAL_WORLD_SIZE") or 1
     cores = available_cores()
     if isinstance(num_workers, int) and num_workers * ranks > _MAX_WORKERS_PER_CORE * cores:
         on_each = f" on each of {ranks} ranks" if ranks > 1 else ""

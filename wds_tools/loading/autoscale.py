@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from wds_tools.options import available_cores
+from wds_tools.options import available_cores, launcher_number
 
 MIN_PART_SAMPLES = 64
 """Minimum number of samples in a part of a batch. Parts cost the main process 1 to 2 us more per sample than whole
@@ -30,8 +30,7 @@ _MIN_ROUNDS = 4  # workers often deliver in step, one batch each at about the sa
 
 def cores_per_rank() -> int:
     """Return the number of usable cores, divided among the ranks of this machine; at least 1."""
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, available_cores() // max(1, local_ranks))
+    return max(1, available_cores() // (launcher_number("LOCAL_WORLD_SIZE") or 1))
 
 
 def workers_per_rank() -> int:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from wds_tools.errors import OptionError, ProofError
+from wds_tools.options import launcher_number
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import World
 from wds_tools.order.tally import Report
@@ -79,8 +80,9 @@ class RankOptions:
             return Ranks(World(dist.get_rank(), dist.get_world_size()), tuple(range(dist.get_world_size())))
         if self.inherited:
             return self.inherited
-        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            return Ranks(World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
+        rank, world_size = launcher_number("RANK"), launcher_number("WORLD_SIZE")
+        if rank is not None and world_size is not None:
+            return Ranks(World(rank, world_size))
         return Ranks(World())
 
     def for_worker(self) -> RankOptions:
@@ -128,8 +130,8 @@ def _ranks_of_group(group: Group) -> Ranks:
 
 def default_lanes(world: World) -> int:
     """Return the default number of lanes: one per machine of torchrun, reduced to a divisor of the number of ranks."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-    processes = int(os.environ.get("WORLD_SIZE", world.world_size))
+    local = launcher_number("LOCAL_WORLD_SIZE")
+    processes = launcher_number("WORLD_SIZE") or world.world_size
     return math.gcd(world.world_size, max(1, processes // local)) if local else 1
 
 
@@ -141,7 +143,12 @@ def report_assumed_machine(world: World) -> None:
 
     It is a warning if the environment indicates several machines. Otherwise the assumption is probably right.
     """
-    if world.rank or world.world_size == 1 or "LOCAL_WORLD_SIZE" in os.environ or world.world_size in _reported_worlds:
+    if (
+        world.rank
+        or world.world_size == 1
+        or launcher_number("LOCAL_WORLD_SIZE")
+        or world.world_size in _reported_worlds
+    ):
         return
     _reported_worlds.add(world.world_size)
     _log.log(

@@ -387,10 +387,14 @@ def _check_version(version: Any, cursor: Cursor, shape: dict[str, Any]) -> None:
         )
 
 
+def _shown(value: Any) -> Any:
+    return "none" if value is None else value
+
+
 def _check_equal(what: str, in_state: Any, in_loader: Any) -> None:
     if in_state != in_loader:
         raise ResumeError(
-            f"the state is for {what} {in_state}, the loader has {in_loader}: create the loader with the settings of "
-            "the state, start an epoch with set_epoch(), or ignore the difference with "
+            f"the state is for {what} {_shown(in_state)}, the loader has {_shown(in_loader)}: create the loader with "
+            "the settings of the state, start an epoch with set_epoch(), or ignore the difference with "
             "load_state_dict(state, force=True)"
         )
