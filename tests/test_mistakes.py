@@ -107,6 +107,14 @@ def test_a_label_that_no_sample_has_is_an_error_and_the_manifest_stays(fails, pa
         wt.index_shards(f"{packed_copy}/*.tar", label="json:nope")
 
 
+def test_shards_are_not_packed_with_a_label_that_no_sample_has(fails, packed, tmp_path):
+    for command in ("pack", "reshard"):
+        code, error = fails(command, packed, "out", "--label", "json:nope")
+        assert code == 1
+        assert "no sample has the label 'json:nope': choose another label, such as --label cls" in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_fields_are_added_from_the_shards_of_a_dataset_and_not_from_its_indexes(few, tmp_path):
     dataset, texts = Path(shutil.copytree(few, tmp_path / "few")), tmp_path / "texts"
     keys = [sample.key for sample in wt.StreamingDataset(dataset, fields=("__key__", "label"))]

@@ -54,7 +54,7 @@ _DEFAULT_PORT = 8080
     help="Dataset at a URL, such as s3://bucket/photos, that is served through a cache. Repeatable.",
 )
 @click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; as for loaders.")
-@click.option("--cache-bytes", metavar="SIZE", help="Size limit of this cache, such as 500GB; 20GB by default.")
+@click.option("--cache-bytes", metavar="SIZE", help="Size limit of the cache of upstreams; by default 20GB.")
 @storage_option
 def serve(
     roots: tuple[Path, ...],
