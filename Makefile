@@ -108,7 +108,7 @@ $(VENV)/installed-docs: pyproject.toml $(COMPILED) | $(BIN)/python
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "wds_tools needs Python 3.11 or newer, but $(PYTHON) is: $$($(PYTHON) --version 2>/dev/null || echo not there)"; \
+	  echo "wds_tools needs Python 3.11 or newer, but $(PYTHON) is: $$($(PYTHON) --version 2>/dev/null || echo not found)"; \
 	  echo "name another one, such as: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.11"; exit 1; } >&2
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; \

@@ -37,7 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--val", help="dataset to measure the accuracy on after each epoch")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32, help="samples per batch of each rank")
-    parser.add_argument("--size", type=int, default=96, help="pixels a side")
+    parser.add_argument("--size", type=int, default=96, help="pixels per side")
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--checkpoint", type=Path, default=ROOT / "build/checkpoint.pt")
     parser.add_argument("--save-every", type=int, default=10, help="steps from one checkpoint to the next")

@@ -35,7 +35,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="workers per rank; by default the cores divided among the ranks")
     parser.add_argument("--checkpoint", type=Path, default=Path("build/imagenet.pt"))
     parser.add_argument("--save-every", type=int, default=500, help="steps between two checkpoints")
-    parser.add_argument("--stop-after", type=int, help="stop after this many steps, as a job that is preempted")
+    parser.add_argument("--stop-after", type=int, help="stop after this many steps, like a preempted job")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     return parser.parse_args()
 

@@ -31,7 +31,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--devices", type=int, default=1, help="processes, each with its own device")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32, help="samples per batch of each process")
-    parser.add_argument("--size", type=int, default=96, help="pixels a side")
+    parser.add_argument("--size", type=int, default=96, help="pixels per side")
     parser.add_argument("--out", type=Path, default=ROOT / "build/lightning", help="folder for checkpoints")
     parser.add_argument("--save-every", type=int, default=10, help="steps from one checkpoint to the next")
     parser.add_argument("--resume", help="checkpoint to continue from")

@@ -149,7 +149,7 @@ def train() -> None:
     with loader, held_out:
         for epoch in range(EPOCHS):
             if time.monotonic() - started > TRAIN_SECONDS:
-                print(f"stopped: the limit of {TRAIN_SECONDS:.0f} seconds is over")
+                print(f"stopped: the limit of {TRAIN_SECONDS:.0f} seconds was reached")
                 break
             losses = []
             for images, labels in loader:

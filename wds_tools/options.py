@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,11 @@ def check_counts(counts: Mapping[str, int | None], *, least: int = 1) -> None:
         least: Smallest allowed value.
 
     Raises:
-        OptionError: A value is too small.
+        OptionError: A value is too small, or not a whole number.
     """
     for name, count in counts.items():
-        if count is not None and count < least:
-            raise OptionError(f"{name}={count}; allowed are whole numbers of {least} and more")
+        if count is not None and (not isinstance(count, Integral) or count < least):
+            raise OptionError(f"{name}={count!r}; allowed are whole numbers of {least} and more")
 
 
 def check_seconds(name: str, seconds: float | None) -> None:

@@ -1,9 +1,13 @@
-"""Counts and sizes as text for messages and reports, and the message for a package that is not installed."""
+"""Text for messages and reports: counts and sizes, packages that are not installed, broken URLs."""
 
 from __future__ import annotations
 
+import re
+
 NOT_ON_SERVERS = ("torch", "torchvision", "webdataset")
 """Required packages that only loaders need: packing, verifying and serving work without them."""
+
+_BROKEN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")  # `Path` removes one of two slashes
 
 
 def human_bytes(size: float) -> str:
@@ -36,3 +40,20 @@ def missing_package(what: str, package: str) -> str:
     """
     names = "torch torchvision" if package.startswith("torch") else package
     return f"{what} requires {package}, which is not installed: pip install {names}"
+
+
+def broken_url_remedy(spec: str) -> str:
+    """Return how to correct a path that looks like a URL with one slash; "" for other paths.
+
+    >>> broken_url_remedy("s3:/bucket/train")
+    's3:/bucket/train looks like a URL that lost a slash: write s3://bucket/train, in Python as text, not as a Path'
+    >>> broken_url_remedy("shards/photos"), broken_url_remedy("s3://bucket/train")
+    ('', '')
+    """
+    match = _BROKEN_URL.match(spec)
+    if match is None:
+        return ""
+    return (
+        f"{spec} looks like a URL that lost a slash: write {match[1]}://{spec[match.end() :]}, in Python as text, not "
+        "as a Path"
+    )

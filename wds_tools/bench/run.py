@@ -144,7 +144,8 @@ def _check_pythons(pythons: Mapping[str, str], against: Sequence[str]) -> None:
     for name, path in pythons.items():
         if name not in against:
             raise OptionError(
-                f"python {name}={path}: {name!r} is not one of the peers of this run; these are {', '.join(against)}"
+                f"python {name}={path}: {name!r} is not one of the peers of this run; these are "
+                f"{', '.join(against) or 'none'}"
             )
         if not (Path(path).is_file() and os.access(path, os.X_OK)):
             raise OptionError(

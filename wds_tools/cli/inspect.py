@@ -12,6 +12,7 @@ from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, 
 from wds_tools.terminal import shows_progress
 
 if TYPE_CHECKING:
+    from wds_tools.format.manifest import Manifest
     from wds_tools.inspection.doctor import Finding
     from wds_tools.inspection.machine import Machine
     from wds_tools.upkeep.verifier import VerifyReport
@@ -48,35 +49,33 @@ def verify(run: Run, dataset: str, as_json: bool, storage_options: dict[str, Any
     field and byte offset. The exit code is 0 if nothing is damaged, 1 if something is, and 2 if
     something could not be checked.
     """
+    from wds_tools.reporting import dataset_label, identity, reporter_of
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
     run.failure_code = 2
+    result: dict[str, Any] = {"kind": "verify", **identity()}
+    reporter = reporter_of(None, lambda: result)  # first, so that an invalid URL is an error before the long work
     report = verify_dataset(dataset, storage_options=storage_options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
-    _report_verification(report, storage_options)
+    if reporter is not None and not report.unchecked and (manifest := _manifest_of(report.dataset, storage_options)):
+        result |= {"dataset": dataset_label(report.dataset), "damaged": report.damage_count}
+        result["fingerprint"] = manifest.fingerprint
+        reporter.send_once()
     if report.damage_count:
         return 1
     return 2 if report.unchecked else 0
 
 
-def _report_verification(report: VerifyReport, storage_options: dict[str, Any] | None) -> None:
-    """Send the result to the server in WDS_TOOLS_REPORT_TO, whose page then shows it."""
+def _manifest_of(dataset: str, storage_options: dict[str, Any] | None) -> Manifest | None:
+    """Return the manifest of a verified dataset; None if it is damaged, as the result of `verify` states."""
     from wds_tools.errors import WdsToolsError
     from wds_tools.options import RemoteOptions
-    from wds_tools.reporting import dataset_label, identity, reporter_of
-
-    values = {"kind": "verify", **identity(), "dataset": dataset_label(report.dataset)}
-    reporter = reporter_of(None, lambda: values)
-    if reporter is None or report.unchecked:
-        return
     from wds_tools.reading.shardset import open_shards
 
     try:
-        manifest = open_shards(report.dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
+        return open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
     except (OSError, WdsToolsError):
-        return  # the manifest is damaged, as the text above states
-    values |= {"fingerprint": manifest.fingerprint, "damaged": report.damage_count}
-    reporter.send_once()
+        return None
 
 
 def _verify_text(report: VerifyReport) -> str:
@@ -225,7 +224,9 @@ def _check_plan_options(context: click.Context) -> None:
     metavar="FILE",
     help="Show a step of a training run instead: JSON or a checkpoint of torch.save with loader.state_dict() in it.",
 )
-@click.option("--step", type=click.IntRange(0), help="With --state: step of the run, or with --epoch of that epoch.")
+@click.option(
+    "--step", type=click.IntRange(0), help="With --state: zero-based step of the run, or with --epoch of that epoch."
+)
 @click.option("--epoch", type=click.IntRange(0), help="With --state: zero-based epoch that --step counts from.")
 @click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
 @click.option("--sheet", type=LOCAL_PATH, metavar="FILE", help="With --state: also write a contact sheet of the crops.")

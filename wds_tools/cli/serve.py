@@ -53,8 +53,8 @@ _DEFAULT_PORT = 8080
     metavar="URL",
     help="Dataset at a URL, such as s3://bucket/photos, that is served through a cache. Repeatable.",
 )
-@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache of the upstreams; as for loaders.")
-@click.option("--cache-bytes", metavar="SIZE", help="Size limit of this cache, such as 500GB; 20GB by default.")
+@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; as for loaders.")
+@click.option("--cache-bytes", metavar="SIZE", help="Size limit of the cache of upstreams; by default 20GB.")
 @storage_option
 def serve(
     roots: tuple[Path, ...],
@@ -84,6 +84,9 @@ def serve(
     _check_installed()
     from wds_tools.service.server import serve as run
 
+    if not upstreams and (cache_bytes is not None or storage_options is not None):
+        option = "--cache-bytes" if cache_bytes is not None else "--storage-option"
+        raise click.UsageError(f"{option} requires --upstream URL.", click.get_current_context())
     options = ServeOptions(
         roots=roots,
         host=host,
@@ -94,7 +97,7 @@ def serve(
         processes=processes,
         host_names=host_names,
         upstreams=upstreams,
-        remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=storage_options) if upstreams else None,
+        remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=storage_options),
     )
 
     def report(started: Started) -> None:

@@ -103,7 +103,7 @@ def reseal(dataset: str, storage_options: dict[str, Any] | None) -> None:
     DATASET is a folder or URL with a manifest.json, or the manifest. Use this after editing the
     manifest on purpose, for example to rename a class, and for manifests of version 1, which have
     no checksum. The manifest must be valid and match all indexes and the sizes of the shards.
-    Nothing else is written.
+    Only the manifest and the dataset card README.md are written.
     """
     from wds_tools.upkeep.resealer import reseal as reseal_one
     from wds_tools.wording import counted

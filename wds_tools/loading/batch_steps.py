@@ -71,7 +71,8 @@ class BatchSteps:
     def __init__(self, steps: Sequence[Any]) -> None:
         self._steps = tuple(steps)
         for step in self._steps:
-            if not callable(step) and not isinstance(step, BatchStep):
+            is_class = isinstance(step, type)
+            if is_class or not (callable(step) or isinstance(step, BatchStep)):
                 raise OptionError(
                     f"batch_transform= has the step {step!r}; allowed are steps such as "
                     "wds_tools.RandomHorizontalFlip(), and functions of the images"

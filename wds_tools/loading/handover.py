@@ -164,10 +164,12 @@ class Handover:
         """Return one value per field, or the dictionary if the function returned one."""
         if self.collates:
             return [function(values[0])]
-        if not self._takes_all:
-            i = self._fields.index("image")
-            return [*values[:i], function(values[i]), *values[i + 1 :]]
-        result = function(*values)
+        i = None if self._takes_all else self._fields.index("image")
+        result = function(*values) if i is None else function(values[i])
+        if result is None:
+            raise OptionError("batch_transform= returned None: return the values, also if they were changed in place")
+        if i is not None:
+            return [*values[:i], result, *values[i + 1 :]]
         if isinstance(result, Mapping):
             return result
         if len(values) == 1:

@@ -196,7 +196,7 @@ class Loader:
         It follows from the state alone, for past and future steps, and on every rank. See docs/explain.md.
 
         Args:
-            step: Number of the step, counted from the start of the run over all epochs and resumed runs. With
+            step: Zero-based step, counted from the start of the run over all epochs and resumed runs. With
                 ``epoch``, counted from the start of that epoch.
             epoch: Zero-based epoch.
             rank: Rank whose samples are returned; None (the default) returns those of all ranks.

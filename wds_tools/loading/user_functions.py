@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wds_tools.errors import SampleError, TransformError, printable
+from wds_tools.errors import OptionError, SampleError, TransformError, printable
 from wds_tools.loading.fields import Transform
 from wds_tools.reading.reader import Rows
 
@@ -58,7 +58,10 @@ def transformed(transform: Transform, image: torch.Tensor, seed: int) -> Any:
     """Call a transform of one image with all random generators that it may use seeded."""
     with seeded(seed):
         if not is_albumentations(transform):
-            return transform(image)
+            result = transform(image)
+            if result is None:
+                raise OptionError("transform= returned None: return the image, also if it was changed in place")
+            return result
         # Albumentations takes and returns uint8 arrays [height, width, 3], and has its own random generator.
         if hasattr(transform, "set_random_seed"):
             transform.set_random_seed(seed % 2**32)

@@ -140,7 +140,7 @@ def find_step(
         OptionError: The step is before the first section, or the epoch has fewer steps.
     """
     if any(number is not None and (not isinstance(number, int) or number < 0) for number in (step, epoch)):
-        raise OptionError(f"step={step}, epoch={epoch}; allowed are whole numbers of 0 and more")
+        raise OptionError(f"step={step!r}, epoch={epoch!r}; allowed are whole numbers of 0 and more")
     if epoch is not None:
         first, last = _steps_of_epoch(sections, orders, epoch, prefix)
         if step >= last - first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -43,8 +44,10 @@ class PackOptions:
         check_counts({"workers": self.workers})
         if self.shard_bytes < 10_240:
             raise OptionError(f"shard_bytes={self.shard_bytes} is too small; allowed are 10,240 bytes and more")
-        if not 0 <= self.seed < 2**63:
-            raise OptionError(f"seed={self.seed} is out of range; allowed are 0 to 2**63 - 1")
+        if not isinstance(self.seed, Integral) or not 0 <= self.seed < 2**63:
+            raise OptionError(f"seed={self.seed!r} is out of range; allowed are 0 to 2**63 - 1")
+        if self.columns is not None and not isinstance(self.columns, Mapping):
+            raise OptionError(f"columns={self.columns!r}; allowed are dictionaries such as {{'image': 'photo'}}")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
             raise OptionError(f"class names {twice} are given twice; each class needs a unique name")

@@ -9,6 +9,7 @@ Everything that is needed to resume is at the URL, so a rerun can be on another 
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -50,10 +51,10 @@ from wds_tools.sources.base import Skip
 from wds_tools.storage import is_url
 from wds_tools.storage.failures import clean_url
 from wds_tools.storage.upload import Bucket, StopUploadError
+from wds_tools.wording import broken_url_remedy
 
 UPLOADS = 2  # shards at a time: the store joins the parts of one while the next is sent; s3fs sends four parts at once
 _LOCAL = re.compile("(file|local)://")
-_BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
 def parse_destination(dst: str | Path) -> str | Path:
@@ -65,11 +66,14 @@ def parse_destination(dst: str | Path) -> str | Path:
     'train'
 
     Raises:
-        OptionError: A URL with a single slash, such as one that was converted to a `Path`.
+        OptionError: A URL with a single slash, such as one that was converted to a `Path`, or a value that is neither
+            a path nor a URL.
     """
-    text = str(dst)
-    if _BROKEN_URL.match(text):
-        raise OptionError(f"{text} looks like a URL that lost a slash, as in a Path: give the URL as a string")
+    if not isinstance(dst, str | os.PathLike):
+        raise OptionError(f"dst={dst!r}; allowed are paths of folders, and URLs such as 's3://bucket/train'")
+    text = os.fspath(dst)
+    if remedy := broken_url_remedy(text):
+        raise OptionError(remedy)
     if is_url(text) and not _LOCAL.match(text):
         return text.rstrip("/")
     return Path(_LOCAL.sub("", text))

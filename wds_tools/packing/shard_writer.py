@@ -235,6 +235,8 @@ class ShardWriter:
         values: Mapping[str, Any] = sample
         if callable(self._encoder):
             values = self._encoder(dict(sample))
+        if not isinstance(values, Mapping):
+            raise SampleError(f"a sample is a {type(values).__name__}; expected a dictionary with __key__ and fields")
         key = values.get("__key__")
         if not isinstance(key, str):
             raise SampleError(f"a sample has __key__ {key!r}; expected text, such as '000042'")

@@ -140,10 +140,10 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None
     """
     if split == FOLDERS:
         return None
-    pairs = split.items() if isinstance(split, Mapping) else [word.partition("=")[::2] for word in split.split(",")]
     try:
+        pairs = split.items() if isinstance(split, Mapping) else [one.partition("=")[::2] for one in split.split(",")]
         shares = {str(name).strip(): Fraction(str(share)) for name, share in pairs}
-    except (ValueError, ZeroDivisionError):
+    except (AttributeError, ValueError, ZeroDivisionError):
         shares = {}
     bad = [name for name in shares if not name.replace("-", "").replace("_", "").isalnum()]
     if not shares or bad or min(shares.values()) <= 0 or sum(shares.values()) != 1:

@@ -42,6 +42,7 @@ from wds_tools.storage import (
 )
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
+from wds_tools.wording import broken_url_remedy
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
@@ -355,6 +356,8 @@ def _why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
     if is_url(name):
         return f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"
     if not os.path.isdir(folder):  # noqa: PTH112 - Path would normalize the string
+        if remedy := broken_url_remedy(name):
+            return remedy
         return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote"
     if any(entry.endswith(".tar") for entry in os.listdir(folder)):  # noqa: PTH208
         return (

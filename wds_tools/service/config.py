@@ -11,6 +11,7 @@ from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
 from wds_tools.service.limits import Limits
 from wds_tools.service.tokens import read_tokens
+from wds_tools.wording import broken_url_remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class ServeOptions:
         processes: Number of processes that share the port.
         host_names: Further names of the service.
         upstreams: URLs of datasets that are served through a cache.
-        remote: The cache of the upstreams and the options of their storage; None: the defaults.
+        remote: The cache folder, its size, and the options of the storage of upstreams; None: the defaults.
         limits: Sizes, deadlines and numbers.
     """
 
@@ -53,8 +54,7 @@ class ServeOptions:
             raise OptionError(f"port {self.port} is not a TCP port; allowed are 1 to 65535, and 0 for a free one")
         if not self.roots and not self.upstreams:
             raise OptionError("nothing to serve: name a folder with datasets, or --upstream URL")
-        if any("://" not in url for url in self.upstreams):
-            raise OptionError("an --upstream is not a URL, such as s3://bucket/photos; name local folders without it")
+        self._check_locations()
         if self.processes < 1:
             raise OptionError(f"processes={self.processes}; allowed are whole numbers of 1 and more")
         if self.token_file is None and not is_loopback(self.host):
@@ -67,6 +67,16 @@ class ServeOptions:
         if self.tls_key is not None and self.tls_cert is None:
             raise OptionError("--tls-key needs --tls-cert FILE, the certificate")
         self.tls_context()
+
+    def _check_locations(self) -> None:
+        for url in self.upstreams:
+            if "://" not in url:
+                raise OptionError(
+                    f"--upstream {url} is not a URL, such as s3://bucket/photos; name local folders without --upstream"
+                )
+        for root in self.roots:
+            if broken_url_remedy(str(root)) and not root.exists():
+                raise OptionError(f"{root} looks like a URL: serve it with --upstream URL")
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the settings of TLS; None without TLS.

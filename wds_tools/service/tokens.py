@@ -253,6 +253,8 @@ def _write(path: Path, tokens: list[Token]) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Exclude other processes that change the same file."""
+    if not path.parent.is_dir():
+        raise OptionError(f"cannot write {path}: no folder {path.parent}")
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # the file system has no locks

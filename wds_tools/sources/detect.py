@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
 from pathlib import Path
@@ -27,9 +26,9 @@ from wds_tools.storage import is_url
 from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.wording import broken_url_remedy
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` removes the other
 _FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # read from a file; a table also as the folder that it is in
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted")
@@ -187,8 +186,8 @@ def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
 
 
 def _check_exists(path: Path, kind: str | None) -> None:
-    if not path.exists() and _URL.match(str(path)):
-        raise SourceError(f"{path} looks like a URL that lost a slash, as in a Path: give the URL as a string")
+    if not path.exists() and (remedy := broken_url_remedy(str(path))):
+        raise SourceError(remedy)
     if not path.exists() and not has_pattern(str(path)):
         raise SourceError(f"{path} cannot be read: no such file or folder; check the path")
     if kind in _FILE_KINDS and path.is_dir() and not (kind == "table" and _is_table(path)):
@@ -208,6 +207,8 @@ def detect(path: Path) -> str:
     for kind, (_, matches) in KINDS.items():
         if path.exists() and matches(path):
             return kind
+    if path.is_file() and is_image_name(path.name):
+        raise SourceError(f"{path} is a single image: name the folder that contains it")
     if path.exists() and not path.is_dir():
         raise SourceError(
             f"{path} is not a folder, and its format cannot be detected from its name; expected a folder of images, or "

@@ -70,6 +70,7 @@ class WebDatasetSource(LazySource):
         manifest = self._manifest()
         self.indexed = manifest is not None
         self.label = LabelSource.parse((columns or {}).get(LABEL, "cls"))
+        self._requires_labels = LABEL in (columns or {})
         self.additions = manifest.additions if manifest is not None else ()
         self._stated = manifest if manifest is not None and manifest.label is not None and not columns else None
         self.classes = classes or (manifest.classes if manifest else None) or None
@@ -82,7 +83,7 @@ class WebDatasetSource(LazySource):
         """List the samples of all shards, and read their labels.
 
         Raises:
-            SourceError: A shard is damaged or truncated, or no sample has an image.
+            SourceError: A shard is damaged or truncated, or no sample has an image, or the label that was chosen.
         """
         skipped: list[Skip] = []
         inputs: list[Input] = []
@@ -106,6 +107,11 @@ class WebDatasetSource(LazySource):
                     labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{shown_path(self.path)} cannot be packed: {dots}. {_DOTS_REMEDY}")
+        if self._requires_labels and all(label is None for label in labels):
+            raise SourceError(
+                f"{shown_path(self.path)}: no sample has the label {str(self.label)!r}: choose another label, such as "
+                "--label cls, json:label or folder"
+            )
         if self.label.field is None:
             folders = class_folders(label for label in labels if label is not None)
             labels = [folders.get(label) for label in labels]

@@ -18,6 +18,7 @@ from wds_tools.storage_options import secrets_of
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
 PACKAGES = {
+    **dict.fromkeys(("http", "https"), "wds-tools[http]"),
     **dict.fromkeys(("s3", "s3a"), "wds-tools[s3]"),
     **dict.fromkeys(("gs", "gcs"), "wds-tools[gs]"),
     **dict.fromkeys(("abfs", "abfss", "az"), "wds-tools[az]"),

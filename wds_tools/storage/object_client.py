@@ -214,7 +214,10 @@ class ObjectClient(BaseClient):
                 return Failure(what or reason, retry=retry, remedy=remedy)
         if not self._has_succeeded and re.search(r"(?i)credential|169\.254\.|metadata|oauth|token", text + details):
             # Before the first successful request, there are no credentials. Later, the failure may be temporary.
-            remedy = "configure credentials, or set storage_options={'anon': True} for a public bucket"
+            remedy = (
+                "configure credentials, or set --storage-option anon=true (storage_options={'anon': True}) for a "
+                "public bucket"
+            )
             return Failure(f"no credentials were found: {reason}", retry=False, remedy=remedy)
         return Failure(reason, remedy=CHECK_NETWORK)
 

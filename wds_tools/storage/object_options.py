@@ -169,7 +169,7 @@ def _s3_credentials(found: ObjectStorage, session: Any, profile: str | None) -> 
         if credentials is None:
             raise StoreError(
                 f"no credentials were found for s3://{found.bucket}: configure them as for the AWS command line, "
-                "or set storage_options={'anon': True} for a public bucket"
+                "or set --storage-option anon=true (storage_options={'anon': True}) for a public bucket"
             )
 
         def provide() -> dict[str, Any]:

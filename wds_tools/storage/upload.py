@@ -75,7 +75,7 @@ class Bucket:
             )
         if not path or re.search(r"[\\*?\[\]{}#\s]", path):
             raise OptionError(
-                f"{redacted(url, self._secrets)!r} is not the URL of a folder: it needs a path without spaces and "
+                f"{redacted(url, self._secrets)!r} is not the URL of a folder: expected a path without spaces and "
                 "without *?[]{}#\\, such as s3://bucket/train"
             )
         try:

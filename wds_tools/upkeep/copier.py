@@ -95,7 +95,10 @@ def copy_dataset(
     """
     started = time.monotonic()
     if not is_url(url) or is_url(os.fspath(dst)):
-        raise OptionError(f"copy reads a URL and writes a local folder, not {url} and {dst}")
+        raise OptionError(
+            f"copy reads a URL and writes a local folder, not {url} and {dst}; copy a local dataset with `cp -r`, or "
+            "join datasets with `wds-tools merge`"
+        )
     remote = RemoteOptions.of(None, 1, storage_options=storage_options, retry_seconds=retry_seconds)
     folder, manifest_name = split_manifest(url)
     stop = threading.Event()

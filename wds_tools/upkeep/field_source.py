@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wds_tools.errors import OptionError, SampleError, ShardError, SourceError
+from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.sample import split_name
 from wds_tools.packing.encode import encode_field
 from wds_tools.sources.base import as_source_error
@@ -48,7 +49,8 @@ def keyed_fields(source: Any, *, key: str, fields: Mapping[str, str]) -> Iterato
     name = path.name.lower()
     if name.endswith(_TABLES):
         return _from_table(path, key, fields)
-    if is_parquet(name) or (path.is_dir() and any(is_parquet(found.name) for found in path.glob("*"))):
+    is_dataset = (path / MANIFEST_NAME).is_file()  # whose Parquet files are indexes
+    if is_parquet(name) or (not is_dataset and any(is_parquet(found.name) for found in path.glob("*"))):
         return _from_parquet(path, key, fields)
     is_archive = is_tar(name) or (path.is_dir() and any(is_tar(found.name) for found in path.glob("*")))
     return _renamed(_from_shards(path) if is_archive else _from_folder(path), fields)

@@ -191,6 +191,12 @@ def _index(
             names = LabelNames(jobs[0].source, is_required=any(job.label for job in jobs))
             for job in jobs:
                 _index_folder(job, names, bar, dots_in_fields=dots_in_fields)
+        if any(job.label for job in jobs) and not names.has_labels:
+            fields = dict.fromkeys(name for job in jobs for name in job.totals.fields)
+            raise ShardError(
+                f"no sample has the label {jobs[0].label!r}; the fields are {', '.join(fields)}: choose another label, "
+                "such as --label cls, json:label or folder (label=)"
+            )
         known = classes or dict.fromkeys(name for job in jobs if job.old for name in job.old.classes)
         numbered = names.classes(known, closed=classes is not None)
         for job in jobs:

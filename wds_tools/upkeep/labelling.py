@@ -52,6 +52,11 @@ class LabelNames:
         self._of_shard[shard] = len(index), array("q", names), codes
 
     @property
+    def has_labels(self) -> bool:
+        """Whether any sample has a label, a number or a name."""
+        return bool(self._codes) or self._highest >= 0
+
+    @property
     def is_used(self) -> bool:
         """Whether there are names."""
         return bool(self._codes)

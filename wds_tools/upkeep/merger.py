@@ -133,7 +133,7 @@ def merge(
     remote = RemoteOptions.of(
         None, 1, storage_options=storage_options
     )  # every byte is read only once, so caching is useless
-    sets = [open_shards(name, remote=remote) for name in datasets]
+    sets = _open(datasets, remote)
     dst = Path(dst)
     _check_inputs(sets, dst)
     for shards in sets:
@@ -281,13 +281,20 @@ def _shuffled(sets: Sequence[ShardSet]) -> bool:
     return len(sets) == 1 and sets[0].manifest.shuffled
 
 
+def _open(datasets: Sequence[str | os.PathLike[str]], remote: RemoteOptions) -> list[ShardSet]:
+    if isinstance(datasets, str | os.PathLike):
+        raise OptionError(f"datasets={str(datasets)!r} is one path; allowed are lists of datasets")
+    return [open_shards(name, remote=remote) for name in datasets]
+
+
 def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
     if not sets:
         raise OptionError("no dataset was given; name at least one")
     seen: dict[str, str] = {}
     for shards in sets:
-        earlier = seen.setdefault(shards.manifest.fingerprint, shards.name)
-        if earlier is not shards.name:
+        earlier = seen.get(shards.manifest.fingerprint)
+        seen[shards.manifest.fingerprint] = shards.name
+        if earlier is not None:
             raise OptionError(
                 f"{shards.name} and {earlier} are the same dataset (fingerprint {shards.manifest.fingerprint}), so "
                 "each sample would occur twice; name it once, or use wds_tools.Mixture to load its samples more often"

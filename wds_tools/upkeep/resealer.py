@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError
@@ -16,7 +17,7 @@ from wds_tools.packing.card import card, commit_card
 from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.reading.locations import ShardLocation
 from wds_tools.reading.shardset import ShardSet, is_pattern, split_manifest
-from wds_tools.storage import Store, join, open_store
+from wds_tools.storage import Store, is_url, join, open_store
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
 
@@ -69,6 +70,8 @@ def reseal(dataset: str | os.PathLike[str], *, storage_options: Mapping[str, Any
     if is_pattern(spec):
         raise OptionError(f"{spec} is a pattern of shards; name the folder of the dataset, or its manifest")
     folder, name = split_manifest(spec)
+    if not is_url(folder) and Path(folder).is_file():
+        raise NotADatasetError(f"{folder} is a file; name the folder of a dataset, or its manifest")
     remote = RemoteOptions.of(storage_options=storage_options)
     store, path = open_store(folder, remote=remote), join(folder, name)
     try:

@@ -1,0 +1,230 @@
+"""Obvious mistakes of new users: each is an error in one line with a remedy, on the command line and in Python."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import wds_tools as wt
+from wds_tools.cli import main
+from wds_tools.errors import NotADatasetError, OptionError, SampleError, ShardError, SourceError
+
+
+@pytest.fixture
+def fails(capsys, monkeypatch, tmp_path):
+    """Return a function that runs a command in an empty folder and returns its exit code and its one-line error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        return end.value.code, err
+
+    return run
+
+
+def loader(dataset, **options):
+    return wt.make_loader(dataset, **{"batch_size": 4, "view": wt.Resize((8, 8)), "num_workers": 0, **options})
+
+
+# --- packing ---
+
+
+def test_a_single_image_as_source_is_an_error_that_asks_for_its_folder(fails, photos):
+    image = next(photos.glob("cat/*.jpg"))
+    code, error = fails("pack", image, "out")
+    assert code == 1
+    assert f"{image} is a single image: name the folder that contains it" in error
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "pack"])
+def test_a_url_with_one_slash_is_an_error_with_the_right_url(fails, photos, command):
+    words = [photos, "s3:/bucket/train"] if command == "pack" else ["s3:/bucket/train"]
+    code, error = fails(command, *words)
+    assert code == 2
+    assert "s3:/bucket/train looks like a URL that lost a slash: write s3://bucket/train" in error
+
+
+def test_a_loader_names_the_url_of_a_path_that_lost_a_slash():
+    with pytest.raises(NotADatasetError, match=r"lost a slash: write s3://bucket/train, in Python as text"):
+        loader(Path("s3://bucket/train"))
+    with pytest.raises(SourceError, match=r"lost a slash: write s3://bucket/train"):
+        wt.pack(Path("s3://bucket/train"), "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": "2"}, r"workers='2'; allowed are whole numbers"),
+        ({"workers": 1.5}, r"workers=1.5; allowed are whole numbers"),
+        ({"seed": "1"}, r"seed='1' is out of range"),
+        ({"columns": "image"}, r"columns='image'; allowed are dictionaries"),
+    ],
+)
+def test_an_option_of_pack_of_the_wrong_type_is_an_option_error(six_photos, tmp_path, options, message):
+    with pytest.raises(OptionError, match=message):
+        wt.pack(six_photos, tmp_path / "out", **options)
+
+
+def test_none_as_destination_is_an_error_and_not_a_folder_named_none(six_photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match=r"dst=None; allowed are paths of folders, and URLs"):
+        wt.pack(six_photos, None)
+    assert not (tmp_path / "None").exists()
+
+
+def test_splits_as_a_list_are_an_option_error(six_photos, tmp_path):
+    with pytest.raises(OptionError, match=r"split=\[0.9, 0.1\]; allowed are names with shares"):
+        wt.pack_splits(six_photos, tmp_path / "out", split=[0.9, 0.1])
+
+
+def test_a_sample_that_is_not_a_dictionary_is_an_error_of_shard_writer(tmp_path):
+    with wt.ShardWriter(tmp_path / "a-%06d.tar") as writer:
+        with pytest.raises(SampleError, match="a sample is a tuple; expected a dictionary with __key__"):
+            writer.write(("0", b"x"))
+        writer.write({"__key__": "0", "txt": "x"})
+
+
+# --- datasets ---
+
+
+def test_a_label_that_no_sample_has_is_an_error_and_the_manifest_stays(fails, packed_copy):
+    before = (packed_copy / "manifest.json").read_bytes()
+    for label in ("json:nope", "nope"):
+        code, error = fails("index", f"{packed_copy}/*.tar", "--label", label)
+        assert code == 1
+        assert f"no sample has the label '{label}'; the fields are jpg, cls, json" in error
+        assert "choose another label" in error
+    assert (packed_copy / "manifest.json").read_bytes() == before
+    with pytest.raises(ShardError, match="no sample has the label"):
+        wt.index_shards(f"{packed_copy}/*.tar", label="json:nope")
+
+
+def test_shards_are_not_packed_with_a_label_that_no_sample_has(fails, packed, tmp_path):
+    for command in ("pack", "reshard"):
+        code, error = fails(command, packed, "out", "--label", "json:nope")
+        assert code == 1
+        assert "no sample has the label 'json:nope': choose another label, such as --label cls" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_fields_are_added_from_the_shards_of_a_dataset_and_not_from_its_indexes(few, tmp_path):
+    dataset, texts = Path(shutil.copytree(few, tmp_path / "few")), tmp_path / "texts"
+    keys = [sample.key for sample in wt.StreamingDataset(dataset, fields=("__key__", "label"))]
+    with wt.ShardWriter(texts / "t-%06d.tar") as writer:
+        for key in keys:
+            writer.write({"__key__": key, "txt": f"text of {key}"})
+    assert (texts / "t-000000.parquet").exists()
+    assert wt.add_fields(dataset, texts).fields == {"txt": len(keys)}
+
+
+def test_a_path_in_place_of_a_list_of_datasets_is_an_option_error(packed, tmp_path):
+    with pytest.raises(OptionError, match="is one path; allowed are lists of datasets"):
+        wt.merge(str(packed), tmp_path / "out")
+
+
+def test_one_variable_given_twice_to_merge_is_an_error(packed, tmp_path):
+    name = str(packed)
+    with pytest.raises(OptionError, match="are the same dataset"):
+        wt.merge([name, name], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_reseal_of_a_file_is_an_error_with_a_remedy(fails, photos):
+    code, error = fails("reseal", next(photos.glob("cat/*.jpg")))
+    assert code == 2
+    assert "is a file; name the folder of a dataset, or its manifest" in error
+
+
+def test_copy_of_a_local_dataset_is_an_error_with_a_remedy(fails, packed):
+    code, error = fails("copy", packed, "out")
+    assert code == 2
+    assert "copy a local dataset with `cp -r`" in error
+
+
+@pytest.mark.parametrize("content", [b"hello", b"", b"\xff\xd8\xff\xe0 a JPEG", b"(lp0\n."])
+def test_a_file_without_a_state_is_a_short_error_of_plan(fails, packed, tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    code, error = fails("plan", packed, "--state", "file", "--step", 1)
+    assert code == 2
+    assert "write json.dumps(loader.state_dict()) to a file" in error or "has no state of a loader" in error
+    assert "weights_only" not in error
+
+
+def test_a_python_for_a_benchmark_without_peers_is_an_error(fails, packed):
+    code, error = fails("bench", packed, "--against", "", "--python", "dali=/usr/bin/python3")
+    assert code == 2
+    assert "'dali' is not one of the peers of this run; these are none" in error
+
+
+# --- the service ---
+
+
+def test_options_of_upstreams_without_an_upstream_are_an_error(fails, packed):
+    for option, value in (("--cache-bytes", "1GB"), ("--storage-option", "anon=true")):
+        code, error = fails("serve", packed, option, value)
+        assert code == 2
+        assert f"{option} requires --upstream URL" in error
+
+
+def test_a_url_as_root_or_a_folder_as_upstream_is_an_error_with_the_remedy(fails, packed):
+    code, error = fails("serve", "s3://bucket/photos")
+    assert code == 2
+    assert "looks like a URL: serve it with --upstream URL" in error
+    code, error = fails("serve", "--upstream", packed)
+    assert code == 2
+    assert f"--upstream {packed} is not a URL" in error
+
+
+def test_a_token_file_in_a_missing_folder_is_an_error_that_names_both(fails):
+    code, error = fails("token", "create", "--token-file", "nowhere/tokens.json")
+    assert code == 2
+    assert "cannot write nowhere/tokens.json: no folder nowhere" in error
+
+
+def test_verify_refuses_an_invalid_server_for_its_report_before_it_reads(fails, packed, monkeypatch):
+    monkeypatch.setenv("WDS_TOOLS_REPORT_TO", "node1:8080")
+    code, error = fails("verify", packed)  # prints no result
+    assert code == 2
+    assert "is not the URL of a server, such as http://node1:8080" in error
+
+
+# --- loading ---
+
+
+@pytest.mark.parametrize("name", ["transform", "batch_transform"])
+def test_a_function_that_returns_nothing_is_an_error(packed, name):
+    with (
+        loader(packed, **{name: lambda _: None}) as batches,
+        pytest.raises(OptionError, match=f"{name}= returned None: return the"),
+    ):
+        next(iter(batches))
+
+
+def test_a_step_without_parentheses_is_an_error(packed):
+    with pytest.raises(OptionError, match=r"has the step <class .*RandomHorizontalFlip.*allowed are steps such as"):
+        loader(packed, batch_transform=[wt.RandomHorizontalFlip])
+
+
+def test_a_step_that_is_text_is_quoted(packed):
+    with loader(packed) as batches, pytest.raises(OptionError, match=r"step='1', epoch=None"):
+        batches.explain("1")
+
+
+def test_a_state_in_a_file_is_still_found(few, tmp_path, capsys):
+    with loader(few) as batches:
+        next(iter(batches))
+        torch.save({"loader": batches.state_dict()}, tmp_path / "state.pt")
+        (tmp_path / "state.json").write_text(json.dumps(batches.state_dict()))
+    for name in ("state.pt", "state.json"):
+        with pytest.raises(SystemExit) as end:
+            main(["plan", str(few), "--state", str(tmp_path / name), "--step", "0"])
+        assert end.value.code == 0
+        assert "step 0" in capsys.readouterr().out
