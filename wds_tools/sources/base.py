@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import OptionError, SourceError, StoreError
+from wds_tools.errors import NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 MAX_RECORD_BYTES = 1 << 30
@@ -135,7 +135,7 @@ def as_source_error(what: str, *errors: type[Exception]) -> Iterator[None]:
     caught: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
-    except (SourceError, OptionError, SourceStoreError):
+    except (SourceError, OptionError, NotADatasetError, SourceStoreError):
         raise
     except caught as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
