@@ -53,8 +53,8 @@ interop: ## read exported datasets with DALI, Energon and wids, installed in bui
 	@build/interop/bin/python -m pytest -m interop tests/upkeep/test_exporter.py $(ARGS)
 	@build/interop/bin/python -m pytest -m peers -k DALI tests/test_migrate.py
 
-torture: $(VENV)/installed-test ## run the long fault and fuzz tests
-	@$(BIN)/python -m pytest -m torture $(ARGS)
+torture: $(VENV)/installed-test ## run the long fault and fuzz tests: hours
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m torture $(ARGS)
 
 lowest: ## run the test suite with the lowest versions of what wds_tools and its extras require, in build/lowest
 	@$(PYTHON) -m venv build/lowest
