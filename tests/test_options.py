@@ -144,8 +144,17 @@ def test_the_default_cache_folder_is_in_the_home_folder(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("limit", [0, "0", "much"])
 def test_an_invalid_cache_size_is_refused(tmp_path: Path, limit: int | str) -> None:
-    with pytest.raises(OptionError, match="cache_bytes="):
+    with pytest.raises(OptionError, match=r"^cache_bytes="):
         RemoteOptions.of(tmp_path, limit)
+
+
+@pytest.mark.parametrize("variable", ["WDS_TOOLS_CACHE_BYTES", "WDS_TOOLS_READ_AHEAD_BYTES"])
+def test_the_error_for_an_invalid_size_in_the_environment_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "much")
+    with pytest.raises(OptionError, match=f"^{variable}='much' is not a size"):
+        RemoteOptions.of()
 
 
 @pytest.fixture

@@ -178,9 +178,9 @@ class RemoteOptions:
         if not folder:
             folder = Path(environment("XDG_CACHE_HOME") or Path.home() / ".cache") / "wds_tools"
         if cache_bytes is None:
-            cache_bytes = environment("WDS_TOOLS_CACHE_BYTES") or DEFAULT_CACHE_BYTES
+            cache_bytes = _parse_environment_bytes("WDS_TOOLS_CACHE_BYTES") or DEFAULT_CACHE_BYTES
         if read_ahead_bytes is None:
-            read_ahead_bytes = environment("WDS_TOOLS_READ_AHEAD_BYTES") or None
+            read_ahead_bytes = _parse_environment_bytes("WDS_TOOLS_READ_AHEAD_BYTES")
         if retry_seconds is None:
             retry_seconds = _parse_seconds("WDS_TOOLS_RETRY_SECONDS", DEFAULT_RETRY_SECONDS)
         check_seconds("retry_seconds", retry_seconds)
@@ -244,6 +244,12 @@ def launcher_number(variable: str) -> int | None:
     if text and not text.isdecimal():
         raise OptionError(f"the environment variable {variable}={text!r} is not a number; torchrun sets it")
     return int(text) if text else None
+
+
+def _parse_environment_bytes(variable: str) -> int | None:
+    """Return the number of bytes in an environment variable; None if it is not set or empty."""
+    text = os.environ.get(variable)
+    return parse_bytes(text, what=variable) if text else None
 
 
 def _parse_seconds(variable: str, default: float) -> float:

@@ -246,3 +246,13 @@ def test_steps_that_do_not_fit_the_fields_or_the_images_are_refused(packed):
         pytest.raises(OptionError, match="1 channels, but the images have 3"),
     ):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("step", [wt.MixUp, wt.CutMix])
+def test_a_label_above_the_number_of_classes_is_an_error_with_the_remedy(packed, step):
+    options = {"batch_size": 80, "num_workers": 0, "view": wt.CenterCrop(24)}
+    with (
+        wt.make_loader(packed, **options, batch_transform=step(num_classes=3)) as loader,
+        pytest.raises(OptionError, match=r"has the label 7; allowed are labels from 0 to 2: use num_classes=len"),
+    ):
+        list(loader)

@@ -239,6 +239,17 @@ def test_types_of_parquet_columns_choose_the_field(dataset: Path, tmp_path: Path
         wt.add_fields(dataset, tmp_path / "b.parquet")
 
 
+def test_two_columns_of_one_field_are_an_error(dataset: Path, tmp_path: Path) -> None:
+    rows = {"key": [key(0)], "text": ["a"], "caption": ["b"]}
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    with pytest.raises(
+        SourceError, match=r"'text' and 'caption' would both be the field 'txt': name the fields, as in"
+    ):
+        wt.add_fields(dataset, tmp_path / "t.parquet")
+    wt.add_fields(dataset, tmp_path / "t.parquet", fields={"txt": "caption", "other.txt": "text"})
+    assert read(dataset, "txt", "other.txt", subset=[0])[key(0)] == ("b", "a")
+
+
 def test_keys_may_be_the_paths_of_the_packed_files(dataset: Path, tmp_path: Path) -> None:
     paths = {name: row[0]["path"] for name, row in read(dataset, "json").items()}
     table = pa.table({"file": list(paths.values()), "caption": [f"caption {int(name)}" for name in paths]})

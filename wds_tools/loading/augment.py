@@ -165,6 +165,7 @@ class _Mix(BatchStep):
                 "an alpha above 0 and at most 2"
             )
         self._alpha, self._num_classes = alpha, num_classes
+        self._has_checked_labels = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_classes={self._num_classes}, alpha={self._alpha})"
@@ -175,11 +176,29 @@ class _Mix(BatchStep):
         """See `BatchStep.apply`. The labels become float32 [n, num_classes]."""
         assert labels is not None
         if labels.ndim == 1:
+            self._check_labels(labels)
             labels = torch.nn.functional.one_hot(labels.long(), self._num_classes).float()
         shares = beta(self._alpha, keys.uniform(f"{purpose} share", 2 * _JOHNK_ROUNDS))
         images, shares = self._mix(images, shares, keys.uniform(f"{purpose} box", 2))
         own = torch.from_numpy(shares).float()[:, None].to(labels.device)
         return images, torch.lerp(labels.roll(-1, 0), labels, own)
+
+    def _check_labels(self, labels: torch.Tensor) -> None:
+        """Check that labels are numbers of classes; on a GPU only those of the first batch, as each check waits for it.
+
+        Raises:
+            OptionError: A label is not.
+        """
+        if self._has_checked_labels and labels.device.type != "cpu":
+            return
+        self._has_checked_labels = True
+        lowest, highest = int(labels.min()), int(labels.max())
+        if lowest < 0 or highest >= self._num_classes:
+            raise OptionError(
+                f"{type(self).__name__}(num_classes={self._num_classes}): a batch has the label "
+                f"{lowest if lowest < 0 else highest}; allowed are labels from 0 to {self._num_classes - 1}: use "
+                "num_classes=len(loader.classes), and exclude samples without a label"
+            )
 
     @abstractmethod
     def _mix(

@@ -172,7 +172,18 @@ def _fields_of(
         raise SourceError(f"{where} has no column {missing[0]!r}; it has {', '.join(map(repr, row))}")
     if fields:
         return dict(fields)
-    return {_field_of(name, (kinds or {}).get(name)): name for name in row if name != key and name is not None}
+    found: dict[str, str] = {}
+    for name in row:
+        if name == key or name is None:
+            continue
+        field = _field_of(name, (kinds or {}).get(name))
+        if field in found:
+            raise SourceError(
+                f"{where}: the columns {found[field]!r} and {name!r} would both be the field {field!r}: name the "
+                f"fields, as in --field {field}={name} (fields={{{field!r}: {name!r}}})"
+            )
+        found[field] = name
+    return found
 
 
 def _field_of(column: str, kind: Any) -> str:
