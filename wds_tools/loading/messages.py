@@ -103,7 +103,7 @@ def send_message(pipe: Connection, message: Message) -> None:
 
 
 def receive_message(pipe: Connection) -> tuple[int, Any]:
-    """Receive a message; return its number and result. A result that cannot be unpickled becomes a `Failure`.
+    """Receive a message. Return the number of its task, and the result; a `Failure` if the result cannot be unpickled.
 
     Raises:
         OSError: The connection failed.

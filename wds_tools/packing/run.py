@@ -312,7 +312,7 @@ def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) 
 
 
 def bad_files_error(skipped: Sequence[Skip], *, strict: bool) -> SourceError:
-    """Return the error that names the first files that cannot be packed. If there are more, log a warning for each.
+    """Return an error with the names of the first skipped files. If there are more, log a warning for each file.
 
     Args:
         skipped: These files.

@@ -27,7 +27,8 @@ class LabelNames:
 
     Args:
         source: Where labels are.
-        is_required: Whether names that cannot be numbered are an error, as after ``--label``, instead of a warning.
+        is_required: Whether the user chose the labels, as with ``--label``. If they cannot be used, this is then an error,
+            otherwise a warning.
     """
 
     def __init__(self, source: LabelSource, *, is_required: bool) -> None:
