@@ -27,8 +27,8 @@ class LabelNames:
 
     Args:
         source: Where labels are.
-        is_required: Whether the user chose the labels, as with ``--label``. If they cannot be used, this is then an error,
-            otherwise a warning.
+        is_required: Whether the user chose the labels, as with ``--label``. Then labels that cannot be used are an
+            error; otherwise there is a warning.
     """
 
     def __init__(self, source: LabelSource, *, is_required: bool) -> None:
