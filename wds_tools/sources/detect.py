@@ -76,7 +76,8 @@ def open_source(
     if kind == "folder":
         if columns:
             raise OptionError(
-                f"columns={dict(columns)!r}, but {src} is a folder of images, which has no columns: omit them"
+                f"columns={dict(columns)!r}, but {src} is a folder of images, which has no columns: omit --column and "
+                "--label (columns=)"
             )
         return source_type(path, classes)  # type: ignore[no-any-return]
     options = {"remote": remote} if kind == "table" else {}  # whose rows may name URLs
@@ -119,7 +120,7 @@ def _open_remote(
         if columns:
             raise OptionError(
                 f"columns={dict(columns)!r}, but {clean_url(url)} is a folder of images, which has no columns: omit "
-                "them"
+                "--column and --label (columns=)"
             )
         return RemoteFolderSource(url, classes, remote)
     module, name = KINDS[kind][0].split(":")

@@ -40,7 +40,9 @@ class LmdbSource(LazySource):
         self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
         if columns:
-            raise OptionError(f"columns={columns!r}, but an LMDB database has no columns: omit them")
+            raise OptionError(
+                f"columns={columns!r}, but an LMDB database has no columns: omit --column and --label (columns=)"
+            )
         self.path = Path(path)
         self.classes = classes
 

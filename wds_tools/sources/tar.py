@@ -53,7 +53,9 @@ class TarSource(LazySource):
         remote: RemoteOptions | None = None,
     ) -> None:
         if columns:
-            raise OptionError(f"columns={columns!r}, but an archive has no columns: omit them")
+            raise OptionError(
+                f"columns={columns!r}, but an archive has no columns: omit --column and --label (columns=)"
+            )
         self.path = str(path)
         self.classes = classes
         self.remote = remote

@@ -54,7 +54,9 @@ class ZipSource(LazySource):
         self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
         if columns:
-            raise OptionError(f"columns={columns!r}, but an archive has no columns: omit them")
+            raise OptionError(
+                f"columns={columns!r}, but an archive has no columns: omit --column and --label (columns=)"
+            )
         self.path = Path(path)
         self.classes = classes
         self.paths = find_files(self.path, is_zip, "zip")
