@@ -19,7 +19,7 @@ import wds_tools as wt
 ROOT = Path(__file__).resolve().parent.parent
 DIMENSIONS = 64
 # Called on the device, on the batch of each crop. Random numbers are different for each crop.
-AUGMENT = [wt.ColorJitter(0.4, 0.4, 0.2), wt.Normalize((123.7, 116.3, 103.5), (58.4, 57.1, 57.4))]
+AUGMENT = [wt.ColorJitter(0.4, 0.4, 0.2), wt.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 
 
 def network() -> nn.Module:

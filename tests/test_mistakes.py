@@ -44,6 +44,13 @@ def test_a_single_image_as_source_is_an_error_that_asks_for_its_folder(fails, ph
     assert f"{image} is a single image: name the folder that contains it" in error
 
 
+def test_a_file_as_cache_folder_is_an_error(fails, photos):
+    image = next(photos.glob("cat/*.jpg"))
+    code, error = fails("cache", "list", "--cache-dir", image)
+    assert code == 2
+    assert f"{image} is not a folder" in error
+
+
 @pytest.mark.parametrize("command", ["info", "verify", "pack"])
 def test_a_url_with_one_slash_is_an_error_with_the_right_url(fails, photos, command):
     words = [photos, "s3:/bucket/train"] if command == "pack" else ["s3:/bucket/train"]
@@ -211,6 +218,35 @@ def test_a_function_that_returns_nothing_is_an_error(packed, name):
 def test_a_step_without_parentheses_is_an_error(packed):
     with pytest.raises(OptionError, match=r"has the step <class .*RandomHorizontalFlip.*allowed are steps such as"):
         loader(packed, batch_transform=[wt.RandomHorizontalFlip])
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "options"),
+    [
+        (0.5, 0.5, {}),
+        ("a", "b", {}),
+        ([float("nan")], [0.5], {}),
+        ([0.5], [0.5], {"dtype": "float32"}),
+        ([0.5], [0.5], {"dtype": torch.uint8}),
+    ],
+)
+def test_invalid_constants_of_normalize_are_an_option_error(mean, std, options):
+    with pytest.raises(OptionError, match=r"^Normalize\((mean|dtype)=.*such as"):
+        wt.Normalize(mean, std, **options)
+
+
+def test_constants_of_normalize_in_the_scale_0_to_255_are_an_option_error():
+    step = wt.Normalize([123.7, 116.3, 103.5], [58.4, 57.1, 57.4])
+    with pytest.raises(OptionError, match=r"the scale 0 to 1: divide mean and standard deviation by 255$"):
+        step(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
+    assert step(torch.full((1, 3, 2, 2), 200.0)).shape == (1, 3, 2, 2)
+
+
+@pytest.mark.parametrize("options", [{"test_size": "0.2"}, {"test_size": None}, {"test_size": True}, {"seed": "x"}])
+def test_invalid_options_of_train_test_split_are_quoted(packed, options):
+    ((name, value),) = options.items()
+    with pytest.raises(OptionError, match=f"^{name}={value!r}; allowed are "):
+        wt.train_test_split(packed, **options)
 
 
 def test_a_step_that_is_text_is_quoted(packed):

@@ -32,6 +32,15 @@ def counted(count: int, word: str, plural: str | None = None) -> str:
     return f"{count:,} {word if count == 1 else plural or word + 's'}"
 
 
+def one_line(message: object) -> str:
+    r"""Return a message or the message of an error without line breaks.
+
+    >>> one_line(ValueError("Invalid value:\n  no column"))
+    'Invalid value: no column'
+    """
+    return " ".join(str(message).split())
+
+
 def missing_package(what: str, package: str) -> str:
     """Return the message for one of `NOT_ON_SERVERS` that is not installed.
 

@@ -174,7 +174,7 @@ def _setup(
         dataset=dataset,
         work=workload,
         view=view,
-        fields=("image", "label") if "cls" in manifest.fields else ("image",),
+        fields=("image", "label") if manifest.has_labels else ("image",),
         batch_size=WORKLOADS[workload].batch_size if batch_size is None else batch_size,
         device=None if device in (None, "cpu") else device,
         image_bytes=3 * math.prod(view.shape or (0, 0)),

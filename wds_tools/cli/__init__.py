@@ -22,9 +22,9 @@ import click
 
 from wds_tools import __version__
 from wds_tools.cli import cache, create, inspect, measure, serve, shards, transfer
-from wds_tools.cli.common import Run, example, one_line
+from wds_tools.cli.common import Run, example
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
-from wds_tools.wording import NOT_ON_SERVERS, missing_package
+from wds_tools.wording import NOT_ON_SERVERS, missing_package, one_line
 
 COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT, STDERR = 1, 2

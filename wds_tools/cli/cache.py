@@ -106,6 +106,8 @@ def _find(cache_dir: Path | None, urls: tuple[str, ...]) -> tuple[Path, list[Cac
     from wds_tools.storage.cache import cached_datasets
 
     folder = RemoteOptions.of(cache_dir).cache_folder
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder} is not a folder; the cache of loaders is in the folder that is their cache_dir")
     datasets = cached_datasets(folder)
     known = [dataset.url for dataset in datasets]
     for url in urls:

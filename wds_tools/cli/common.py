@@ -103,8 +103,3 @@ def indexes_of(dataset: Path | str) -> Iterator[Index]:
     if isinstance(dataset, Path):
         shards = open_shards(dataset)
         yield from map(shards.index, range(len(shards.locations)))
-
-
-def one_line(message: object) -> str:
-    """Return a message without line breaks."""
-    return " ".join(str(message).split())

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, first_names, one_line, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, first_names, storage_option
 from wds_tools.terminal import shows_progress
+from wds_tools.wording import one_line
 
 if TYPE_CHECKING:
     from wds_tools.format.manifest import Manifest

@@ -21,6 +21,7 @@ from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.pages import memory_of
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.format.tar import BLOCK
+from wds_tools.wording import one_line
 
 FORMAT_VERSION = 1
 NO_LABEL = np.iinfo(np.int64).min
@@ -307,11 +308,6 @@ def _columns_to_read(file: Any, metadata: dict[str, Any]) -> list[str]:
     known += [*_TEXT_COLUMNS, "label", "width", "height", "orientation", *_JPEG_COLUMNS]
     available = set(file.schema_arrow.names)
     return [name for name in known if name in available]
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error on one line; Arrow writes several."""
-    return " ".join(str(error).split())
 
 
 def _from_table(table: Any, metadata: dict[str, Any]) -> Index:

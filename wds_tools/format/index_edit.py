@@ -20,10 +20,10 @@ from wds_tools.format.index import (
     content_checksum,
     from_bytes,
     number_array,
-    one_line,
     write_table,
 )
 from wds_tools.format.pages import memory_of
+from wds_tools.wording import one_line
 
 COLUMNS = "columns"
 """Key of the metadata with the names of the further columns."""

@@ -6,6 +6,7 @@ gets the same augmentation on any number of ranks and after a resume.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,6 +124,15 @@ def _applied_to_crops(step: BatchStep, crops: Any, keys: SampleKeys, purpose: st
     ]
 
 
+def _numbers(values: Any) -> tuple[float, ...]:
+    """Return a sequence of finite numbers as a tuple; () if it is something else."""
+    try:
+        numbers = tuple(map(float, values))
+    except (TypeError, ValueError):
+        return ()
+    return numbers if all(map(math.isfinite, numbers)) else ()
+
+
 class Normalize(BatchStep):
     """Convert images to floating point, subtract the mean and divide by the standard deviation, in one pass.
 
@@ -136,8 +146,9 @@ class Normalize(BatchStep):
         channels_last: Store the result in the memory format ``torch.channels_last``, which convolutions on CUDA prefer.
 
     Raises:
-        OptionError: ``mean`` and ``std`` differ in length, a standard deviation is not above 0, or ``dtype`` is not a
-            floating-point dtype.
+        OptionError: ``mean`` or ``std`` is not a sequence of numbers, they differ in length, a standard deviation is
+            not above 0, or ``dtype`` is not a floating-point dtype. When it is called: images of integers, and a mean
+            above 1.
     """
 
     def __init__(
@@ -148,14 +159,14 @@ class Normalize(BatchStep):
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
     ) -> None:
-        if len(mean) != len(std) or not all(value > 0 for value in std):
+        self._mean, self._std = _numbers(mean), _numbers(std)
+        if not self._mean or len(self._mean) != len(self._std) or min(self._std) <= 0:
             raise OptionError(
-                f"Normalize(mean={tuple(mean)}, std={tuple(std)}): both need one number per channel, and each standard "
-                "deviation must be above 0"
+                f"Normalize(mean={mean!r}, std={std!r}): both need one number per channel, such as [0.5, 0.5, 0.5], "
+                "and each standard deviation must be above 0"
             )
-        if not dtype.is_floating_point:
-            raise OptionError(f"Normalize(dtype={dtype}): allowed are floating-point dtypes, such as torch.bfloat16")
-        self._mean, self._std = tuple(map(float, mean)), tuple(map(float, std))
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise OptionError(f"Normalize(dtype={dtype!r}): allowed are floating-point dtypes, such as torch.bfloat16")
         self._dtype = dtype
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self._constants: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
@@ -184,6 +195,11 @@ class Normalize(BatchStep):
         key = images.device, images.dtype
         if key not in self._constants:
             most = MAX_VALUES.get(images.dtype, 1.0)
+            if most > 1 and max(self._mean) > 1:
+                raise OptionError(
+                    f"{self}: the mean of {images.dtype} images is in the scale 0 to 1: divide mean and standard "
+                    f"deviation by {most:g}"
+                )
             std = torch.tensor(self._std, dtype=torch.float64)[:, None, None]
             mean = torch.tensor(self._mean, dtype=torch.float64)[:, None, None]
             scale, bias = 1 / (most * std), -mean / std

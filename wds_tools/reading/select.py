@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import MissingFieldError, OptionError
 from wds_tools.format.index import ABSENT, NO_LABEL, Index
-from wds_tools.options import RemoteOptions
+from wds_tools.options import RemoteOptions, check_counts
 from wds_tools.order.selection import Balance, Selection, balance, draw, in_rounds, split_by_class
 from wds_tools.order.where import Where, parse
 from wds_tools.reading.shardset import ShardSet, open_shards
@@ -123,17 +124,20 @@ def train_test_split(
 
     Raises:
         NotADatasetError: The path is not a packed dataset.
-        OptionError: One part would be empty, or ``where`` is invalid.
+        OptionError: ``test_size`` or ``seed`` is not a number, one part would be empty, or ``where`` is invalid.
 
     Example::
 
         train, test = train_test_split("shards/photos", 0.1)
         loader = make_loader("shards/photos", batch_size=256, subset=train)
     """
+    if not isinstance(test_size, Real) or isinstance(test_size, bool):
+        raise OptionError(f"test_size={test_size!r}; allowed are fractions, such as 0.2, and whole numbers of samples")
+    check_counts({"seed": seed}, least=0)
     shards = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options))
     selection = Choice(where=where).select(shards)
     ids = selection.selected_ids if selection else _all_ids(shards.manifest.samples)
-    count = round(test_size * len(ids)) if isinstance(test_size, float) else test_size
+    count = int(test_size) if isinstance(test_size, Integral) else round(test_size * len(ids))
     if not 0 < count < len(ids):
         raise OptionError(
             f"test_size={test_size} is {count:,} of {len(ids):,} samples; both parts must have at least one sample"

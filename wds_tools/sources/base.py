@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
+from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
 """Limit for one record of a container. A larger one is refused before memory is allocated for it."""
@@ -138,7 +139,7 @@ def as_source_error(what: str, *errors: type[Exception]) -> Iterator[None]:
     except (SourceError, OptionError, NotADatasetError, SourceStoreError):
         raise
     except caught as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+        reason = one_line(getattr(error, "strerror", None) or error or type(error).__name__)
         raise SourceError(f"{what}: {reason}") from error
 
 

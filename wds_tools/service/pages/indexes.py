@@ -17,6 +17,7 @@ from wds_tools.order.quality import TYPICAL_BATCH, predicted, window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import WhereError, parse
 from wds_tools.reading.select import columns_of, with_columns
+from wds_tools.wording import one_line
 
 _MAX_INDEX_MEMORY = 400 << 20
 _MAX_KEY = 300  # characters of a key that a page shows
@@ -117,7 +118,7 @@ def matching(
         OSError,
         NotImplementedError,
     ) as error:  # those of pyarrow are some of these
-        reason = shortened(" ".join(str(error).split()), 300)
+        reason = shortened(one_line(error), 300)
         raise OptionError(f"the condition cannot be applied: {reason}") from error
     return rows if label is None else rows[index.label[rows] == label]
 
