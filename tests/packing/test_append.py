@@ -10,7 +10,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from sources_conformance import CLASSES, image_of, photos_of
+from sources_conformance import stored as samples_of
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, OptionError
@@ -82,6 +86,35 @@ def test_appending_again_changes_nothing_and_a_third_part_comes_last(halves, pho
     assert len(third.source["parts"]) == 3
     keys = [key for key, _, _ in stored(tmp_path / "dst")]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "webdataset", "object"])
+def test_classes_that_the_source_numbers_otherwise_are_matched_by_name(tmp_path, kind):
+    photos = photos_of(6)
+    folder = tmp_path / "first" / CLASSES[2]
+    folder.mkdir(parents=True)
+    (folder / "a.jpg").write_bytes(photos[2].data)
+    wt.pack(tmp_path / "first", tmp_path / "dst", **KEEP)
+    source = tmp_path / "more.parquet"
+    features = {"info": {"features": {"label": {"_type": "ClassLabel", "names": CLASSES}}}}
+    table = pa.table({"image": [photo.data for photo in photos], "label": [photo.label for photo in photos]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), source)
+    if kind == "webdataset":
+        wt.pack(source, tmp_path / "shards", **KEEP)
+        source = tmp_path / "shards"
+    if kind == "object":
+        source = NamedItems((photo.data, photo.label) for photo in photos)
+        source.classes = CLASSES
+    wt.append(source, tmp_path / "dst", images="keep")
+    now = wt.append(source, tmp_path / "dst", images="keep").manifest
+    assert (now.samples, now.classes) == (7, (CLASSES[2], *CLASSES[:2]))
+    found = {(image_of(sample), now.classes[int(sample["cls"])]) for sample in samples_of(tmp_path / "dst")}
+    assert found == {(photo.data, CLASSES[photo.label]) for photo in photos}
+    assert all(json.loads(s["json"])["class"] == now.classes[int(s["cls"])] for s in samples_of(tmp_path / "dst"))
+
+
+class NamedItems(list):
+    """Items with the attribute ``classes``, as torchvision's datasets have it."""
 
 
 def test_a_training_run_includes_the_new_samples_from_its_next_epoch_on(halves, tmp_path):

@@ -7,6 +7,8 @@ from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,6 +102,19 @@ def test_folders_of_splits_share_their_class_numbers(tmp_path: Path) -> None:
             "train": (9, ("a", "b", "c", "d")),
             "val": (3, ("a", "b", "c", "d")),
         }
+
+
+def test_folders_of_splits_whose_files_number_classes_differently_share_class_numbers(tmp_path: Path) -> None:
+    for split, names in (("train", ["b", "a"]), ("val", ["c", "a"])):
+        (tmp_path / "src" / split).mkdir(parents=True)
+        rows = {"image": [photo.data for photo in photos_of(2)], "label": [0, 1]}
+        features = {"info": {"features": {"label": {"_type": "ClassLabel", "names": names}}}}
+        table = pa.table(rows).replace_schema_metadata({"huggingface": json.dumps(features)})
+        pq.write_table(table, tmp_path / "src" / split / "part.parquet")
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+    assert {report.manifest.classes for report in reports.values()} == {("a", "b", "c")}
+    found = {name: sorted(json.loads(s["json"])["class"] for s in stored(r.dst)) for name, r in reports.items()}
+    assert found == {"train": ["a", "b"], "val": ["a", "c"]}
 
 
 def test_folders_of_splits_are_not_read_as_classes(tmp_path: Path) -> None:

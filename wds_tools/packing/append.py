@@ -20,6 +20,8 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
+from wds_tools.sources.labels import with_classes
+from wds_tools.sources.objects import ObjectSource
 
 
 def append(
@@ -143,9 +145,10 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
         )
     if listing.classes == onto.classes:
         return source, listing
-    numbered = replace(options, classes=(*onto.classes, *new))
-    source = open_input(src, dst, numbered)
-    return source, list_inputs(source, options.progress)
+    numbered = with_classes(listing, (*onto.classes, *new))
+    if isinstance(source, ObjectSource):
+        source.renumber(numbered.classes)
+    return source, numbered
 
 
 def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:

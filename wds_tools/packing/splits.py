@@ -20,6 +20,7 @@ from wds_tools.packing.run import check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders, without_file_scheme
+from wds_tools.sources.labels import with_classes
 from wds_tools.storage import join
 from wds_tools.storage.upload import Bucket
 
@@ -195,17 +196,20 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
         )
 
-    def scan(classes: tuple[str, ...] | None) -> dict[str, tuple[Source, Listing]]:
-        numbered = replace(options, classes=classes)
-        sources = {path.name: open_input(path, dst, numbered) for path in folders}
-        return {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
+    def scan(folder: Path, classes: tuple[str, ...] | None) -> tuple[Source, Listing]:
+        source = open_input(folder, dst, replace(options, classes=classes))
+        return source, list_inputs(source, options.progress)
 
-    classes = options.classes
-    parts = scan(classes)
+    parts = {folder.name: scan(folder, options.classes) for folder in folders}
     named = {listing.classes for _, listing in parts.values()}
-    if classes is not None or len(named) == 1:
+    if options.classes is not None or len(named) == 1:
         return parts
-    return scan(tuple(sorted({name for names in named for name in names}, key=_bytes)))
+    classes = tuple(sorted({name for names in named for name in names}, key=_bytes))
+    for folder in folders:
+        source, listing = parts[folder.name]
+        is_named = bool(listing.classes)
+        parts[folder.name] = (source, with_classes(listing, classes)) if is_named else scan(folder, classes)
+    return parts
 
 
 def _bytes(name: str) -> bytes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input, Skip
+from wds_tools.sources.base import Input, Listing, Skip
 
 _MAX_QUOTED = 10
 
@@ -80,6 +81,14 @@ def number_labels(
             f"class {unknown[0]!r} in {where} is not among the given classes ({quoted_list(classes)}): add it to them"
         )
     return [None if label is None else number_of[str(label)] for label in plain], classes
+
+
+def with_classes(listing: Listing, classes: tuple[str, ...]) -> Listing:
+    """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
+    number_of = {name: number for number, name in enumerate(classes)}
+    numbers = [number_of[name] for name in listing.classes]
+    inputs = [entry if entry.label is None else entry._replace(label=numbers[entry.label]) for entry in listing.inputs]
+    return replace(listing, inputs=inputs, classes=classes)
 
 
 def _plain(label: Any, where: str) -> int | str | None:

@@ -63,6 +63,7 @@ class ObjectSource:
         names = getattr(items, "classes", None)
         are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
         self.classes = classes or (tuple(names) if are_names and names else ())
+        self._numbers: dict[int, int] = {}
 
     def scan(self) -> Listing:
         """List the items.
@@ -99,6 +100,10 @@ class ObjectSource:
         size, extra = (max(1, sum(values) // max(1, len(values))) for values in (sizes, extras))
         inputs = [Input(f"{name}#{number}", size, None, (number,), -1, extra + 1024) for number in range(count)]
         return Listing(inputs, [], self.classes, digest.hexdigest())
+
+    def renumber(self, classes: tuple[str, ...]) -> None:
+        """Give the labels that are read from now on the numbers of their names in ``classes``."""
+        self._numbers = {number: classes.index(name) for number, name in enumerate(self.classes)}
 
     def read(self, entry: Input) -> Record:
         """Read an item.
@@ -141,7 +146,8 @@ class ObjectSource:
     def _label(self, label: Any, path: str) -> int | None:
         if isinstance(label, str) and not label.isdecimal() and not self.classes:
             raise SourceError(f"{path} has label {label!r}, but the class names are not known: pass classes=[...]")
-        return number_labels([label], self.classes or None, where=path)[0][0]
+        number = number_labels([label], self.classes or None, where=path)[0][0]
+        return None if number is None else self._numbers.get(number, number)
 
 
 def _image(value: Any, path: str) -> Any:
