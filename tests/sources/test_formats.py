@@ -124,6 +124,12 @@ def test_paths_may_be_absolute_or_lead_upwards_and_urls_are_fetched(tmp_path: Pa
 
 def test_labels_that_are_numbers_are_class_numbers_and_names_are_numbered_in_sorted_order() -> None:
     assert number_labels(["10", "2", ""], None, where="t") == ([10, 2, None], ())
+    assert number_labels(["1.0", "10.0", "2.0", ""], None, where="t") == ([1, 10, 2, None], ())
+    assert number_labels([b"-1", b"10", b"2"], None, where="t") == ([None, 10, 2], ())
+    assert number_labels([" 1", "10 ", "-1"], None, where="t") == ([1, 10, None], ())
+    assert number_labels(["-1", "-1.0"], ("a",), where="t") == ([None, None], ("a",))
+    assert number_labels(["2.0", "1.0"], ("2.0", "1.0"), where="t") == ([0, 1], ("2.0", "1.0"))
+    assert number_labels(["0.5", "1.0"], None, where="t") == ([0, 1], ("0.5", "1.0"))
     assert number_labels(["b", "a", "10"], None, where="t") == ([2, 1, 0], ("10", "a", "b"))
     assert number_labels([1, -1, 0], ("x", "y"), where="t") == ([1, None, 0], ("x", "y"))
     assert number_labels(["b"], ("a", "b"), where="t") == ([1], ("a", "b"))
@@ -133,6 +139,17 @@ def test_labels_that_are_numbers_are_class_numbers_and_names_are_numbered_in_sor
         number_labels(["c"], ("a", "b"), where="t")
     with pytest.raises(SourceError, match="label 2, but there are only 2 class names"):
         number_labels([2], ("a", "b"), where="t")
+
+
+def test_labels_of_which_most_but_not_all_are_numbers_are_names_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert number_labels(["2", "10", "nan"], None, where="t") == ([1, 0, 2], ("10", "2", "nan"))
+    assert "t has label 'nan', which is not a whole number" in caplog.text
+    caplog.clear()
+    number_labels(["2", "a", "b"], None, where="t")
+    number_labels(["2", "10", "nan"], ("2", "10", "nan"), where="t")
+    assert not caplog.records
 
 
 def test_columns_named_path_and_class_are_stored_under_other_keys(tmp_path: Path, six: list[Photo]) -> None:

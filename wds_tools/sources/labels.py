@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import operator
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,8 @@ from wds_tools.errors import SourceError
 from wds_tools.sources.base import Input, Listing, Skip
 
 _MAX_QUOTED = 10
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")  # such as 3.0, which pandas writes if another label is missing
+_log = logging.getLogger("wds_tools")
 
 
 def label_inputs(
@@ -46,7 +50,7 @@ def number_labels(
 ) -> tuple[list[int | None], tuple[str, ...]]:
     """Return the class number of each record, and the class names by number.
 
-    Integers, also if written as text, are class numbers. Names are numbered by ``classes``, or in
+    Integers, also if written as text such as "3" or "3.0", are class numbers. Names are numbered by ``classes``, or in
     sorted order if that is None, as in torchvision's ``ImageFolder``. None, an empty text and a
     negative number mean that there is no label.
 
@@ -62,9 +66,9 @@ def number_labels(
     known = [label for label in plain if label is not None]
     if not known:
         return [None] * len(plain), ()
-    if all(isinstance(label, int) or label.isdecimal() for label in known):
-        numbers = [None if label is None else int(label) for label in plain]
-        highest = max(number for number in numbers if number is not None)
+    if all(_is_number(label, classes or ()) for label in known):
+        numbers = [None if label is None else _number(label) for label in plain]
+        highest = max((number for number in numbers if number is not None), default=-1)
         if classes is not None and highest >= len(classes):
             raise SourceError(
                 f"{where} has label {highest}, but there are only {len(classes)} class names, numbered from 0: name "
@@ -73,6 +77,7 @@ def number_labels(
         return numbers, classes or ()
     names = [str(label) for label in known]
     if classes is None:
+        _warn_of_numbers(set(names), where)
         classes = tuple(sorted(set(names), key=lambda name: name.encode("utf-8", "surrogateescape")))
     number_of = {name: number for number, name in enumerate(classes)}
     unknown = sorted(set(names) - number_of.keys())
@@ -89,6 +94,31 @@ def with_classes(listing: Listing, classes: tuple[str, ...]) -> Listing:
     numbers = [number_of[name] for name in listing.classes]
     inputs = [entry if entry.label is None else entry._replace(label=numbers[entry.label]) for entry in listing.inputs]
     return replace(listing, inputs=inputs, classes=classes)
+
+
+def _is_number(label: int | str, classes: Sequence[str]) -> bool:
+    """Return whether a label is a whole number. One such as "3.0" may also be the name of a class."""
+    if isinstance(label, int) or label.isdecimal():
+        return True
+    return bool(_WHOLE_NUMBER.fullmatch(label)) and label not in classes
+
+
+def _number(label: int | str) -> int | None:
+    """Return a label that is a whole number as int; None if it is negative."""
+    number = label if isinstance(label, int) else int(label.partition(".")[0])
+    return number if number >= 0 else None
+
+
+def _warn_of_numbers(names: set[str], where: str) -> None:
+    """Warn if most labels are whole numbers, but not all: then all are names, and 10 may get another number."""
+    others = [name for name in names if not _WHOLE_NUMBER.fullmatch(name)]
+    if 2 * len(others) < len(names):
+        _log.warning(
+            "%s has label %r, which is not a whole number, so all labels are class names and get numbers in sorted "
+            "order: 10 may become class 2. If labels are class numbers, correct or remove it",
+            where,
+            min(others),
+        )
 
 
 def _plain(label: Any, where: str) -> int | str | None:
