@@ -8,6 +8,7 @@ import os
 import pickle
 import zipfile
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -618,6 +619,37 @@ def test_entries_of_items_become_valid_json(tmp_path: Path, six: list[Photo]) ->
         "score": None,
         "box": [1, None, "<class 'object'>"],
     }
+
+
+def test_further_images_arrays_and_nested_entries_of_items_are_kept(
+    tmp_path: Path, six: list[Photo], caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch
+
+    mask, depth = np.arange(12, dtype="u1").reshape(3, 4), np.arange(6, dtype="f4").reshape(2, 3)
+    entries = {"Mask": Image.fromarray(mask), "depth": Image.fromarray(depth), "clip": torch.arange(3), "size": (4, 3)}
+    entries |= {"target": {"area": torch.tensor([1.5])}, "score": torch.tensor(2), "when": date(2024, 1, 2)}
+    (sample,) = pack_and_read(Items([{"image": six[0].data, "label": 1, **entries, "odd": object}]), tmp_path / "dst")
+    assert np.array_equal(Image.open(io.BytesIO(sample["mask.png"])), mask)
+    assert np.array_equal(np.load(io.BytesIO(sample["depth.npy"])), depth)
+    assert np.load(io.BytesIO(sample["clip.npy"])).tolist() == [0, 1, 2]
+    facts = {"size": [4, 3], "target": {"area": [1.5]}, "score": 2, "when": "2024-01-02"}
+    assert json.loads(sample["json"]) == {"path": "Items#0", "class": CLASSES[1], **facts}
+    assert "items of the Items: entry 'odd' of type type is left out" in caplog.text
+    caplog.clear()
+    pack(Items([(six[0].data, 1, "a caption")]), tmp_path / "tuples")
+    assert caplog.text.count("what follows the label is left out") == 1
+
+
+def test_a_map_style_dataset_of_hugging_face_keeps_its_class_names(tmp_path: Path, six: list[Photo]) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"image": [photo.data for photo in six], "kind": [photo.label for photo in six]}
+    features = datasets.Features(
+        {"image": datasets.Value("binary"), "kind": datasets.ClassLabel(names=[*CLASSES[::-1]])}
+    )
+    samples = pack_and_read(datasets.Dataset.from_dict(rows, features=features), tmp_path / "dst")
+    found = {(sample["jpg"], json.loads(sample["json"])["class"]) for sample in samples}
+    assert found == {(photo.data, CLASSES[2 - photo.label]) for photo in six}
 
 
 def test_an_unreadable_item_is_skipped_but_a_bug_of_the_dataset_is_raised(tmp_path: Path, six: list[Photo]) -> None:

@@ -112,8 +112,8 @@ def json_value(value: Any) -> Any:
     >>> json_value([float("nan"), np.int64(3), "cat", b"abc"])
     [None, 3, 'cat', '3 bytes']
     """
-    if isinstance(value, np.generic):
-        value = value.item()
+    if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):  # a tensor
+        value = value.tolist()
     if isinstance(value, dict):
         return {str(word): json_value(inner) for word, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -8,6 +8,9 @@ tensor is recognized by its methods.
 from __future__ import annotations
 
 import io
+import logging
+from collections.abc import Mapping
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -27,11 +30,14 @@ from wds_tools.sources.columns import (
     find_column,
     json_value,
     no_image_error,
+    plain_name,
 )
 from wds_tools.sources.labels import number_labels
 from wds_tools.sources.pixels import check_pixels, to_pixels
 
 _PROBED_ITEMS = 32
+_FACTS = (str, int, float, list, tuple, Mapping, type(None), np.generic, date, time, timedelta)
+_log = logging.getLogger("wds_tools")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
@@ -60,7 +66,8 @@ class ObjectSource:
             )
         self.items = items
         self.columns = check_columns(columns)
-        names = getattr(items, "classes", None)
+        self._left_out: set[str] = set()
+        names = getattr(items, "classes", None) or self._feature_names()
         are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
         self.classes = classes or (tuple(names) if are_names and names else ())
         self._numbers: dict[int, int] = {}
@@ -122,6 +129,8 @@ class ObjectSource:
         if isinstance(item, dict):
             return self._from_dict(item, entry.path)
         if isinstance(item, (tuple, list)):
+            if len(item) > 2:
+                self._warn("what follows the label")
             image, label = item[0], item[1] if len(item) > 1 else None
             return Record(_image(image, entry.path), label=self._label(label, entry.path))
         return Record(_image(item, entry.path))
@@ -138,10 +147,36 @@ class ObjectSource:
             field = field_name(name)
             if field and isinstance(value, (bytes, str)):
                 fields[field] = value if isinstance(value, bytes) else value.encode()
-            elif isinstance(value, (str, int, float, list, type(None), np.generic)):
+            elif isinstance(value, _FACTS) or (hasattr(value, "tolist") and not np.ndim(value)):
                 facts[fact_name(name)] = json_value(value)
+            elif isinstance(value, Image.Image) or hasattr(value, "tolist"):
+                kind, data = _encode_other(value)
+                fields[field if field and field.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"] = data
+            else:
+                self._warn(f"entry {name!r} of type {type(value).__name__}")
         number = self._label(item[label], path) if label else None
         return Record(_image(item[image], path), fields, facts, number)
+
+    def _feature_names(self) -> Any:
+        """Return the class names of a map-style dataset of Hugging Face, whose only `ClassLabel` is the label."""
+        features = getattr(self.items, "features", None)
+        features = features if isinstance(features, Mapping) else {}
+        labels = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+        if len(labels) == 1:
+            self.columns.setdefault(LABEL, labels[0])
+        label = find_column(LABEL, features, self.columns, where="features") if features else None
+        return getattr(features[label], "names", None) if label else None
+
+    def _warn(self, what: str) -> None:
+        """Warn once that a part of the items is not packed."""
+        if what not in self._left_out:
+            self._left_out.add(what)
+            _log.warning(
+                "items of the %s: %s is left out. Items that are dictionaries may have images, arrays, texts, numbers "
+                "and lists besides image and label",
+                type(self.items).__name__,
+                what,
+            )
 
     def _label(self, label: Any, path: str) -> int | None:
         if isinstance(label, str) and not label.isdecimal() and not self.classes:
@@ -172,6 +207,15 @@ def _image(value: Any, path: str) -> Any:
             "[H, W, C] and uint8 tensors [C, H, W]"
         )
     return np.ascontiguousarray(to_pixels(array, layout))
+
+
+def _encode_other(value: Any) -> tuple[str, bytes]:
+    """Return the type and the content of the field of a further image or array."""
+    if isinstance(value, Image.Image) and value.mode in _PNG_MODES:
+        return "png", _image(value, "")
+    out = io.BytesIO()
+    np.save(out, np.asarray(value.detach().cpu() if hasattr(value, "detach") else value), allow_pickle=False)
+    return "npy", out.getvalue()
 
 
 def _encoded(record: Record) -> Record:
