@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -163,6 +164,16 @@ def test_fields_are_named_after_the_image_and_omitted_if_the_path_implies_them(t
         b"img/6.jpg.png",
         b"table.h5#5.png",
     ]
+
+
+def test_raw_pixels_get_the_extension_npy(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.PNG").write_bytes(png())
+    wt.pack(tmp_path / "src", tmp_path / "dst", images="raw", workers=1)
+    unpack(tmp_path / "dst", tmp_path / "out")
+    (name,) = (path.name for path in (tmp_path / "out").iterdir())
+    assert name == "a.PNG.npy"
+    assert np.load(tmp_path / "out" / name).shape == (6, 8, 3)
 
 
 def test_files_of_samples_without_a_path_are_named_by_key(tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ def unpack(
     """Write the samples of a dataset to files; checksums are verified first.
 
     An image that was packed from a file gets its path back, which is in the ``json`` field of the
-    sample. Fields without further information (``cls`` and ``json`` as `pack` wrote them) are
-    omitted. Other fields are written next to the image, as ``cat/1.jpg.txt``. A sample without a
-    path becomes files named ``<key>.<field>``.
+    sample; raw pixels become ``cat/1.jpg.npy``. Fields without further information (``cls`` and
+    ``json`` as `pack` wrote them) are omitted. Other fields are written next to the image, as
+    ``cat/1.jpg.txt``. A sample without a path becomes files named ``<key>.<field>``.
 
     Existing files with the same content are kept, so after an interruption the same call continues.
     Nothing is written outside ``dst``, and two samples are never written to the same file.
@@ -178,7 +178,8 @@ def files_of(
     for name, data in sample.fields.items():
         if name == image and (wanted is None or name in wanted or "image" in wanted):
             # A path such as a.h5#3 names a record, not a file, and gets the extension of the image.
-            yield path if path.lower().endswith(_IMAGE_EXTENSIONS) else f"{path}.{name}", data
+            # Raw pixels, which are npy, are not what the extension of the path says.
+            yield path if path.lower().endswith(_IMAGE_EXTENSIONS) and name != "npy" else f"{path}.{name}", data
         elif name != image and (name not in implied if wanted is None else name in wanted):
             yield f"{path}.{name}", data
 
