@@ -302,6 +302,7 @@ def test_other_arrays_and_class_names_of_hdf5_are_kept(tmp_path: Path, six: list
         file["labels"] = [photo.label for photo in six]
         file["score"] = np.array([0.5, np.nan, 1, 2, 3, 4])
         file["boxes"] = np.arange(24, dtype=np.float32).reshape(6, 4)
+        file["title"] = [f"é{number}" for number in range(6)]
         file.attrs["classes"] = list(CLASSES)
     report = pack(tmp_path / "a.h5", tmp_path / "dst", workers=1)
     assert report.manifest.classes == CLASSES
@@ -310,8 +311,30 @@ def test_other_arrays_and_class_names_of_hdf5_are_kept(tmp_path: Path, six: list
         facts = json.loads(sample["json"])
         row = int(facts["path"].partition("#")[2])
         scores[row] = facts["score"]
+        assert facts["title"] == f"é{row}"
         assert np.array_equal(np.load(io.BytesIO(sample["boxes.npy"])), np.arange(4 * row, 4 * row + 4))
     assert scores == {0: 0.5, 1: None, 2: 1, 3: 2, 4: 3, 5: 4}
+
+
+def test_arrays_as_large_as_the_image_become_png_also_beside_channels_first(tmp_path: Path) -> None:
+    masks = np.arange(2 * 8 * 6, dtype="u1").reshape(2, 8, 6)
+    arrays = {"images": np.zeros((2, 3, 8, 6), "u1"), "mask": masks, "bits": np.zeros((2, 3, 8), "u1")}
+    np.savez(tmp_path / "a.npz", **arrays)
+    for sample in pack_and_read(tmp_path / "a.npz", tmp_path / "dst"):
+        row = int(json.loads(sample["json"])["path"].partition("#")[2])
+        assert np.array_equal(Image.open(io.BytesIO(sample["mask.png"])), masks[row])
+        assert np.load(io.BytesIO(sample["bits.npy"])).shape == (3, 8)
+
+
+def test_a_negative_label_in_lmdb_is_no_label_and_the_others_stay_numbers(tmp_path: Path, six: list[Photo]) -> None:
+    import lmdb
+
+    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        for number, photo in enumerate(six):
+            out.put(f"image-{number:09d}".encode(), photo.data)
+            out.put(f"label-{number:09d}".encode(), str(photo.label or -1).encode())
+    samples = pack_and_read(tmp_path / "a.lmdb", tmp_path / "dst")
+    assert {(s["jpg"], int(s["cls"])) for s in samples} == {(p.data, p.label) for p in six if p.label}
 
 
 def test_hdf5_with_data_in_other_files_is_refused(tmp_path: Path, six: list[Photo]) -> None:

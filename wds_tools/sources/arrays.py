@@ -165,10 +165,11 @@ class ArraySource(LazySource):
         roles = _Roles(arrays[images], _flat(rest.pop(labels), where) if labels else None, "")
         roles.layout = _layout(roles.images, where, images)
         for name, array in rest.items():
-            if array.ndim == 1 and array.dtype.kind in "iufbSU":
+            if array.ndim == 1 and (array.dtype.kind in "iufbSUT" or _holds_text(array)):
                 roles.facts[fact_name(plain_name(name))] = np.asarray(array[:])
             elif array.ndim > 1 and array.dtype.kind in "iufb" and math.prod(array.shape[1:]) <= MAX_RECORD_BYTES // 8:
-                is_mask = array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == roles.images.shape[1:3]
+                size = roles.images.shape[2:4] if roles.layout == "CHW" else roles.images.shape[1:3]
+                is_mask = array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == size
                 roles.others[f"{plain_name(name)}.{'png' if is_mask else 'npy'}"] = array
         return roles
 
@@ -234,13 +235,18 @@ def _chunk_rows(array: Any) -> int:
     return max(1, min(int(chunks[0]), int(array.shape[0]))) if chunks else 1
 
 
+def _holds_text(array: Any) -> bool:
+    """Return whether an array of HDF5 has text of variable length."""
+    return (array.dtype.metadata or {}).get("vlen") in (str, bytes)
+
+
 def _facts(roles: _Roles, row: int) -> dict[str, Any]:
     return {name: _plain(array[row]) for name, array in roles.facts.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as a value for JSON."""
-    value = value.item()
+    """Return a NumPy scalar or a text as a value for JSON."""
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if not isinstance(value, float) or math.isfinite(value) else None  # JSON has no NaN
