@@ -47,6 +47,14 @@ def test_a_condition_selects_its_rows(where, rows):
     assert found(where) == rows
 
 
+@pytest.mark.parametrize(
+    "where", ["label != 'cat'", "label not in ('cat', 'fox')", "not label in ('cat',)", "not label == 'cat'"]
+)
+def test_a_null_meets_no_condition(where):
+    table = pa.table({"label": pa.array([0, None, 1])})
+    assert table.filter(parse(where, columns=["label"], classes=CLASSES))["label"].to_pylist() == [1]
+
+
 NUMBERS = st.sampled_from(["width", "height", "label", "3", "-1", "256", "2.5"])
 SUMS = st.tuples(NUMBERS, st.sampled_from(["+", "-", "*"]), NUMBERS).map(" ".join)
 COMPARISONS = st.tuples(SUMS, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), SUMS).map(" ".join)

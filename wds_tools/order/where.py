@@ -135,7 +135,11 @@ class _Converter:
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Any:
         left, right = self._classes_as_numbers(left, right), self._classes_as_numbers(right, left)
         if isinstance(op, ast.In | ast.NotIn):
-            found = self.convert(left).isin(self._values(right))
+            value = self.convert(left)
+            # `isin` alone is False for a null, which would then meet `not in`. A null meets no condition.
+            found = pc.if_else(
+                value.is_valid(), value.isin(self._values(right)), pc.scalar(pa.scalar(None, pa.bool_()))
+            )
             return ~found if isinstance(op, ast.NotIn) else found
         if type(op) not in _COMPARE:
             comparison = ast.unparse(ast.Compare(left, [op], [right]))
