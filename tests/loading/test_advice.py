@@ -137,3 +137,22 @@ def test_the_batch_size_is_found_in_the_stack_of_torchs_fetcher():
             yield advice.batch_size_of_dataloader()
 
     assert next(iter(DataLoader(ReportBatchSize(), batch_size=7))).tolist() == [7]
+
+
+def test_class_numbers_from_before_a_merge_are_a_warning(tmp_path):
+    for name in "ab":
+        with wt.ShardWriter(tmp_path / name / "a-%d.tar", classes=[name]) as writer:
+            writer.write({"__key__": name, "cls": 0})
+    merged = tmp_path / "merged"
+    wt.merge([tmp_path / "a", tmp_path / "b"], merged)
+    words = "merged from datasets with other class numbers.*read the field 'label'.*reshard"
+    with pytest.warns(UserWarning, match=words) as warned:
+        make(merged, batch_size=2, fields=("label", "cls"))
+    assert [one.filename for one in warned] == [__file__]
+    with pytest.warns(UserWarning, match=words):
+        wt.StreamingDataset(merged, fields={"number": wt.Field("cls")})
+    with pytest.warns(UserWarning, match=words):
+        samples = list(wt.StreamingDataset(merged, decode=False))
+    assert [sample["cls"] for sample in samples] == [b"0", b"0"]
+    make(merged, batch_size=2, fields=("label", "__key__"))  # warnings are errors in these tests
+    make(tmp_path / "a", batch_size=1, fields=("label", "cls"))

@@ -47,7 +47,10 @@ def test_tensors_of_one_shape_and_dtype_are_stacked_and_others_stay_a_list(dtype
         assert all(map(torch.equal, as_tensors(stack_values(others)), others))
 
 
-@pytest.mark.parametrize("values", [["a", "b"], [[1], [2]], [{"a": 1}, {"a": 2}], [None, None], [b"1"], [2**70, 1], []])
+@pytest.mark.parametrize(
+    "values",
+    [["a", "b"], [[1], [2]], [{"a": 1}, {"a": 2}], [None, None], [b"1"], [2**70, 1], [2**63 + 1, 5], [2**64 - 1], []],
+)
 def test_values_other_than_tensors_and_numbers_stay_a_list(values):
     assert as_tensors(stack_values(values)) == values
     assert as_tensors(join_parts([[stack_values(values)], [stack_values(values)]])[0]) == values * 2

@@ -347,6 +347,17 @@ def test_boxes_of_every_format_become_edges_in_pixels(write, form, box, normaliz
     assert torch.allclose(batch.boxes, torch.tensor([10.0, 20, 14, 28]).expand(8, 1, 4), atol=1e-3)
 
 
+def test_integers_that_floats_would_round_keep_their_values(write):
+    def values(number):
+        return [2**63 + 1 if number == 3 else number, 5]
+
+    folder = write(lambda number: {"json": {"hash": values(number)[0], "hashes": values(number)}})
+    with loader_of(folder, {"one": wt.Field("json", path="hash"), "all": wt.Field("json", path="hashes")}) as loader:
+        (batch,) = loader
+    assert sorted(map(int, batch.one)) == sorted(values(number)[0] for number in range(8))
+    assert sorted(list(map(int, one)) for one in batch.all) == sorted(map(values, range(8)))
+
+
 def test_samples_may_have_no_keypoints(write):
     folder = write(lambda number: {"npy": np.zeros((0, 6)) if number else np.arange(12.0).reshape(2, 6)})
     with loader_of(folder, {"points": wt.Keypoints("npy", numbers=3), "key": "__key__"}) as loader:

@@ -226,6 +226,18 @@ def test_a_row_without_an_image_is_skipped_and_other_images_become_fields(tmp_pa
     assert json.loads(stored(tmp_path / "dst")[0]["json"])["tags"] == ["a", "b"]
 
 
+def test_a_column_of_images_keeps_the_name_of_a_field_and_names_of_files_are_no_images(
+    tmp_path: Path, six: list[Photo]
+) -> None:
+    mask = encode_png(np.zeros((4, 4), np.uint8))
+    columns = {"image": [photo.data for photo in six], "mask.png": [mask] * 6, "depth.png": ["depth/0.png"] * 6}
+    pq.write_table(pa.table({**columns, "boxes.json": ["[]"] * 6}), tmp_path / "t.parquet")
+    report = pack(tmp_path / "t.parquet", tmp_path / "dst", workers=1)
+    assert report.manifest.fields == {"jpg": 6, "json": 6, "mask.png": 6, "boxes.json": 6}
+    assert json.loads(stored(tmp_path / "dst")[0]["json"])["depth.png"] == "depth/0.png"
+    assert stored(tmp_path / "dst")[0]["mask.png"] == mask
+
+
 def test_a_file_with_another_content_than_its_extension_is_an_error_of_one_line(tmp_path: Path) -> None:
     for name in ("a.parquet", "a.arrow", "a.h5", "a.npz", "a.npy", "a.pt", "a.zip", "a.tar", "a.tfrecord", "a.lmdb"):
         (tmp_path / name).write_bytes(b"PAR1, but not a Parquet file" * 50)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch.utils.data
 
+from wds_tools.format.label_source import INDEX
 from wds_tools.images.buckets import Buckets
 from wds_tools.loading.request import OpenedDataset, Request
 from wds_tools.options import available_cores, launcher_number
@@ -48,6 +49,16 @@ def warn_of_image_lists(opened: OpenedDataset, request: Request) -> None:
         "CenterCrop(224, resize=256) or Resize((224, 224)), or a transform= that returns images of one size; to pad "
         "them, use fields={'image': wds_tools.Image(view=..., pad=0), ...}"
     )
+
+
+def warn_of_merged_labels(opened: OpenedDataset, *, is_decoded: bool = True) -> None:
+    """Warn if samples have the field ``cls``, but its class numbers are those from before a merge."""
+    manifest, fields = opened.shards.manifest, [column.spec.field for column in opened.recipe.columns]
+    if manifest.label == INDEX and "cls" in (fields if is_decoded else manifest.fields):
+        _warn(
+            f"{opened.shards.name} was merged from datasets with other class numbers, which are still those of the "
+            "field 'cls': read the field 'label', or write shards with the new numbers with `wds-tools reshard`"
+        )
 
 
 def warn_of_batch_sizes(dataset_batch: int, dataloader_batch: int | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from wds_tools.loading.padded import Padded, join_padded
 
@@ -64,9 +65,27 @@ def stack_values(values: Any) -> Any:
     if isinstance(first, torch.Tensor):
         return torch.stack(values)
     if isinstance(first, int | float):
-        numbers = np.array(values)
-        return values if numbers.dtype == object else numbers  # integers such as 2**70 have no dtype
+        numbers = number_array(values)
+        return values if numbers is None else numbers
     return _stack_containers(values) if _holds_tensors(first) else values
+
+
+def number_array(values: list[Any]) -> NDArray[Any] | None:
+    """Return numbers, in lists of any depth, as an array; None if they have no common dtype.
+
+    NumPy would convert integers beyond int64 to floating point, and round them, if there are other numbers beside them.
+
+    Raises:
+        ValueError: The lists differ in length.
+    """
+    array = np.array(values)
+    if array.dtype.kind not in "biuf":
+        return None
+    if array.dtype.kind in "uf" and (np.abs(array) >= 2.0**63).any():
+        numbers = np.array(values, dtype=object).flat
+        if any(isinstance(one, int) and not -(2**63) <= one < 2**63 for one in numbers):
+            return None
+    return array
 
 
 def join_parts(parts: list[list[Any]]) -> list[Any]:

@@ -108,7 +108,8 @@ class StreamingDataset(IterableDataset[Any]):
         TypeError: An unknown argument. The message names the argument to use instead.
 
     Warns:
-        UserWarning: The ``DataLoader`` has another batch size (at the first iteration).
+        UserWarning: The ``DataLoader`` has another batch size (at the first iteration), or the field ``cls`` of a
+            merged dataset has other class numbers than ``label``.
 
     Example::
 
@@ -185,6 +186,7 @@ class StreamingDataset(IterableDataset[Any]):
         )
         self._errors = ErrorLog(errors)
         self._opened = open_dataset(dataset, request)
+        advice.warn_of_merged_labels(self._opened, is_decoded=decode)
         self._orders = self._opened.orders()
         self.batch_size = batch_size
         self.tail = tail

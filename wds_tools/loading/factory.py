@@ -203,7 +203,8 @@ def make_loader(
         TypeError: An unknown argument. The message names the argument to use instead.
 
     Warns:
-        UserWarning: Images will come as a list because their sizes differ, or there are many more workers than cores.
+        UserWarning: Images will come as a list because their sizes differ, there are many more workers than cores, or
+            the field ``cls`` of a merged dataset has other class numbers than ``label``.
 
     Example::
 
@@ -262,4 +263,5 @@ def make_loader(
     )
     advice.warn_of_many_workers(num_workers)
     advice.warn_of_image_lists(opened, request)
+    advice.warn_of_merged_labels(opened)
     return loader

@@ -208,6 +208,8 @@ class Array:
 class Boxes:
     """Bounding boxes: a list of float32 tensors [number of boxes, 4], left, top, right, bottom in pixels.
 
+    They are stacked, float32 [batch, boxes, 4], if all samples of a batch have the same number of boxes.
+
     With ``like``, boxes are moved, scaled and mirrored as the image, clipped to its region, and dropped if nothing of
     them is left. ``Field(..., like=...)`` drops the same entries of other lists, such as the classes of the boxes.
 
@@ -219,8 +221,8 @@ class Boxes:
             bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO).
         normalized: Whether the stored numbers are fractions of the width and height of the image. Requires ``like``.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
-        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, boxes, 4]. None (the default) gives
-            a list.
+        pad: Value of the padding, or a `Pad`, so that each batch is one tensor [batch, boxes, 4]. None (the default)
+            gives a list if the numbers differ.
 
     Raises:
         OptionError: An attribute is invalid.

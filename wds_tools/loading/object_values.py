@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import MissingFieldError, SampleError
 from wds_tools.images.views import Regions
+from wds_tools.loading.collate import number_array
 from wds_tools.loading.columns import Column
 from wds_tools.loading.fields import Boxes, Field, Keypoints, Text
 from wds_tools.loading.part import Part
@@ -261,7 +262,7 @@ def as_tensor(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     try:
-        array = np.array(value if value else np.empty(0, np.int64))
+        array = number_array(value) if value else np.empty(0, np.int64)
     except ValueError:  # lists of different lengths
         return value
-    return torch.from_numpy(array) if array.dtype.kind in "biuf" else value
+    return value if array is None else torch.from_numpy(array)

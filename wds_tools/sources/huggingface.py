@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
+from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import Record
 from wds_tools.sources.columns import (
     IMAGE,
@@ -104,7 +105,8 @@ def to_record(row: Mapping[str, Any], roles: Roles) -> Record:
         other, _ = _image(row[name])
         kind = codecs.sniff(other) if other else None
         if other and kind:
-            fields[f"{plain_name(name)}.{kind}"] = other
+            field = field_name(name)
+            fields[field if field and field.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"] = other
     return Record(data, fields, to_facts(row, roles, file_name))
 
 
@@ -147,7 +149,8 @@ def _fields(schema: pa.Schema, names: Sequence[str]) -> dict[str, str]:
     for name in names:
         field = field_name(name)
         text = pa.types.is_string(schema.field(name).type) or pa.types.is_large_string(schema.field(name).type)
-        if text and field is not None and field not in fields.values() and field != "json":
+        is_file = field is not None and field.rpartition(".")[2] in IMAGE_FIELDS  # the name of one, which is not read
+        if text and field is not None and not is_file and field not in fields.values() and field != "json":
             fields[name] = field
     return fields
 
