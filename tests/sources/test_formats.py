@@ -124,6 +124,8 @@ def test_paths_may_be_absolute_or_lead_upwards_and_urls_are_fetched(tmp_path: Pa
 
 def test_labels_that_are_numbers_are_class_numbers_and_names_are_numbered_in_sorted_order() -> None:
     assert number_labels(["10", "2", ""], None, where="t") == ([10, 2, None], ())
+    assert number_labels(["10", "-1", "2"], None, where="t") == ([10, None, 2], ())  # not names in alphabetical order
+    assert number_labels(["-1", "-1"], None, where="t") == ([None, None], ())
     assert number_labels(["b", "a", "10"], None, where="t") == ([2, 1, 0], ("10", "a", "b"))
     assert number_labels([1, -1, 0], ("x", "y"), where="t") == ([1, None, 0], ("x", "y"))
     assert number_labels(["b"], ("a", "b"), where="t") == ([1], ("a", "b"))
@@ -464,6 +466,19 @@ def test_lmdb_databases_of_pairs_and_of_datums_are_read(tmp_path: Path, six: lis
             out.put(photo.name.encode(), datum)
     samples = pack_and_read(tmp_path / "datum.lmdb", tmp_path / "datum")
     assert {(sample["jpg"], int(sample["cls"])) for sample in samples} == {(photo.data, photo.label) for photo in six}
+
+
+def test_an_lmdb_label_below_0_is_none_and_does_not_make_texts_of_all_labels(tmp_path: Path, six: list[Photo]) -> None:
+    import lmdb
+
+    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        for number, photo in enumerate(six):
+            out.put(f"image-{number:09d}".encode(), photo.data)
+            out.put(f"label-{number:09d}".encode(), str(number - 1).encode())
+    samples = pack_and_read(tmp_path / "a.lmdb", tmp_path / "packed")
+    assert {(sample["jpg"], int(sample["cls"])) for sample in samples} == {
+        (photo.data, number) for number, photo in enumerate(six[1:])
+    }
 
 
 def test_a_truncated_lmdb_is_an_error_and_does_not_kill_the_process(tmp_path: Path, six: list[Photo]) -> None:

@@ -61,9 +61,9 @@ def number_labels(
     known = [label for label in plain if label is not None]
     if not known:
         return [None] * len(plain), ()
-    if all(isinstance(label, int) or label.isdecimal() for label in known):
-        numbers = [None if label is None else int(label) for label in plain]
-        highest = max(number for number in numbers if number is not None)
+    if all(isinstance(label, int) or label.removeprefix("-").isdecimal() for label in known):
+        numbers = [None if label is None or int(label) < 0 else int(label) for label in plain]
+        highest = max((number for number in numbers if number is not None), default=-1)
         if classes is not None and highest >= len(classes):
             raise SourceError(
                 f"{where} has label {highest}, but there are only {len(classes)} class names, numbered from 0: name "

@@ -59,7 +59,7 @@ class LmdbSource(LazySource):
         texts = [None] * len(images)
         if all(label is None for label in labels) and all(b"/" in key for key, _, _, _ in images):
             labels = [key.partition(b"/")[0] for key, _, _, _ in images]
-        elif any(isinstance(label, bytes) and not label.isdigit() for label in labels):
+        elif any(isinstance(label, bytes) and not label.removeprefix(b"-").isdigit() for label in labels):
             labels, texts = texts, labels  # transcriptions, as in text recognition datasets, not classes
         inputs = [
             Input(path_text(key), size, None, (form,), -1, field_bytes(len(text)) if text else 0)
