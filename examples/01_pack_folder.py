@@ -3,7 +3,7 @@
     python examples/01_pack_folder.py                                 # the sample images
     python examples/01_pack_folder.py ~/imagenet/train shards/imagenet --shard-bytes 1GB
 
-The folder has ``<class>/**/*.{jpg,jpeg,png,webp}``, or images without class folders, which then get no labels.
+The folder has images in ``<class>/**``, or images without class folders, which then get no labels.
 ``wds-tools pack SRC DST`` does the same in a shell. A second run has nothing to do.
 """
 

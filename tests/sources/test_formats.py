@@ -519,6 +519,19 @@ def test_lmdb_databases_of_pairs_and_of_datums_are_read(tmp_path: Path, six: lis
     assert {(sample["jpg"], int(sample["cls"])) for sample in samples} == {(photo.data, photo.label) for photo in six}
 
 
+def test_an_lmdb_label_below_0_is_none_and_does_not_make_texts_of_all_labels(tmp_path: Path, six: list[Photo]) -> None:
+    import lmdb
+
+    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
+        for number, photo in enumerate(six):
+            out.put(f"image-{number:09d}".encode(), photo.data)
+            out.put(f"label-{number:09d}".encode(), str(number - 1).encode())
+    samples = pack_and_read(tmp_path / "a.lmdb", tmp_path / "packed")
+    assert {(sample["jpg"], int(sample["cls"])) for sample in samples} == {
+        (photo.data, number) for number, photo in enumerate(six[1:])
+    }
+
+
 def test_a_truncated_lmdb_is_an_error_and_does_not_kill_the_process(tmp_path: Path, six: list[Photo]) -> None:
     import lmdb
 

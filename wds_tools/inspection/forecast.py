@@ -136,7 +136,7 @@ def forecast(
         world_size: Number of ranks.
         ranks_per_node: Ranks per machine; None means all ranks on one machine.
         num_workers: Workers per rank.
-        prefetch_factor: Batches that each worker prepares ahead.
+        prefetch_factor: Tasks in progress per worker, as for `make_loader`.
         shuffle: As for `make_loader`.
         seed: Seed of the order.
         tail: As for `make_loader`.

@@ -44,7 +44,7 @@ def parts_per_batch(batch_size: int, num_workers: int) -> int:
 
 
 def batches_in_progress(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
-    """Return how many batches are in progress: as many samples as in torch, which counts batches per worker."""
+    """Return how many batches are in progress: ``prefetch_factor`` tasks per worker, rounded up to whole batches."""
     return max(1, -(-num_workers * prefetch_factor // parts_per_batch(batch_size, num_workers)))
 
 
@@ -122,7 +122,7 @@ class Autoscaler:
         workers: Initial number of workers.
         max_workers: Upper limit; equal to ``workers`` for a fixed number.
         batch_size: Samples per batch.
-        prefetch_factor: Batches in progress per worker.
+        prefetch_factor: Tasks in progress per worker.
     """
 
     def __init__(self, workers: int, *, max_workers: int, batch_size: int, prefetch_factor: int) -> None:

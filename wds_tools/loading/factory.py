@@ -164,8 +164,9 @@ def make_loader(
         ban: Samples that are left out from the next step on: keys (str), sample ids (int), or a text file with one key
             or sample id per line. A new run does not have them at all, a resumed one not after its state. The state
             records them, so a resumed run needs the option only for further samples.
-        prefetch_factor: Batches in progress per worker (default 2). At the end of an epoch the workers continue with
-            the next one. Its batches are dropped if another epoch or position is read next.
+        prefetch_factor: Tasks in progress per worker (default 2). A task is a batch, or a part of at least 64 samples
+            of a batch of 128 or more. At the end of an epoch the workers continue with the next one. Its batches are
+            dropped if another epoch or position is read next.
         rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
             torch.distributed, or of the environment that torchrun sets. It is looked up at the start of each iteration,
             so the process group may be created after the loader.

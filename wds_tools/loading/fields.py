@@ -320,7 +320,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Label:
-    """The class number of a sample, from its field ``cls``: an int64 tensor [batch]."""
+    """The class number of a sample, as its index has it: an int64 tensor [batch]."""
 
     field = "label"
 

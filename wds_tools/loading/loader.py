@@ -136,7 +136,7 @@ class Loader:
 
     @property
     def prefetch_factor(self) -> int | None:
-        """Batches in progress per worker; None without workers, as in torch's DataLoader."""
+        """Tasks in progress per worker, see `make_loader`; None without workers, as in torch's DataLoader."""
         return self._autoscaler.prefetch_factor if self.num_workers else None
 
     @property
