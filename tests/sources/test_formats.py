@@ -676,12 +676,17 @@ def test_further_images_arrays_and_nested_entries_of_items_are_kept(
 
     mask, depth = np.arange(12, dtype="u1").reshape(3, 4), np.arange(6, dtype="f4").reshape(2, 3)
     entries = {"Mask": Image.fromarray(mask), "depth": Image.fromarray(depth), "clip": torch.arange(3), "size": (4, 3)}
-    entries |= {"target": {"area": torch.tensor([1.5])}, "score": torch.tensor(2), "when": date(2024, 1, 2)}
+    entries |= {
+        "mask.png": "masks/1.png",
+        "target": {"area": torch.tensor([1.5])},
+        "score": torch.tensor(2),
+        "when": date(2024, 1, 2),
+    }
     (sample,) = pack_and_read(Items([{"image": six[0].data, "label": 1, **entries, "odd": object}]), tmp_path / "dst")
     assert np.array_equal(Image.open(io.BytesIO(sample["mask.png"])), mask)
     assert np.array_equal(np.load(io.BytesIO(sample["depth.npy"])), depth)
     assert np.load(io.BytesIO(sample["clip.npy"])).tolist() == [0, 1, 2]
-    facts = {"size": [4, 3], "target": {"area": [1.5]}, "score": 2, "when": "2024-01-02"}
+    facts = {"mask.png": "masks/1.png", "size": [4, 3], "target": {"area": [1.5]}, "score": 2, "when": "2024-01-02"}
     assert json.loads(sample["json"]) == {"path": "Items#0", "class": CLASSES[1], **facts}
     assert "items of the Items: entry 'odd' of type type is left out" in caplog.text
     caplog.clear()
@@ -690,7 +695,8 @@ def test_further_images_arrays_and_nested_entries_of_items_are_kept(
 
 
 def test_a_map_style_dataset_of_hugging_face_keeps_its_class_names(tmp_path: Path, six: list[Photo]) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = {"image": [photo.data for photo in six], "kind": [photo.label for photo in six]}
     features = datasets.Features(
         {"image": datasets.Value("binary"), "kind": datasets.ClassLabel(names=[*CLASSES[::-1]])}

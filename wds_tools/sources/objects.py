@@ -19,6 +19,7 @@ from PIL import Image
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format import codecs
+from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import Input, Listing, Record, field_bytes
 from wds_tools.sources.columns import (
     IMAGE,
@@ -145,7 +146,8 @@ class ObjectSource:
             if name in (image, label):
                 continue
             field = field_name(name)
-            if field and isinstance(value, (bytes, str)):
+            is_file_name = isinstance(value, str) and field and field.rpartition(".")[2] in IMAGE_FIELDS
+            if field and isinstance(value, (bytes, str)) and not is_file_name:
                 fields[field] = value if isinstance(value, bytes) else value.encode()
             elif isinstance(value, _FACTS) or (hasattr(value, "tolist") and not np.ndim(value)):
                 facts[fact_name(name)] = json_value(value)
