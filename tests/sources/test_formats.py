@@ -694,6 +694,7 @@ def test_further_images_arrays_and_nested_entries_of_items_are_kept(
     assert caplog.text.count("what follows the label is left out") == 1
 
 
+@pytest.mark.frameworks
 def test_a_map_style_dataset_of_hugging_face_keeps_its_class_names(tmp_path: Path, six: list[Photo]) -> None:
     import datasets
 
