@@ -66,7 +66,7 @@ def main() -> None:
         "boxes": wt.Boxes("json", path="objects.bbox", like="image"),  # clipped; dropped if nothing is left
         "labels": wt.Field("json", path="objects.category", like="boxes"),  # those of the remaining boxes
     }
-    # Called in the workers. The sanitizer removes boxes of which the crop left less than 8 pixels.
+    # Called in the workers. The sanitizer removes boxes whose width or height the crop left below 8 pixels.
     augment = v2.Compose([v2.ColorJitter(0.3, 0.3), v2.SanitizeBoundingBoxes(min_size=8)])
     torch.manual_seed(0)
     few = {"rpn_pre_nms_top_n_train": 200, "rpn_post_nms_top_n_train": 64, "box_batch_size_per_image": 32}  # for a CPU

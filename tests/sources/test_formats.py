@@ -238,6 +238,14 @@ def test_a_column_of_images_keeps_the_name_of_a_field_and_names_of_files_are_no_
     assert stored(tmp_path / "dst")[0]["mask.png"] == mask
 
 
+def test_shards_of_a_table_with_large_further_fields_keep_to_their_size(tmp_path: Path, six: list[Photo]) -> None:
+    noise = encode_png(np.random.default_rng(0).integers(0, 256, (100, 100), np.uint8))
+    columns = {"image": [photo.data for photo in six] * 8, "mask.png": [noise] * 48}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", use_dictionary=False)
+    pack(tmp_path / "t.parquet", tmp_path / "dst", shard_bytes=100_000, workers=1)
+    assert max(path.stat().st_size for path in tmp_path.glob("dst/*.tar")) < 110_000
+
+
 def test_a_file_with_another_content_than_its_extension_is_an_error_of_one_line(tmp_path: Path) -> None:
     for name in ("a.parquet", "a.arrow", "a.h5", "a.npz", "a.npy", "a.pt", "a.zip", "a.tar", "a.tfrecord", "a.lmdb"):
         (tmp_path / name).write_bytes(b"PAR1, but not a Parquet file" * 50)

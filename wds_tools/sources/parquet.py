@@ -123,9 +123,11 @@ class ParquetSource(LazySource):
     def _mean_bytes(self, group: Any) -> tuple[int, int]:
         """Return the mean bytes of an image, and of the fields that the other columns become."""
         image = rest = 0
+        names = [self._roles.image, *self._roles.rest]
         for index in range(group.num_columns):
             column = group.column(index)
-            name = column.path_in_schema.partition(".")[0]
+            path = column.path_in_schema  # such as mask.png.bytes, for the column mask.png
+            name = max((name for name in names if f"{path}.".startswith(f"{name}.")), key=len, default=None)
             image += column.total_uncompressed_size if name == self._roles.image else 0
             rest += column.total_uncompressed_size if name in self._roles.rest else 0
         fields = len(self._roles.fields) + len(self._roles.more_images)
