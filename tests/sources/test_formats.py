@@ -702,6 +702,12 @@ def test_further_images_arrays_and_nested_entries_of_items_are_kept(
     assert caplog.text.count("what follows the label is left out") == 1
 
 
+def test_class_names_of_objects_may_be_an_array(tmp_path: Path, six: list[Photo]) -> None:
+    items = Items([(six[0].data, 1)])
+    items.classes = np.array(CLASSES)
+    assert pack(items, tmp_path / "dst").manifest.classes == CLASSES
+
+
 @pytest.mark.frameworks
 def test_a_map_style_dataset_of_hugging_face_keeps_its_class_names(tmp_path: Path, six: list[Photo]) -> None:
     import datasets

@@ -68,7 +68,8 @@ class ObjectSource:
         self.items = items
         self.columns = check_columns(columns)
         self._left_out: set[str] = set()
-        names = getattr(items, "classes", None) or self._feature_names()
+        names: Any = getattr(items, "classes", None)
+        names = (names.tolist() if hasattr(names, "tolist") else names) or self._feature_names()
         are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
         self.classes = classes or (tuple(names) if are_names and names else ())
         self._numbers: dict[int, int] = {}
