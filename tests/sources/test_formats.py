@@ -702,6 +702,17 @@ def test_further_images_arrays_and_nested_entries_of_items_are_kept(
     assert caplog.text.count("what follows the label is left out") == 1
 
 
+def test_labels_of_objects_may_be_numbers_as_text(tmp_path: Path, six: list[Photo]) -> None:
+    items = Items([(six[0].data, "3.0"), (six[1].data, "-1"), (six[2].data, "10")])
+    items.classes = ()
+    samples = pack_and_read(items, tmp_path / "dst")
+    assert {sample["jpg"]: sample.get("cls") for sample in samples} == {
+        six[0].data: b"3",
+        six[1].data: None,
+        six[2].data: b"10",
+    }
+
+
 def test_class_names_of_objects_may_be_an_array(tmp_path: Path, six: list[Photo]) -> None:
     items = Items([(six[0].data, 1)])
     items.classes = np.array(CLASSES)

@@ -96,11 +96,20 @@ def with_classes(listing: Listing, classes: tuple[str, ...]) -> Listing:
     return replace(listing, inputs=inputs, classes=classes)
 
 
+def is_whole_number(text: str) -> bool:
+    """Return whether a text is a whole number.
+
+    >>> [is_whole_number(text) for text in ("3", "-1", " 3.0", "3.5", "cat")]
+    [True, True, True, False, False]
+    """
+    return _WHOLE_NUMBER.fullmatch(text) is not None
+
+
 def _is_number(label: int | str, classes: Sequence[str]) -> bool:
     """Return whether a label is a whole number. One such as "3.0" may also be the name of a class."""
     if isinstance(label, int) or label.isdecimal():
         return True
-    return bool(_WHOLE_NUMBER.fullmatch(label)) and label not in classes
+    return is_whole_number(label) and label not in classes
 
 
 def _number(label: int | str) -> int | None:
@@ -111,7 +120,7 @@ def _number(label: int | str) -> int | None:
 
 def _warn_of_numbers(names: set[str], where: str) -> None:
     """Warn if most labels are whole numbers, but not all: then all are names, and 10 may get another number."""
-    others = [name for name in names if not _WHOLE_NUMBER.fullmatch(name)]
+    others = [name for name in names if not is_whole_number(name)]
     if 2 * len(others) < len(names):
         _log.warning(
             "%s has label %r, which is not a whole number, so all labels are class names and get numbers in sorted "

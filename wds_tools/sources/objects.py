@@ -33,7 +33,7 @@ from wds_tools.sources.columns import (
     no_image_error,
     plain_name,
 )
-from wds_tools.sources.labels import number_labels
+from wds_tools.sources.labels import is_whole_number, number_labels
 from wds_tools.sources.pixels import check_pixels, to_pixels
 
 _PROBED_ITEMS = 32
@@ -182,7 +182,7 @@ class ObjectSource:
             )
 
     def _label(self, label: Any, path: str) -> int | None:
-        if isinstance(label, str) and not label.isdecimal() and not self.classes:
+        if isinstance(label, str) and not is_whole_number(label) and not self.classes:
             raise SourceError(f"{path} has label {label!r}, but the class names are not known: pass classes=[...]")
         number = number_labels([label], self.classes or None, where=path)[0][0]
         return None if number is None else self._numbers.get(number, number)

@@ -27,8 +27,8 @@ class LabelNames:
 
     Args:
         source: Where labels are.
-        is_required: Whether the user chose the labels, as with ``--label``. Then labels that cannot be used are an
-            error; otherwise there is a warning.
+        is_required: Whether the user asked for labels with ``--label``. If True, unusable labels raise an error; if
+            False, they only cause a warning.
     """
 
     def __init__(self, source: LabelSource, *, is_required: bool) -> None:
