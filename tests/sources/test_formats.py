@@ -346,17 +346,6 @@ def test_arrays_as_large_as_the_image_become_png_also_beside_channels_first(tmp_
         assert np.load(io.BytesIO(sample["bits.npy"])).shape == (3, 8)
 
 
-def test_a_negative_label_in_lmdb_is_no_label_and_the_others_stay_numbers(tmp_path: Path, six: list[Photo]) -> None:
-    import lmdb
-
-    with lmdb.open(str(tmp_path / "a.lmdb"), map_size=1 << 24) as database, database.begin(write=True) as out:
-        for number, photo in enumerate(six):
-            out.put(f"image-{number:09d}".encode(), photo.data)
-            out.put(f"label-{number:09d}".encode(), str(photo.label or -1).encode())
-    samples = pack_and_read(tmp_path / "a.lmdb", tmp_path / "dst")
-    assert {(s["jpg"], int(s["cls"])) for s in samples} == {(p.data, p.label) for p in six if p.label}
-
-
 def test_hdf5_with_data_in_other_files_is_refused(tmp_path: Path, six: list[Photo]) -> None:
     import h5py
 
