@@ -17,7 +17,7 @@ from sources_conformance import CLASSES, image_of, photos_of
 from sources_conformance import stored as samples_of
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, OptionError
+from wds_tools.errors import DestinationError, OptionError, SourceError
 
 REPOSITORY = Path(__file__).parents[2]
 KEEP = {"images": "keep", "workers": 1}
@@ -95,16 +95,7 @@ def test_classes_that_the_source_numbers_otherwise_are_matched_by_name(tmp_path,
     folder.mkdir(parents=True)
     (folder / "a.jpg").write_bytes(photos[2].data)
     wt.pack(tmp_path / "first", tmp_path / "dst", **KEEP)
-    source = tmp_path / "more.parquet"
-    features = {"info": {"features": {"label": {"_type": "ClassLabel", "names": CLASSES}}}}
-    table = pa.table({"image": [photo.data for photo in photos], "label": [photo.label for photo in photos]})
-    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), source)
-    if kind == "webdataset":
-        wt.pack(source, tmp_path / "shards", **KEEP)
-        source = tmp_path / "shards"
-    if kind == "object":
-        source = NamedItems((photo.data, photo.label) for photo in photos)
-        source.classes = CLASSES
+    source = named_source(kind, tmp_path, photos)
     wt.append(source, tmp_path / "dst", images="keep")
     now = wt.append(source, tmp_path / "dst", images="keep").manifest
     assert (now.samples, now.classes) == (7, (CLASSES[2], *CLASSES[:2]))
@@ -113,8 +104,41 @@ def test_classes_that_the_source_numbers_otherwise_are_matched_by_name(tmp_path,
     assert all(json.loads(s["json"])["class"] == now.classes[int(s["cls"])] for s in samples_of(tmp_path / "dst"))
 
 
+def named_source(kind, folder, photos):
+    """Return a source that knows the names of its classes."""
+    if kind == "object":
+        items = NamedItems((photo.data, photo.label) for photo in photos)
+        items.classes = CLASSES
+        return items
+    features = {"info": {"features": {"label": {"_type": "ClassLabel", "names": CLASSES}}}}
+    table = pa.table({"image": [photo.data for photo in photos], "label": [photo.label for photo in photos]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), folder / "more.parquet")
+    if kind == "parquet":
+        return folder / "more.parquet"
+    wt.pack(folder / "more.parquet", folder / "shards", **KEEP)
+    return folder / "shards"
+
+
 class NamedItems(list):
     """Items with the attribute ``classes``, as torchvision's datasets have it."""
+
+
+@pytest.mark.parametrize("kind", ["parquet", "webdataset", "object"])
+def test_given_classes_in_another_order_are_matched_by_name_when_packing(tmp_path, kind):
+    photos = photos_of(6)
+    source = named_source(kind, tmp_path, photos)
+    given = ("lake", *CLASSES[::-1])
+    for _ in range(2):  # the second time nothing is left to do
+        manifest = wt.pack(source, tmp_path / "dst", classes=given, images="keep", workers=1).manifest
+    assert manifest.classes == given
+    found = {(image_of(sample), given[int(sample["cls"])]) for sample in samples_of(tmp_path / "dst")}
+    assert found == {(photo.data, CLASSES[photo.label]) for photo in photos}
+    with pytest.raises(SourceError, match=f"class '{CLASSES[0]}' of .* is not among the given classes"):
+        wt.pack(source, tmp_path / "other", classes=("lake", *CLASSES[:0:-1]), images="keep", workers=1)
+    names = ("hot", CLASSES[1], "wet")
+    assert wt.pack(source, tmp_path / "renamed", classes=names, images="keep", workers=1).manifest.classes == names
+    found = {(image_of(sample), int(sample["cls"])) for sample in samples_of(tmp_path / "renamed")}
+    assert found == {(photo.data, photo.label) for photo in photos}
 
 
 def test_a_training_run_includes_the_new_samples_from_its_next_epoch_on(halves, tmp_path):

@@ -130,12 +130,15 @@ def test_labels_that_are_numbers_are_class_numbers_and_names_are_numbered_in_sor
     assert number_labels([" 1", "10 ", "-1"], None, where="t") == ([1, 10, None], ())
     assert number_labels(["-1", "-1.0"], ("a",), where="t") == ([None, None], ("a",))
     assert number_labels(["2.0", "1.0"], ("2.0", "1.0"), where="t") == ([0, 1], ("2.0", "1.0"))
-    assert number_labels(["0.5", "1.0"], None, where="t") == ([0, 1], ("0.5", "1.0"))
+    assert number_labels(["0.5", "1.0"], ("0.5", "1.0"), where="t") == ([0, 1], ("0.5", "1.0"))
+    assert number_labels(["0.5", "12_04"], None, where="t") == ([0, 1], ("0.5", "12_04"))
     assert number_labels(["b", "a", "10"], None, where="t") == ([2, 1, 0], ("10", "a", "b"))
     assert number_labels([1, -1, 0], ("x", "y"), where="t") == ([1, None, 0], ("x", "y"))
     assert number_labels(["b"], ("a", "b"), where="t") == ([1], ("a", "b"))
     with pytest.raises(SourceError, match=r"0\.5"):
         number_labels([0.5], None, where="t")
+    with pytest.raises(SourceError, match=r"t has label '1e-3', a number with a fraction; .* rename the column"):
+        number_labels(["2", "1e-3", ".5", ""], None, where="t")
     with pytest.raises(SourceError, match="'c' in t is not among"):
         number_labels(["c"], ("a", "b"), where="t")
     with pytest.raises(SourceError, match="label 2, but there are only 2 class names"):
@@ -471,6 +474,31 @@ def test_blank_lines_before_the_first_row_of_json_lines_are_skipped(tmp_path: Pa
     (tmp_path / "1.jpg").write_bytes(six[0].data)
     (tmp_path / "a.jsonl").write_text('\n\n{"image": "1.jpg"}\n\n{"image": "1.jpg"}\n')
     assert len(scan(tmp_path / "a.jsonl").inputs) == 2
+
+
+def test_columns_of_json_lines_are_those_of_all_rows(tmp_path: Path, six: list[Photo]) -> None:
+    (tmp_path / "1.jpg").write_bytes(six[0].data)
+    rows = [{"image": "1.jpg"}, {"image": "1.jpg", "label": 3}, {"image": "1.jpg", "caption": "a"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    listing = scan(tmp_path / "a.jsonl")
+    assert [entry.label for entry in listing.inputs] == [3]
+    assert [skip.reason for skip in listing.skipped] == ["has no label"] * 2
+    assert pack(tmp_path / "a.jsonl", tmp_path / "dst", workers=2).packed == 1
+    assert [sample["cls"] for sample in stored(tmp_path / "dst")] == [b"3"]
+
+
+def test_a_csv_row_with_more_values_than_columns_is_skipped_and_two_columns_of_a_name_are_an_error(
+    tmp_path: Path, six: list[Photo]
+) -> None:
+    (tmp_path / "1.jpg").write_bytes(six[0].data)
+    (tmp_path / "a.csv").write_text("path,caption\n1.jpg,a bird, at sea\n1.jpg,a bird,,\n1.jpg\n")
+    listing = scan(tmp_path / "a.csv")
+    assert len(listing.inputs) == 2
+    reason = "the row has 3 values for 2 columns: put values that contain the separator in quotes"
+    assert [skip.reason for skip in listing.skipped] == [reason]
+    (tmp_path / "a.csv").write_text("path,label,label,,\n1.jpg,1,2,,\n")
+    with pytest.raises(SourceError, match=r"a\.csv has two columns named 'label': rename one"):
+        scan(tmp_path / "a.csv")
 
 
 def test_features_of_an_example_become_json_entries(tmp_path: Path, six: list[Photo]) -> None:

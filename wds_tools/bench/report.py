@@ -124,6 +124,10 @@ class BenchReport:
         pairs = zip(self.rounds[name], self.rounds[other], strict=False)  # a loader that failed has fewer rounds
         return Spread.of([value(one) / value(two) for one, two in pairs])
 
+    def speed(self, name: str) -> Spread:
+        """Return the spread of a loader's images per second."""
+        return self.spread(name, _speed)
+
     def of_limit(self, name: str) -> Spread:
         """Return the speed of a loader divided by that of the limit."""
         return self.ratio(name, LIMIT, _speed)
@@ -177,7 +181,7 @@ class BenchReport:
 
     def _summary(self, name: str) -> dict[str, Any]:
         return {
-            "images_per_second": asdict(self.spread(name, _speed)),
+            "images_per_second": asdict(self.speed(name)),
             "cpu_seconds_per_1000": asdict(self.spread(name, _cpu)),
             "memory_bytes": asdict(self.spread(name, lambda r: r.memory_bytes)),
             "first_batch_seconds": asdict(self.spread(name, lambda r: r.first_batch_seconds)),
@@ -189,7 +193,7 @@ class BenchReport:
     def _row(self, name: str) -> tuple[str, ...]:
         return (
             name,
-            self.spread(name, _speed).show(",.0f"),
+            self.speed(name).show(",.0f"),
             self.of_limit(name).show(".2f"),
             f"{self.ratio(OURS, name, _speed).show('.2f')} x" if name != OURS else "-",
             self._cpu_cell(name),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wds_tools.bench.registry import OURS
-from wds_tools.bench.report import BenchReport, Round, Spread
+from wds_tools.bench.report import BenchReport, Spread
 from wds_tools.inspection.svg import Bars, Plot, Series, draw
 
 
@@ -57,7 +57,7 @@ class BenchReports:
             panels.append(self._scaling_plot())
         workload = self.reports[0].work
         speeds = "; ".join(
-            f"{name} {report.spread(name, _speed).show(',.0f')} with {report.workers}"
+            f"{name} {report.speed(name).show(',.0f')} with {report.workers}"
             for report in self.reports
             for name in report.rounds
         )
@@ -88,7 +88,7 @@ class BenchReports:
 
 
 def _bars(report: BenchReport) -> Bars:
-    speeds = {name: report.spread(name, _speed) for name in report.rounds}
+    speeds = {name: report.speed(name) for name in report.rounds}
     rows = [
         (name, speed.median, f"{speed.show(',.0f')}; {report.of_limit(name).median:.2f}")
         for name, speed in speeds.items()
@@ -98,7 +98,3 @@ def _bars(report: BenchReport) -> Bars:
         rows,
         ranges=[(speed.lowest, speed.highest) for speed in speeds.values()],
     )
-
-
-def _speed(measured: Round) -> float:
-    return measured.speed

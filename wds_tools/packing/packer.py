@@ -95,7 +95,8 @@ def pack(
         workers: Number of worker processes; 1 packs in this process. By default it is chosen from the size of the
             input: at most one per core, or with ``images="keep"`` at most one per two cores and 8 in total.
         classes: Class names by number, or the path of a text file with one name per line. By default the names of
-            the class folders, sorted.
+            the class folders, sorted. If the source has names of its own and numbers a given name otherwise, names
+            are matched and labels get new numbers; otherwise the given names replace those of the source.
         strict: Raise an error if any file cannot be packed, and pack nothing. The error names the first ten such
             files; if there are more, warnings before it name all of them. By default, such files are skipped and
             listed in ``skipped.jsonl``.

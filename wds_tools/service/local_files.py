@@ -10,9 +10,9 @@ import asyncio
 import errno
 import os
 import sys
-import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from wds_tools.lru_cache import LRUCache
@@ -191,9 +191,6 @@ def is_in_memory(descriptor: int, start: int, stop: int) -> bool:
     return True
 
 
-_buffers = threading.local()
-
-
 def read_into_memory(file: OpenFile, start: int, stop: int, end: int) -> None:
     """Read a range of a file, so that it is in the page cache. Called in a thread.
 
@@ -209,12 +206,12 @@ def read_into_memory(file: OpenFile, start: int, stop: int, end: int) -> None:
     descriptor = file.fileno()
     if sys.platform == "linux":
         os.posix_fadvise(descriptor, start, min(end, stop + PIECE_BYTES) - start, os.POSIX_FADV_WILLNEED)
-    buffer = getattr(_buffers, "buffer", None)
-    if buffer is None:
-        buffer = _buffers.buffer = bytearray(_READ_BYTES)
-    view = memoryview(buffer)
-    while start < stop:
-        count = os.preadv(descriptor, [view[: stop - start]], start)
-        if not count:
-            raise OSError(errno.EIO, "the file was truncated while it was being read")
-        start += count
+    with Path(os.devnull).open("wb", buffering=0) as null:
+        while start < stop:
+            if sys.platform == "linux":  # waits for the pages, and copies nothing
+                count = os.sendfile(null.fileno(), descriptor, start, stop - start)
+            else:
+                count = len(os.pread(descriptor, min(_READ_BYTES, stop - start), start))
+            if not count:
+                raise OSError(errno.EIO, "the file was truncated while it was being read")
+            start += count

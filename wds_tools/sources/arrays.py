@@ -118,8 +118,9 @@ class ArraySource(LazySource):
             extra = others + facts_bytes(_facts(roles, row)) if roles.facts else others
             group = row // rows if rows > 1 else -1
             inputs.append(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra))
-        known = self.classes or self._arrays.classes
-        inputs, classes = label_inputs(inputs, labels, known, skipped, where=str(self.path))
+        inputs, classes = label_inputs(
+            inputs, labels, self.classes, skipped, where=str(self.path), own=self._arrays.classes
+        )
         return Listing(inputs, skipped, classes, stamp_files(self.files()) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:

@@ -58,7 +58,9 @@ class ArrowSource(LazySource):
         rows = [row for row in rows if row[2]]
         inputs = [Input(path, size, None, location, -1, extra) for path, location, size, _, extra in rows]
         labels = [label for _, _, _, label, _ in rows]
-        inputs, classes = label_inputs(inputs, labels, self._roles.classes, skipped, where=str(self.path))
+        inputs, classes = label_inputs(
+            inputs, labels, self.classes, skipped, where=str(self.path), own=self._roles.classes
+        )
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
@@ -87,7 +89,7 @@ class ArrowSource(LazySource):
 
     @cached_property
     def _roles(self) -> Roles:
-        return find_roles(self._open(0)[0], self.columns, self.classes, str(self.paths[0]))
+        return find_roles(self._open(0)[0], self.columns, str(self.paths[0]))
 
     def _batches(self, file: int) -> list[Any]:
         return self._open(file)[1]

@@ -36,7 +36,7 @@ class Roles:
     Attributes:
         image: Column of the image.
         label: Column of the label; None without labels.
-        classes: Class names by number; None if they are not known.
+        classes: Class names by number of its feature; None without them.
         fields: Column -> field, for columns of text that become fields of their own.
         more_images: Further columns of images; their fields are named after the column and the
             image type.
@@ -56,7 +56,7 @@ class Roles:
         return [*self.fields, *self.more_images, *self.facts]
 
 
-def find_roles(schema: pa.Schema, columns: Mapping[str, str], classes: tuple[str, ...] | None, where: str) -> Roles:
+def find_roles(schema: pa.Schema, columns: Mapping[str, str], where: str) -> Roles:
     """Find the roles of columns by the user's mapping, the metadata, types and names, in this order.
 
     Raises:
@@ -83,7 +83,7 @@ def find_roles(schema: pa.Schema, columns: Mapping[str, str], classes: tuple[str
     return Roles(
         image,
         label,
-        classes or (tuple(map(str, names)) if isinstance(names, list) else None),
+        tuple(map(str, names)) if isinstance(names, list) else None,
         fields,
         tuple(name for name in images if name != image),
         tuple(name for name in rest if name not in fields),

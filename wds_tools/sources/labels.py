@@ -14,25 +14,37 @@ from wds_tools.sources.base import Input, Listing, Skip
 
 _MAX_QUOTED = 10
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")  # such as 3.0, which pandas writes if another label is missing
+_DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _log = logging.getLogger("wds_tools")
 
 
 def label_inputs(
-    inputs: Sequence[Input], labels: Sequence[Any], classes: tuple[str, ...] | None, skipped: list[Skip], *, where: str
+    inputs: Sequence[Input],
+    labels: Sequence[Any],
+    classes: tuple[str, ...] | None,
+    skipped: list[Skip],
+    *,
+    where: str,
+    own: tuple[str, ...] | None = None,
 ) -> tuple[list[Input], tuple[str, ...]]:
     """Return inputs with class numbers, and the class names. If only some have a label, others are skipped.
 
     Args:
         inputs: Inputs without labels.
         labels: The label of each input, as stored in the source.
-        classes: Class names by number, if they are known.
+        classes: Class names by number that the user gave.
         skipped: Inputs without a label are added here.
         where: Name of the source, for error messages.
+        own: Class names by number that the source has, see `numbers_among`.
 
     Raises:
-        SourceError: As for `number_labels`, or no input is left.
+        SourceError: As for `number_labels` and `numbers_among`, or no input is left.
     """
-    numbers, classes = number_labels(labels, classes, where=where)
+    if own and classes and (number_of := numbers_among(classes, own, where=where)):
+        own_numbers, _ = number_labels(labels, own, where=where)
+        numbers = [None if number is None else number_of[number] for number in own_numbers]
+    else:
+        numbers, classes = number_labels(labels, classes or own, where=where)
     if all(number is None for number in numbers):
         kept = list(inputs)
     else:
@@ -77,6 +89,13 @@ def number_labels(
         return numbers, classes or ()
     names = [str(label) for label in known]
     if classes is None:
+        if all(_DECIMAL.fullmatch(name) for name in names):
+            fraction = next(name for name in names if not is_whole_number(name))
+            raise SourceError(
+                f"{where} has label {fraction!r}, a number with a fraction; allowed are integers and names: choose "
+                "another column (--column label=...), or rename the column, for example to 'score', and it becomes an "
+                "entry of the json field"
+            )
         _warn_of_numbers(set(names), where)
         classes = tuple(sorted(set(names), key=lambda name: name.encode("utf-8", "surrogateescape")))
     number_of = {name: number for number, name in enumerate(classes)}
@@ -94,6 +113,32 @@ def with_classes(listing: Listing, classes: tuple[str, ...]) -> Listing:
     numbers = [number_of[name] for name in listing.classes]
     inputs = [entry if entry.label is None else entry._replace(label=numbers[entry.label]) for entry in listing.inputs]
     return replace(listing, inputs=inputs, classes=classes)
+
+
+def numbers_among(classes: Sequence[str], own: Sequence[str], *, where: str) -> list[int]:
+    """Return the number that each class of a source has among the given classes; [] if the numbers stay.
+
+    The numbers stay if the given classes only rename those of the source. They change if a name of the source has
+    another number among the given classes.
+
+    Args:
+        classes: Class names by number that the user gave.
+        own: Class names by number that the source has.
+        where: Name of the source, for error messages.
+
+    Raises:
+        SourceError: Numbers change, and a name of the source is not among the given classes.
+    """
+    number_of = {name: number for number, name in enumerate(classes)}
+    if all(number_of.get(name, number) == number for number, name in enumerate(own)):
+        return []
+    missing = [name for name in own if name not in number_of]
+    if missing:
+        raise SourceError(
+            f"class {missing[0]!r} of {where} is not among the given classes ({quoted_list(classes)}), which have "
+            "other classes of it in another order: add it to them"
+        )
+    return [number_of[name] for name in own]
 
 
 def is_whole_number(text: str) -> bool:

@@ -33,7 +33,7 @@ from wds_tools.sources.columns import (
     no_image_error,
     plain_name,
 )
-from wds_tools.sources.labels import is_whole_number, number_labels
+from wds_tools.sources.labels import is_whole_number, number_labels, numbers_among
 from wds_tools.sources.pixels import check_pixels, to_pixels
 
 _PROBED_ITEMS = 32
@@ -50,7 +50,7 @@ class ObjectSource:
 
     Args:
         items: Object with ``len()`` and ``[]``; an item must be the same each time it is read.
-        classes: Class names by number; None takes ``items.classes``, which torchvision's datasets have.
+        classes: Class names by number; by default ``items.classes``, which torchvision's datasets have.
         columns: For items that are dictionaries: the keys of ``image`` and ``label``.
     """
 
@@ -71,8 +71,11 @@ class ObjectSource:
         names: Any = getattr(items, "classes", None)
         names = (names.tolist() if hasattr(names, "tolist") else names) or self._feature_names()
         are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-        self.classes = classes or (tuple(names) if are_names and names else ())
-        self._numbers: dict[int, int] = {}
+        own = tuple(names) if are_names and names else ()
+        self.classes = classes or own
+        numbers = numbers_among(self.classes, own, where=type(items).__name__)
+        self._parsed = own if numbers else self.classes  # the names by the numbers that items have
+        self._numbers = dict(enumerate(numbers))  # of items -> of this source; a number that is missing stays
 
     def scan(self) -> Listing:
         """List the items.
@@ -184,7 +187,7 @@ class ObjectSource:
     def _label(self, label: Any, path: str) -> int | None:
         if isinstance(label, str) and not is_whole_number(label) and not self.classes:
             raise SourceError(f"{path} has label {label!r}, but the class names are not known: pass classes=[...]")
-        number = number_labels([label], self.classes or None, where=path)[0][0]
+        number = number_labels([label], self._parsed or None, where=path)[0][0]
         return None if number is None else self._numbers.get(number, number)
 
 

@@ -67,7 +67,9 @@ class ParquetSource(LazySource):
                 path = f"{names[file]}#{first[file] + row}"
                 inputs.append(Input(path, size, None, (file, number, row), group, extra))
             first[file] += rows
-        inputs, classes = label_inputs(inputs, labels, self._roles.classes, skipped, where=str(self.path))
+        inputs, classes = label_inputs(
+            inputs, labels, self.classes, skipped, where=str(self.path), own=self._roles.classes
+        )
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
@@ -91,7 +93,7 @@ class ParquetSource(LazySource):
 
     @cached_property
     def _roles(self) -> Roles:
-        return find_roles(self._open(0).schema_arrow, self.columns, self.classes, str(self.paths[0]))
+        return find_roles(self._open(0).schema_arrow, self.columns, str(self.paths[0]))
 
     def _open(self, file: int) -> Any:
         if file not in self._files:

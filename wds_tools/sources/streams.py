@@ -36,7 +36,7 @@ class StreamSource:
 
     Args:
         stream: The stream, without ``shuffle()`` and random functions: it must yield the same each time.
-        classes: Class names by number; None takes those of its features.
+        classes: Class names by number; by default those of its features.
         columns: Names of the columns: ``image`` and ``label``.
     """
 
@@ -91,7 +91,7 @@ class StreamSource:
                 file = (values.get(self._roles.image) or {}).get("path")
                 skipped.append(Skip(path, f"{file} cannot be read" if file else "has no image"))
         self._check_state(last)
-        inputs, classes = label_inputs(inputs, labels, self._roles.classes, skipped, where=self._name)
+        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=self._name, own=self._roles.classes)
         return Listing(inputs, skipped, classes, digest.hexdigest())
 
     def read(self, entry: Input) -> Record:
@@ -110,7 +110,7 @@ class StreamSource:
 
     @cached_property
     def _roles(self) -> Roles:
-        return find_roles(self._stream.features.arrow_schema, self.columns, self.classes, self._name)
+        return find_roles(self._stream.features.arrow_schema, self.columns, self._name)
 
     @cached_property
     def _loaded(self) -> LRUCache[int, list[_Row]]:

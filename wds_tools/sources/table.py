@@ -46,6 +46,7 @@ from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
 
 _MAX_LINE_BYTES = 16 << 20
+_MORE = "\n"  # key of the values of a row that no column is for; a column of CSV has no such name
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
 
 Row = dict[str, Any]
@@ -120,21 +121,28 @@ class TableSource(LazySource):
             return file.read(4).removeprefix(codecs.BOM_UTF8)[:1] == b"{"
 
     @cached_property
-    def _header(self) -> tuple[list[str], str, int]:
-        """Return the names of the columns, the separator, and the offset of the first row."""
+    def header(self) -> tuple[list[str], str, int]:
+        """The names of the columns, the separator, and the offset of the first row.
+
+        The columns of JSON Lines are the keys of all rows. They are pickled with the source, so workers do not read
+        the table again.
+        """
         with as_source_error(f"{self.path} cannot be read", ValueError), self.path.open("rb") as file:
             if self._is_json_lines:
-                line = next((line for line in iter(lambda: file.readline(_MAX_LINE_BYTES), b"") if line.strip()), b"{}")
-                first = json.loads(line.decode("utf-8-sig"))
-                return (list(first) if isinstance(first, dict) else []), "", 0
+                names = dict.fromkeys(name for line in _Lines(file, 0) if line.strip() for name in self._parse(line))
+                return list(names), "", 0
             line = file.readline(_MAX_LINE_BYTES)
             text = line.decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
             separator = "\t" if self.path.suffix.lower() == ".tsv" else max(",;\t", key=text.count)
-            return next(csv.reader([text], delimiter=separator), []), separator, len(line)
+            columns: list[str] = next(csv.reader([text], delimiter=separator), [])
+        twice = next((name for name in columns if name and columns.count(name) > 1), None)
+        if twice is not None:
+            raise SourceError(f"{self.path} has two columns named {twice!r}: rename one of them")
+        return columns, separator, len(line)
 
     @cached_property
     def _roles(self) -> tuple[str, str | None]:
-        names = self._header[0]
+        names = self.header[0]
         image = find_column(IMAGE, names, self.columns, where=str(self.path))
         if image is None:
             raise no_image_error(str(self.path), names)
@@ -142,7 +150,7 @@ class TableSource(LazySource):
 
     def _rows(self) -> Iterator[tuple[int, int, Row]]:
         """Yield (first byte, end, row) of each row."""
-        _, separator, start = self._header
+        _, separator, start = self.header
         with as_source_error(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
             file.seek(start)
             lines = _Lines(file, start)
@@ -159,14 +167,18 @@ class TableSource(LazySource):
     def _parse(self, text: str) -> Row:
         """Parse the text of one row."""
         if not self._is_json_lines:
-            return self._row_of(next(csv.reader(_LINE.findall(text), delimiter=self._header[1])))
+            return self._row_of(next(csv.reader(_LINE.findall(text), delimiter=self.header[1])))
         row = json.loads(text.removeprefix("\ufeff"))
         if not isinstance(row, dict):
             raise SourceError(f'{self.path}: a line is {text[:40]!r}; expected an object, such as {{"path": ...}}')
         return row
 
     def _row_of(self, values: list[str]) -> Row:
-        return dict(zip(self._header[0], values, strict=False))
+        names = self.header[0]
+        row: Row = dict(zip(names, values, strict=False))
+        if any(values[len(names) :]):
+            row[_MORE] = values[len(names) :]
+        return row
 
     def _fields(self, row: Row) -> dict[str, str]:
         """Return column -> field for the columns that become fields and have a value in this row."""
@@ -190,6 +202,12 @@ class TableSource(LazySource):
 
     def _sizes(self, row: Row) -> tuple[int, int]:
         """Return the length of a row's image, and the bytes that the other fields take in a shard."""
+        if _MORE in row:
+            names = self.header[0]
+            count = len(names) + len(row[_MORE])
+            raise SourceError(
+                f"the row has {count} values for {len(names)} columns: put values that contain the separator in quotes"
+            )
         extra = facts_bytes(self._facts(row))
         for name, field in self._fields(row).items():
             value = row[name]

@@ -43,7 +43,7 @@ class WebDatasetSource(LazySource):
 
     Args:
         path: A shard, a pattern, or a folder: of a folder with a manifest, the shards that it lists.
-        classes: Class names by number; None takes those of the manifest.
+        classes: Class names by number; by default those of the manifest.
         columns: ``label`` may be a field, an entry of a JSON field as ``json:label``, or ``folder``, see
             `LabelSource`. By default labels are those of the index if the manifest states where they come from,
             otherwise the field ``cls``.
@@ -73,7 +73,8 @@ class WebDatasetSource(LazySource):
         self._requires_labels = LABEL in (columns or {})
         self.additions = manifest.additions if manifest is not None else ()
         self._stated = manifest if manifest is not None and manifest.label is not None and not columns else None
-        self.classes = classes or (manifest.classes if manifest else None) or None
+        self.classes = classes
+        self._own_classes = manifest.classes if manifest else None
         self.shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
             path, is_tar, "tar", remote, [shard.name for shard in manifest.shards] if manifest else None
@@ -115,7 +116,9 @@ class WebDatasetSource(LazySource):
         if self.label.field is None:
             folders = class_folders(label for label in labels if label is not None)
             labels = [folders.get(label) for label in labels]
-        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=shown_path(self.path))
+        inputs, classes = label_inputs(
+            inputs, labels, self.classes, skipped, where=shown_path(self.path), own=self._own_classes
+        )
         return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled)
 
     def read(self, entry: Input) -> Record:
