@@ -141,6 +141,14 @@ def test_given_classes_in_another_order_are_matched_by_name_when_packing(tmp_pat
     assert found == {(photo.data, photo.label) for photo in photos}
 
 
+def test_labels_without_names_stay_when_shards_are_packed_again(tmp_path):
+    items = NamedItems((photo.data, number) for number, photo in enumerate(photos_of(3)))
+    wt.pack(items, tmp_path / "one", images="keep")
+    report = wt.pack(tmp_path / "one", tmp_path / "two", **KEEP)
+    assert report.manifest.classes == ()
+    assert sorted(int(sample["cls"]) for sample in samples_of(tmp_path / "two")) == [0, 1, 2]
+
+
 def test_a_training_run_includes_the_new_samples_from_its_next_epoch_on(halves, tmp_path):
     first, second = halves
     wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP)
