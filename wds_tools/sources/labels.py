@@ -44,7 +44,7 @@ def label_inputs(
         own_numbers, _ = number_labels(labels, own, where=where)
         numbers = [None if number is None else number_of[number] for number in own_numbers]
     else:
-        numbers, classes = number_labels(labels, classes or own, where=where)
+        numbers, classes = number_labels(labels, classes or own or None, where=where)
     if all(number is None for number in numbers):
         kept = list(inputs)
     else:
