@@ -226,3 +226,17 @@ def test_a_sample_whose_fields_are_in_several_places_is_an_error(tmp_path: Path,
 def test_another_sample_with_the_same_key_is_packed(tmp_path: Path, six: list[Photo]) -> None:
     path = shard(tmp_path / "a.tar", *((f"{key}.jpg", photo.data) for key, photo in zip("aba", six, strict=False)))
     assert [sample["jpg"] for sample, _ in pack(path, kind="webdataset")[0]] == [photo.data for photo in six[:3]]
+
+
+@pytest.mark.parametrize("field", ["npy", "png"])
+def test_another_field_never_takes_the_place_of_the_image(tmp_path: Path, six: list[Photo], field: str) -> None:
+    other = io.BytesIO()
+    np.save(other, np.arange(4.0))
+    data = other.getvalue() if field == "npy" else encode_png(np.zeros((8, 8), np.uint8))
+    shard(tmp_path / "old" / "a.tar", ("a.jpg", six[0].data), (f"a.{field}", data), ("b.jpg", six[1].data))
+    wt.index_shards(f"{tmp_path}/old/a.tar")
+    report = wt.reshard(tmp_path / "old", tmp_path / "raw", images="raw", resize=16)
+    assert [skip.path for skip in report.skipped] == ["a.tar/a"]
+    assert f"its image in field 'npy', and field '{field}' would be taken for it: rename" in report.skipped[0].reason
+    wt.reshard(tmp_path / "old", tmp_path / "kept")
+    assert [sample.get(field) for sample in stored(tmp_path / "kept")] == [data, None]
