@@ -239,6 +239,17 @@ def test_types_of_parquet_columns_choose_the_field(dataset: Path, tmp_path: Path
         wt.add_fields(dataset, tmp_path / "b.parquet")
 
 
+def test_csv_rows_with_more_values_than_columns_and_two_columns_of_a_name_are_errors(
+    dataset: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(f'key,caption\n{key(0)},"a dog, at sea"\n{key(1)},a bird, at sea\n')
+    with pytest.raises(SourceError, match=r"a\.csv, line 3: 3 values for 2 columns: put values .* in quotes"):
+        wt.add_fields(dataset, tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text(f"key,caption,caption\n{key(0)},first,second\n")
+    with pytest.raises(SourceError, match=r"a\.csv has two columns named 'caption': rename one"):
+        wt.add_fields(dataset, tmp_path / "a.csv")
+
+
 def test_two_columns_of_one_field_are_an_error(dataset: Path, tmp_path: Path) -> None:
     rows = {"key": [key(0)], "text": ["a"], "caption": ["b"]}
     pq.write_table(pa.table(rows), tmp_path / "t.parquet")

@@ -255,3 +255,12 @@ def test_after_an_error_in_one_folder_no_folder_has_new_indexes(tmp_path: Path) 
     with pytest.raises(ShardError):
         wt.index_folders([f"{tmp_path}/*/*.tar"])
     assert not list(tmp_path.glob("*/*.parquet"))
+
+
+def test_whole_numbers_with_a_point_are_class_numbers(tmp_path: Path) -> None:
+    shard(tmp_path / "cls" / "a.tar", [("a", {"cls": b"3.0\n"}), ("b", {"cls": b"10"}), ("c", {"cls": b"1."})])
+    wt.index_shards(f"{tmp_path}/cls/a.tar")
+    assert labels(tmp_path / "cls") == [3, 10, 1]
+    json_shard(tmp_path / "json" / "a.tar", ["10.0", 2.0, "3"])
+    wt.index_shards(f"{tmp_path}/json/a.tar", label="json:label")
+    assert labels(tmp_path / "json") == [10, 2, 3]

@@ -16,6 +16,7 @@ INDEX = "index"
 """In a manifest: the labels are those of the indexes, and the shards have others, as after a merge."""
 
 _MAX_LABEL_BYTES = 4096  # of a field of text
+_WHOLE_NUMBER = re.compile(r"([+-]?\d+)\.0*")  # such as 3.0
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # such as 0.5, which is not a class
 
 
@@ -95,8 +96,9 @@ class LabelSource:
 def _number_or_name(text: str) -> int | str | None:
     if "_" in text:  # int() accepts 10_11 as 1011
         return text
+    whole = _WHOLE_NUMBER.fullmatch(text)
     try:
-        return int(text)
+        return int(whole[1] if whole else text)
     except ValueError:
         return None if not text or _NUMBER.fullmatch(text) else text
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.sample import Sample
+from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
@@ -151,6 +151,12 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     if record.label is not None:
         entry = entry._replace(label=record.label)
     image = transcode(record.image, task.images)
+    hiding = IMAGE_FIELDS[: IMAGE_FIELDS.index(image.kind) + 1]  # readers would take the first of these as the image
+    if (other := next((name for name in hiding if name in record.fields), None)) is not None:
+        raise SourceError(
+            f"would have its image in field {image.kind!r}, and field {other!r} would be taken for it: rename that "
+            f"field, for example to 'mask.{other}', or keep the images (images='keep')"
+        )
     fields = {image.kind: image.data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label

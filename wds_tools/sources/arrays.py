@@ -163,15 +163,17 @@ class ArraySource(LazySource):
         }
         labels = find_column(LABEL, rest, self.columns, where=where)
         labels = labels or _only(rest, lambda array: array.ndim == 1 and array.dtype.kind in "iu")
+        if labels is None:
+            _check_no_labels(arrays, images, where)
         roles = _Roles(arrays[images], _flat(rest.pop(labels), where) if labels else None, "")
         roles.layout = _layout(roles.images, where, images)
         for name, array in rest.items():
-            if array.ndim == 1 and (array.dtype.kind in "iufbSUT" or _holds_text(array)):
-                roles.facts[fact_name(plain_name(name))] = np.asarray(array[:])
+            if array.ndim == 1 and (array.dtype.kind in "iufbSUTMm" or _holds_text(array)):
+                _add(roles.facts, fact_name(plain_name(name)), np.asarray(array[:]), where)
             elif array.ndim > 1 and array.dtype.kind in "iufb" and math.prod(array.shape[1:]) <= MAX_RECORD_BYTES // 8:
                 size = roles.images.shape[2:4] if roles.layout == "CHW" else roles.images.shape[1:3]
                 is_mask = array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == size
-                roles.others[f"{plain_name(name)}.{'png' if is_mask else 'npy'}"] = array
+                _add(roles.others, f"{plain_name(name)}.{'png' if is_mask else 'npy'}", array, where)
         return roles
 
     def _row(self, name: str, array: Any, row: int) -> Any:
@@ -214,6 +216,24 @@ def _only(arrays: Mapping[str, Any], test: Any) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
+def _check_no_labels(arrays: Mapping[str, Any], images: str, where: str) -> None:
+    """Raise an error if there are class numbers, but not one per image."""
+    numbers = [name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "iu"]
+    name = find_column(LABEL, numbers, {}, where=where)
+    if name is not None:
+        raise SourceError(
+            f"{where} has {_rows(arrays[name]):,} labels in {name!r}, but {_rows(arrays[images]):,} images in "
+            f"{images!r}; allowed is one label per image: correct the file, or rename {name!r} if it has no labels"
+        )
+
+
+def _add(found: dict[str, Any], name: str, array: Any, where: str) -> None:
+    """Add an array, if no other one gets the same name."""
+    if name in found:
+        raise SourceError(f"{where} has two arrays that would be packed as {name!r}: rename one of them")
+    found[name] = array
+
+
 def _rows(array: Any) -> int:
     return int(array.shape[0]) if array.ndim else -1
 
@@ -247,6 +267,8 @@ def _facts(roles: _Roles, row: int) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return a NumPy scalar or a text as a value for JSON."""
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return None if np.isnat(value) else str(value)
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

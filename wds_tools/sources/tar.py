@@ -28,6 +28,7 @@ from wds_tools.sources.image_tree import (
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
 from wds_tools.storage.listing import RemoteFile
 
+_LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 
@@ -70,15 +71,19 @@ class TarSource(LazySource):
         files: list[ImageFile] = []
         skipped: list[Skip] = []
         for number, path in enumerate(self.paths):
+            found: dict[str, ImageFile] = {}  # a name may occur again after `tar -r` or `tar -u`: the last one counts
             for member in self._members(number, path):
+                is_image = is_image_name(member.name)
                 hidden = any(part.startswith(".") and part != "." for part in member.name.split("/"))
-                if not member.is_file or hidden:
+                if hidden or not (member.is_file or is_image):
                     continue
-                if is_image_name(member.name):
-                    name = path_bytes(member.name.removeprefix("./").lstrip("/"))
-                    files.append((name, member.size, (number, member.offset, member.size)))
+                name = member.name.removeprefix("./").lstrip("/")
+                found.pop(name, None)
+                if member.is_file and is_image:
+                    found[name] = (path_bytes(name), member.size, (number, member.offset, member.size))
                 else:
-                    skipped.append(Skip(member.name, NOT_AN_IMAGE))
+                    skipped.append(Skip(member.name, NOT_AN_IMAGE if member.is_file else _LINK))
+            files += found.values()
         if len(self.paths) > 1 and not any(b"/" in name for name, _, _ in files):
             stems = [path_bytes(tar_stem(path.name)) + b"/" for path in self.paths]
             files = [(stems[location[0]] + name, size, location) for name, size, location in files]

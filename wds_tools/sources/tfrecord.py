@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import SourceError
+from wds_tools.format import codecs
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Input,
@@ -24,9 +25,19 @@ from wds_tools.sources.base import (
     Record,
     Skip,
     as_source_error,
+    field_bytes,
     stamp_files,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, check_columns, fact_name, facts_bytes, find_column
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    check_columns,
+    fact_name,
+    facts_bytes,
+    field_name,
+    find_column,
+    plain_name,
+)
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.optional_dependencies import import_optional
@@ -37,7 +48,6 @@ _FEATURES = {
     IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
     LABEL: ("image/class/label", "class_label"),
 }
-_MAX_TEXT_BYTES = 4096  # longer values are not copied into the json field
 
 
 def is_tfrecord(name: str) -> bool:
@@ -67,6 +77,7 @@ class TfRecordSource(LazySource):
         self.classes = classes
         self.columns = check_columns(columns)
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
+        self.label: str | None = None  # name of the feature, which `scan` finds
 
     def scan(self) -> Listing:
         """List the records of all files.
@@ -75,19 +86,25 @@ class TfRecordSource(LazySource):
             SourceError: A file is truncated or damaged between records, or no record has an image.
         """
         found: list[Input] = []
-        labels: list[Any] = []
+        labels: list[tuple[str | None, Any]] = []  # name of the feature, value
         skipped: list[Skip] = []
         for file, path in enumerate(self.paths):
             for number, (start, size) in enumerate(records(self._mapped[file], path)):
                 name = f"{path.name}#{number}"
                 try:
-                    image, label, facts = self._parse(self._mapped[file][start : start + size])
+                    features = self._parse(self._mapped[file][start : start + size])
+                    label = self._pick(LABEL, features)
+                    record = self._record(features, label)
                 except SourceError as error:
                     skipped.append(Skip(name, str(error)))
                     continue
-                found.append(Input(name, len(image), None, (file, start, size), -1, facts_bytes(facts)))
-                labels.append(label)
-        inputs, classes = label_inputs(found, labels, self.classes, skipped, where=str(self.path))
+                extra = facts_bytes(record.facts) + sum(field_bytes(len(data)) for data in record.fields.values())
+                found.append(Input(name, len(record.image), None, (file, start, size), -1, extra))
+                labels.append((label, _label(features[label]) if label else None))
+        # Where a record lacks the feature of the labels, another one with a usual name is not its label.
+        self.label = self._pick(LABEL, {label: [] for label, _ in labels if label}) if labels else None
+        values = [value if label == self.label else None for label, value in labels]
+        inputs, classes = label_inputs(found, values, self.classes, skipped, where=str(self.path))
         return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
 
     def read(self, entry: Input) -> Record:
@@ -102,30 +119,48 @@ class TfRecordSource(LazySource):
             raise SourceError(
                 f"record at byte {start - 12:,} of {self.paths[file].name} is damaged: its checksum does not match"
             )
-        image, _, facts = self._parse(data[:size])
-        return Record(bytes(image), {}, facts)
+        return self._record(self._parse(data[:size]), self.label)
 
     @cached_property
     def _mapped(self) -> MappedFiles:
         return MappedFiles(self.paths)
 
-    def _parse(self, data: memoryview) -> tuple[memoryview, Any, dict[str, Any]]:
-        """Return image, label and other features of a record."""
+    def _parse(self, data: memoryview) -> dict[str, Values]:
         with as_source_error("is not a tf.train.Example", ValueError):
-            features = parse_example(data)
-        image, label = self._pick(IMAGE, features), self._pick(LABEL, features)
+            return parse_example(data)
+
+    def _record(self, features: Mapping[str, Values], label: str | None) -> Record:
+        """Return the image and the other features of a record.
+
+        Args:
+            features: All features.
+            label: Name of the one that is the label. If it has several values, it is kept as an entry of ``json``.
+        """
+        image = self._pick(IMAGE, features)
         values = features[image] if image else []
         if len(values) != 1 or not isinstance(values[0], memoryview):
             raise SourceError(
                 f"has no image feature with a known name; it has {', '.join(map(repr, list(features)[:12]))}: name "
                 "the feature, as in --column image=NAME (columns={'image': 'NAME'})"
             )
-        facts = {
-            fact_name(name): fact
-            for name, values in features.items()
-            if name not in (image, label) and (fact := _fact(values)) is not None
-        }
-        return values[0], _label(features[label]) if label else None, facts
+        count = len(features.get(label or "", ()))
+        if LABEL in self.columns and count > 1:
+            raise SourceError(f"has {count} labels in {label!r}; allowed is one: choose another feature")
+        fields, facts = {}, {}
+        for name, others in features.items():
+            if name == image or (name == label and count < 2):
+                continue
+            content = others[0] if len(others) == 1 else None
+            kind = codecs.sniff(content) if isinstance(content, memoryview) else None
+            if isinstance(content, memoryview) and kind:
+                field = field_name(name)
+                field = field if field and field.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"
+                if field in fields:
+                    raise SourceError(f"has two features that would be the field {field!r}: rename one of them")
+                fields[field] = bytes(content)
+            elif (fact := _fact(others)) is not None:
+                facts[fact_name(name)] = fact
+        return Record(bytes(values[0]), fields, facts)
 
     def _pick(self, role: str, features: Mapping[str, Values]) -> str | None:
         known = next((name for name in _FEATURES[role] if name in features), None)
@@ -178,10 +213,11 @@ def _fact(values: Values) -> Any | None:
         if not isinstance(value, memoryview):
             plain.append(value if math.isfinite(value) else None)  # JSON has no NaN
             continue
-        if len(value) > _MAX_TEXT_BYTES:
-            return None
         try:
-            plain.append(str(value, "utf-8"))
+            text = str(value, "utf-8")
         except UnicodeDecodeError:
             return None
+        if "\0" in text:  # raw pixels of a mask may be valid UTF-8
+            return None
+        plain.append(text)
     return plain[0] if len(plain) == 1 else plain

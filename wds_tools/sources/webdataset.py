@@ -222,24 +222,40 @@ def samples(
     """Yield (key, location, fields) of each sample of a shard, or of a part of one.
 
     Raises:
-        ShardError: The shard is damaged, or a sample has a field twice.
+        ShardError: The shard is damaged, or a sample has a field twice, or its fields are in several places.
     """
     key, start, stop = None, 0, 0
     fields: _Fields = {}
+    earlier: dict[str, frozenset[str]] = {}  # key -> fields
+    sets: dict[frozenset[str], frozenset[str]] = {}  # each set of fields is kept once
+
+    def sample(key: str) -> tuple[str, _Location, _Fields]:
+        names = frozenset(fields)
+        if key in earlier and not names & earlier[key]:  # with a common field it is another sample with the same key
+            raise ShardError(
+                f"its fields {quoted_list(sorted(earlier[key]))} and {quoted_list(sorted(names))} have other samples "
+                "in between: sort the members by name",
+                shard=shard,
+                key=key,
+                offset=start,
+            )
+        earlier[key] = sets.setdefault(names, names)
+        return key, (number, start, stop), fields
+
     for member in tar.walk(data, shard=shard, complete=part):
         parts = split(member.name) if member.is_file else None
         if parts is None:
             continue
         if parts[0] != key:
             if key is not None:
-                yield key, (number, start, stop), fields
+                yield sample(key)
             key, start, fields = parts[0], member.header_offset, {}
         if parts[1] in fields:
             raise ShardError(f"field {parts[1]!r} occurs twice", shard=shard, key=key, offset=member.header_offset)
         fields[parts[1]] = data[member.offset : member.offset + member.size]
         stop = member.offset + tar.padded(member.size)
     if key is not None:
-        yield key, (number, start, stop), fields
+        yield sample(key)
 
 
 def image_field(fields: Mapping[str, Any]) -> str | None:

@@ -32,6 +32,7 @@ from wds_tools.sources.image_tree import (
 
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
+_WINDOWS = 0
 
 
 def is_zip(name: str) -> bool:
@@ -73,16 +74,20 @@ class ZipSource(LazySource):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
             with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
+            found: dict[str, ImageFile] = {}  # of members with the same name, the last one counts
             for info in members:
-                name = info.filename.removeprefix("./").lstrip("/")
-                if info.is_dir() or any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
+                is_windows = info.create_system == _WINDOWS  # where some programs write backslashes
+                name = info.filename.replace("\\", "/") if is_windows else info.filename
+                name = name.removeprefix("./").lstrip("/")
+                if name.endswith("/") or any(part.startswith((".", "__MACOSX")) for part in name.split("/")):
                     continue
                 reason = _reason_to_skip(info, name)
                 if reason:
                     skipped.append(Skip(name, reason))
                 else:
                     location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
-                    files.append((path_bytes(name), info.file_size, location))
+                    found[name] = (path_bytes(name), info.file_size, location)
+            files += found.values()
         stamp = stamp_files(list(self.paths))
         return list_tree(str(self.path), without_common_folder(files), skipped, self.classes, stamp)
 

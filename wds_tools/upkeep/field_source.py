@@ -99,7 +99,19 @@ def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
         header = file.readline()
         separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
         file.seek(0)
-        yield from csv.DictReader(file, delimiter=separator)
+        rows = csv.reader(file, delimiter=separator)
+        columns = next(rows, [])
+        twice = next((name for name in columns if name and columns.count(name) > 1), None)
+        if twice is not None:
+            raise SourceError(f"{path} has two columns named {twice!r}: rename one of them")
+        for values in rows:
+            if any(values[len(columns) :]):
+                raise SourceError(
+                    f"{path}, line {rows.line_num}: {len(values)} values for {len(columns)} columns: put values that "
+                    "contain the separator in quotes"
+                )
+            if values:
+                yield {**dict.fromkeys(columns), **dict(zip(columns, values, strict=False))}
 
 
 def _json_object(path: Path, line: str) -> dict[str, Any]:

@@ -1,0 +1,242 @@
+"""What sources must keep: labels, other features and every image, or say that they do not."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tarfile
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sources_conformance import Photo, photos_of, stored
+from tfrecords import frame, message, varint
+
+import wds_tools as wt
+from wds_tools.errors import SourceError
+from wds_tools.format.codecs import encode_png
+
+LABELS = [5, 4, 3, 2, 1, 0]
+
+
+@pytest.fixture(scope="module")
+def six() -> list[Photo]:
+    return photos_of(6)
+
+
+@pytest.fixture(scope="module")
+def pixels(six: list[Photo]) -> np.ndarray:
+    return np.stack([photo.pixels for photo in six])
+
+
+def pack(src: Path, **options: Any) -> tuple[list[tuple[dict[str, bytes], dict[str, Any]]], Any]:
+    """Pack in the order of the source; return (fields, entries of the json field) of each sample, and the report."""
+    dst = src.with_name(f"{src.name}-packed")
+    report = wt.pack(src, dst, images="keep", workers=1, shuffle=False, **options)
+    return [(sample, json.loads(sample["json"])) for sample in stored(dst)], report
+
+
+def labels_of(src: Path) -> list[int]:
+    return [int(sample["cls"]) for sample, _ in pack(src)[0]]
+
+
+# TFRecord
+
+
+def records(path: Path, *examples: dict[str, Any]) -> Path:
+    """Write examples whose features are bytes, integers, or lists of them."""
+    data = b""
+    for features in examples:
+        entries = b""
+        for name, value in features.items():
+            values = value if isinstance(value, list) else [value]
+            if isinstance(values[0], bytes):
+                feature = message(1, b"".join(message(1, one) for one in values))
+            elif isinstance(values[0], float):
+                feature = message(2, message(1, struct.pack(f"<{len(values)}f", *values)))
+            else:
+                feature = message(3, message(1, b"".join(map(varint, values))))
+            entries += message(1, message(1, name.encode()) + message(2, feature))
+        data += frame(message(1, entries))
+    path.write_bytes(data)
+    return path
+
+
+def test_several_labels_of_an_example_are_kept_in_json(tmp_path: Path, six: list[Photo]) -> None:
+    examples = [{"image/encoded": six[n].data, "image/class/label": [n, n + 1]} for n in range(2)]
+    path = records(tmp_path / "a.tfrecord", *examples)
+    samples, _ = pack(path)
+    assert [facts["image/class/label"] for _, facts in samples] == [[0, 1], [1, 2]]
+    with pytest.raises(SourceError, match=r"has 2 labels in 'image/class/label'; allowed is one"):
+        wt.pack(path, tmp_path / "dst", columns={"label": "image/class/label"})
+
+
+def test_another_feature_is_not_the_label_of_an_example_that_lacks_it(tmp_path: Path, six: list[Photo]) -> None:
+    examples = [
+        {"image": six[0].data, "target": 8},
+        {"image": six[1].data, "label": 3, "target": 9},
+    ]
+    samples, report = pack(records(tmp_path / "a.tfrecord", *examples))
+    assert [(sample["cls"], facts["target"]) for sample, facts in samples] == [(b"3", 9)]
+    assert [(skip.path, skip.reason) for skip in report.skipped] == [("a.tfrecord#0", "has no label")]
+
+
+def test_long_texts_and_further_images_of_an_example_are_kept(tmp_path: Path, six: list[Photo]) -> None:
+    mask = encode_png(np.arange(64, dtype=np.uint8).reshape(8, 8))
+    features = {
+        "image/encoded": six[0].data,
+        "image/class/label": 1,
+        "caption": b"long " * 2000,
+        "mask.png": mask,
+        "image/segmentation/class/encoded": mask,
+        "raw": bytes(5000),
+    }
+    [(sample, facts)], _ = pack(records(tmp_path / "a.tfrecord", features))
+    assert facts == {"path": "a.tfrecord#0", "caption": "long " * 2000}
+    assert sample["mask.png"] == sample["image_segmentation_class_encoded.png"] == mask
+    assert sample["jpg"] == six[0].data
+
+
+# Arrays and tensors
+
+
+def test_labels_that_are_not_one_per_image_are_an_error(tmp_path: Path, pixels: np.ndarray) -> None:
+    np.savez(tmp_path / "a.npz", images=pixels, labels=np.arange(5))
+    with pytest.raises(SourceError, match=r"has 5 labels in 'labels', but 6 images in 'images'; allowed is one"):
+        wt.pack(tmp_path / "a.npz", tmp_path / "dst")
+    np.savez(tmp_path / "b.npz", images=pixels, labels=LABELS, ids=np.arange(5))
+    assert labels_of(tmp_path / "b.npz") == LABELS
+
+
+def test_arrays_of_one_name_are_an_error_and_times_are_kept(tmp_path: Path, pixels: np.ndarray) -> None:
+    days = np.array(["2020-01-02", "NaT"] * 3, "M8[D]")
+    np.savez(tmp_path / "a.npz", images=pixels, labels=LABELS, day=days)
+    assert [facts["day"] for _, facts in pack(tmp_path / "a.npz")[0]] == ["2020-01-02", None] * 3
+    np.savez(tmp_path / "b.npz", images=pixels, labels=LABELS, Day=days, day=days)
+    with pytest.raises(SourceError, match=r"two arrays that would be packed as 'day': rename one"):
+        wt.pack(tmp_path / "b.npz", tmp_path / "dst")
+
+
+def test_labels_of_tensors_may_be_a_list(tmp_path: Path, pixels: np.ndarray) -> None:
+    images = torch.from_numpy(pixels)
+    torch.save((images, LABELS), tmp_path / "pair.pt")
+    assert labels_of(tmp_path / "pair.pt") == LABELS
+    torch.save({"images": images, "labels": list("baabba")}, tmp_path / "names.pt")
+    samples, report = pack(tmp_path / "names.pt")
+    assert report.manifest.classes == ("a", "b")
+    assert [facts["class"] for _, facts in samples] == list("baabba")
+
+
+def test_other_values_beside_tensors_are_kept(tmp_path: Path, pixels: np.ndarray) -> None:
+    vectors = torch.arange(12).reshape(6, 2).bfloat16()
+    values = {"images": torch.from_numpy(pixels), "labels": LABELS, "vector": vectors, "name": list("uvwxyz")}
+    torch.save({**values, "classes": [f"class {number}" for number in range(6)]}, tmp_path / "a.pt")
+    samples, report = pack(tmp_path / "a.pt")
+    assert report.manifest.classes[5] == "class 5"
+    assert [facts["name"] for _, facts in samples] == list("uvwxyz")
+    assert [np.load(io.BytesIO(sample["vector.npy"])).tolist() for sample, _ in samples] == vectors.tolist()
+
+
+def test_a_list_of_more_than_images_and_labels_is_an_error(tmp_path: Path, pixels: np.ndarray) -> None:
+    images, labels = torch.from_numpy(pixels), torch.tensor(LABELS)
+    torch.save((images, labels, labels), tmp_path / "a.pt")
+    with pytest.raises(SourceError, match=r"contains a tuple of 3 values; allowed are images alone and \(images, "):
+        wt.pack(tmp_path / "a.pt", tmp_path / "dst")
+
+
+# Archives
+
+
+def test_of_members_with_one_name_the_last_is_packed_as_it_is_unpacked(tmp_path: Path, six: list[Photo]) -> None:
+    members = [("cat/1.jpg", six[0]), ("dog/2.jpg", six[1]), ("cat/1.jpg", six[2])]
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, photo in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(photo.data)
+            archive.addfile(info, io.BytesIO(photo.data))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a name that occurs twice
+        for name, photo in members:
+            archive.writestr(name, photo.data)
+    for source in (tmp_path / "a.tar", tmp_path / "a.zip"):
+        assert [sample["jpg"] for sample, _ in pack(source)[0]] == [six[2].data, six[1].data]
+
+
+def test_links_in_a_tar_are_listed_as_skipped(tmp_path: Path, six: list[Photo]) -> None:
+    folder = tmp_path / "photos" / "cat"
+    folder.mkdir(parents=True)
+    (folder / "1.jpg").write_bytes(six[0].data)
+    (folder / "2.jpg").hardlink_to(folder / "1.jpg")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(folder / "1.jpg", "cat/1.jpg")
+        archive.add(folder / "2.jpg", "cat/2.jpg")
+        archive.add(folder, "cat", recursive=False)
+    samples, report = pack(tmp_path / "a.tar", kind="tar")
+    assert len(samples) == 1
+    [skip] = report.skipped
+    assert skip.path == "cat/2.jpg"
+    assert "is a link and has no content" in skip.reason
+
+
+def test_folders_in_a_zip_of_windows_may_have_backslashes(tmp_path: Path, six: list[Photo]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, data in (("dog\\", b""), ("dog\\1.jpg", six[0].data), ("cat\\2.jpg", six[1].data)):
+            info = zipfile.ZipInfo(name)
+            info.create_system = 0
+            archive.writestr(info, data)
+    samples, report = pack(tmp_path / "a.zip")
+    assert report.manifest.classes == ("cat", "dog")
+    assert not report.skipped
+    assert [(sample["cls"], sample["jpg"]) for sample, _ in samples] == [(b"0", six[1].data), (b"1", six[0].data)]
+
+
+# Shards
+
+
+def shard(path: Path, *members: tuple[str, bytes]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_an_indexed_or_packed_dataset_without_class_names_keeps_its_numbers(tmp_path: Path, pixels: np.ndarray) -> None:
+    np.savez(tmp_path / "a.npz", images=pixels, labels=LABELS)
+    wt.pack(tmp_path / "a.npz", tmp_path / "first", shuffle=False)
+    wt.reshard(tmp_path / "first", tmp_path / "second")
+    assert [int(sample["cls"]) for sample in stored(tmp_path / "second")] == LABELS
+    assert labels_of(tmp_path / "first") == LABELS
+
+
+def test_a_sample_whose_fields_are_in_several_places_is_an_error(tmp_path: Path, six: list[Photo]) -> None:
+    images = [(f"{n}.jpg", six[n].data) for n in range(3)]
+    path = shard(tmp_path / "a.tar", *images, *((f"{n}.cls", b"%d" % n) for n in range(3)))
+    with pytest.raises(SourceError, match=r"key 0, .*fields 'jpg' and 'cls' have other samples in between: sort"):
+        wt.pack(path, tmp_path / "dst", kind="webdataset")
+
+
+def test_another_sample_with_the_same_key_is_packed(tmp_path: Path, six: list[Photo]) -> None:
+    path = shard(tmp_path / "a.tar", *((f"{key}.jpg", photo.data) for key, photo in zip("aba", six, strict=False)))
+    assert [sample["jpg"] for sample, _ in pack(path, kind="webdataset")[0]] == [photo.data for photo in six[:3]]
+
+
+@pytest.mark.parametrize("field", ["npy", "png"])
+def test_another_field_never_takes_the_place_of_the_image(tmp_path: Path, six: list[Photo], field: str) -> None:
+    other = io.BytesIO()
+    np.save(other, np.arange(4.0))
+    data = other.getvalue() if field == "npy" else encode_png(np.zeros((8, 8), np.uint8))
+    shard(tmp_path / "old" / "a.tar", ("a.jpg", six[0].data), (f"a.{field}", data), ("b.jpg", six[1].data))
+    wt.index_shards(f"{tmp_path}/old/a.tar")
+    report = wt.reshard(tmp_path / "old", tmp_path / "raw", images="raw", resize=16)
+    assert [skip.path for skip in report.skipped] == ["a.tar/a"]
+    assert f"its image in field 'npy', and field '{field}' would be taken for it: rename" in report.skipped[0].reason
+    wt.reshard(tmp_path / "old", tmp_path / "kept")
+    assert [sample.get(field) for sample in stored(tmp_path / "kept")] == [data, None]
