@@ -256,3 +256,32 @@ def test_a_label_above_the_number_of_classes_is_an_error_with_the_remedy(packed,
         pytest.raises(OptionError, match=r"has the label 7; allowed are labels from 0 to 2: use num_classes=len"),
     ):
         list(loader)
+
+
+@pytest.mark.parametrize("step", [wt.RandomHorizontalFlip(), wt.RandAugment(), wt.MixUp(num_classes=8)], ids=repr)
+def test_steps_that_would_move_the_image_away_from_its_mask_are_refused(scenes, step):
+    mask = {"image": wt.Image(view=VIEW), "mask": wt.Mask("mask.png", like="image"), "label": wt.Label()}
+    stereo = {"left": wt.Image("right.jpg", view=VIEW), "image": wt.Image(like="left"), "label": wt.Label()}
+    for fields, name in ((mask, "mask"), (stereo, "left")):
+        with pytest.raises(OptionError, match=rf"changes the field 'image', but not '{name}'.*sample_transform="):
+            wt.make_loader(scenes, batch_size=8, fields=fields, batch_transform=[wt.ColorJitter(0.1), step])
+        wt.make_loader(scenes, batch_size=8, fields=fields, batch_transform=wt.ColorJitter(0.1)).close()
+
+
+@pytest.mark.parametrize(
+    ("step", "dtype", "words"),
+    [
+        (wt.ColorJitter(0.4), np.int16, "ColorJitter: the images are torch.int16"),
+        (wt.RandAugment(), np.uint16, "the images are torch.uint16; allowed is uint8"),
+        ([wt.Normalize(MEAN, STD), wt.RandAugment()], np.uint8, "torch.float32; allowed is uint8, so this step must"),
+    ],
+    ids=repr,
+)
+def test_colour_steps_refuse_pixels_whose_white_they_do_not_know(tmp_path, step, dtype, words):
+    with wt.ShardWriter(tmp_path / "arrays" / "s-%06d.tar") as writer:
+        for number in range(4):
+            writer.write({"__key__": f"{number}", "npy": np.full((8, 8, 3), 100 + number, dtype)})
+    fields = {"image": wt.Image("npy", mode="unchanged")}
+    options = {"batch_size": 4, "num_workers": 0, "fields": fields, "batch_transform": step}
+    with wt.make_loader(tmp_path / "arrays", **options) as loader, pytest.raises(OptionError, match=words):
+        next(iter(loader))

@@ -257,7 +257,7 @@ def test_a_sample_transform_comes_before_the_padding(scenes):
         assert batch["image"].shape == (8, 3, 50, 60)
 
     def drop(sample):
-        return {**sample, "boxes": sample["boxes"][1:]}
+        return {**sample, "boxes": sample["boxes"][1:], "labels": sample["labels"][2:]}
 
     with (
         loader_of(scenes, fields, sample_transform=drop) as loader,

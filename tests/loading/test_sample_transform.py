@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -243,3 +244,26 @@ def test_albumentations_is_seeded_and_further_images_and_masks_are_additional_ta
 def test_albumentations_without_a_target_for_a_field_is_refused_at_the_call(scenes, transform, fields, words):
     with pytest.raises(OptionError, match=words):
         loader_of(scenes, transform, fields)
+
+
+def test_entries_of_dropped_boxes_that_are_kept_are_an_error(scenes):
+    names = {"names": wt.Field("json", path="objects.name", like="boxes")}
+    fields = {name: FIELDS[name] for name in ("image", "boxes", "labels")} | names
+    transform = v2.Compose([v2.RandomCrop(20), v2.SanitizeBoundingBoxes()])  # drops the labels, but not the names
+    with pytest.raises(OptionError, match="dropped boxes of the field 'boxes', but not their entries in the field 'na"):
+        first_batch(scenes, transform, fields)
+
+
+@pytest.mark.skipif(not HAS_POINTS, reason="torchvision before 0.23 has no key points")
+@pytest.mark.parametrize("numbers", [None, 3])
+def test_samples_without_key_points_are_transformed_as_others(tmp_path, numbers):
+    with wt.ShardWriter(tmp_path / "points" / "s-%06d.tar") as writer:
+        for number in range(4):
+            points = [5, 6, 2, 7, 8, 1] if numbers else [[5, 6, 2], [7, 8, 1]]
+            image = Image.new("RGB", (48, 48), (number, 0, 0))
+            writer.write({"__key__": f"{number}", "jpg": image, "json": {"points": points if number % 2 else []}})
+    fields = {"image": wt.Image(view=VIEW), "points": wt.Keypoints(path="points", numbers=numbers, like="image")}
+    batch, before = (first_batch(tmp_path / "points", one, fields, batch_size=4) for one in (FLIP, None))
+    assert [len(points) for points in batch.points] == [0, 2, 0, 2]
+    assert [one.shape for one in batch.points] == [one.shape for one in before.points]
+    assert torch.allclose(batch.points[1][:, 0], 47 - before.points[1][:, 0])

@@ -5,10 +5,11 @@ import io
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from scenes import png
 from sixteen_bits import deep_png
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError, OptionError
@@ -188,3 +189,25 @@ def test_an_array_that_is_not_an_image_is_an_error_that_names_the_sample(tmp_pat
 def test_an_unknown_mode_is_refused():
     with pytest.raises(OptionError, match="'rgb', 'unchanged'"):
         wt.Image(mode="grey")
+
+
+@pytest.mark.parametrize("mode", ["rgb", "unchanged"])
+def test_images_with_a_side_of_one_pixel_are_rotated_as_in_pillow(tmp_path, mode):
+    files = {}
+    with wt.ShardWriter(tmp_path / "thin" / "s-%06d.tar") as writer:
+        for orientation in range(1, 9):
+            for size in ((1, 1), (7, 1), (1, 9)):
+                exif, out = Image.Exif(), io.BytesIO()
+                exif[0x0112] = orientation
+                colours = np.linspace(0, 255, size[0] * size[1]).astype(np.uint8).reshape(size[::-1])
+                Image.fromarray(colours).convert("RGB").save(out, "JPEG", quality=95, exif=exif)
+                key = f"{orientation}-{size[0]}x{size[1]}"
+                files[key] = out.getvalue()
+                writer.write({"__key__": key, "jpg": files[key]})
+    view = wt.Resize((5, 6))
+    fields = {"image": wt.Image("jpg", mode=mode, view=view), "key": wt.Key()}
+    with wt.make_loader(tmp_path / "thin", batch_size=8, num_workers=0, fields=fields) as loader:
+        for image, key in ((image, key) for batch in loader for image, key in zip(batch.image, batch.key, strict=True)):
+            upright = ImageOps.exif_transpose(Image.open(io.BytesIO(files[key]))).convert("RGB")
+            expected = functional.resize(functional.pil_to_tensor(upright), [5, 6], antialias=True)
+            assert (image.int() - expected.int()).abs().max() <= 2, key

@@ -270,7 +270,7 @@ def orient(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
         oriented = oriented[:, ::-1]
     if orientation in (3, 4, 7, 8):
         oriented = oriented[::-1]
-    return np.ascontiguousarray(oriented)
+    return oriented.copy()  # ascontiguousarray() keeps the negative strides of a side of 1 pixel, which torch refuses
 
 
 def orient_box(box: Box, orientation: int, size: tuple[int, int]) -> Box:

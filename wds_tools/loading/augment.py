@@ -43,6 +43,8 @@ class RandomHorizontalFlip(BatchStep):
         OptionError: ``p`` is not a probability.
     """
 
+    moves_pixels = True
+
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
             raise OptionError(f"RandomHorizontalFlip(p={p}): allowed are 0 to 1")
@@ -94,6 +96,11 @@ class ColorJitter(BatchStep):
 
     def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> torch.Tensor:  # noqa: ARG002
         """See `BatchStep.apply`."""
+        if not images.is_floating_point() and images.dtype not in MAX_VALUES:
+            raise OptionError(
+                f"ColorJitter: the images are {images.dtype}, whose white is unknown; allowed are uint8, uint16 and "
+                "floating-point values from 0 to 1"
+            )
         most = MAX_VALUES.get(images.dtype, 1.0)
         draws = keys.uniform(purpose, 4)
         result = images.float()
@@ -127,6 +134,8 @@ class RandAugment(BatchStep):
         OptionError: An argument is out of range.
     """
 
+    moves_pixels = True
+
     def __init__(self, num_ops: int = 2, magnitude: int = 9) -> None:
         if num_ops < 1 or not 0 <= magnitude <= 30:
             raise OptionError(
@@ -140,6 +149,10 @@ class RandAugment(BatchStep):
 
     def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> torch.Tensor:  # noqa: ARG002
         """See `BatchStep.apply`."""
+        if images.dtype != torch.uint8:
+            raise OptionError(
+                f"{self}: the images are {images.dtype}; allowed is uint8, so this step must come before Normalize"
+            )
         for number in range(self._num_ops):
             draws = keys.uniform(f"{purpose} {number}", 2)
             operations = (draws[:, 0] * len(_OPERATIONS)).astype(np.int64)
@@ -157,6 +170,7 @@ class _Mix(BatchStep):
     """What `MixUp` and `CutMix` share."""
 
     needs_labels = True
+    moves_pixels = True
 
     def __init__(self, *, num_classes: int, alpha: float = 1.0) -> None:
         if not 0 < alpha <= 2 or num_classes < 1:

@@ -46,6 +46,7 @@ class BatchStep(ABC):
     """A step of ``batch_transform=`` that draws random numbers for each sample."""
 
     needs_labels = False
+    moves_pixels = False  # also whether it takes pixels of other images
 
     @abstractmethod
     def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> Any:

@@ -183,12 +183,21 @@ class Handover:
         return list(result)
 
     def _check_steps(self, steps: BatchSteps, columns: Sequence[Column]) -> None:
-        """Check that no step would move the padding of images, or compute with it."""
+        """Check that no step would move the padding of images, or compute with it, or leave other fields behind."""
         image = next((column for column in columns if column.name == "image"), None)
         if image and image.padding and steps.changing:
             raise OptionError(
                 f"batch_transform= has {steps.changing[0]!r}, which cannot tell the padding of the field 'image' from "
                 "its pixels: use transform= or sample_transform= instead, which get images without padding"
+            )
+        like = getattr(image.spec, "like", None) if image else None
+        left = [one.name for one in columns if getattr(one.spec, "like", None) == "image" or one.name == like]
+        moving = next((step for step in steps.changing if step.moves_pixels), None)
+        if moving and left:
+            raise OptionError(
+                f"batch_transform= has {moving!r}, which changes the field 'image', but not "
+                f"{', '.join(map(repr, left))}, which must have the same region: use flip= of the view, or "
+                "sample_transform=, which move them together"
             )
 
     def _check_arguments(self, function: Callable[..., Any]) -> None:

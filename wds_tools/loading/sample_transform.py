@@ -11,7 +11,7 @@ import torch
 from wds_tools.errors import OptionError
 from wds_tools.loading.albumentations import AlbumentationsCall
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Frames, Image, Keypoints, Mask
+from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Keypoints, Mask
 from wds_tools.loading.user_functions import is_albumentations
 
 
@@ -55,7 +55,29 @@ def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column
         raise OptionError(
             f"sample_transform= returned {got}; it must return a dictionary with the fields {', '.join(sample)}"
         )
-    return [_unwrapped(result[column.name], sample[column.name]) for column in columns]
+    after = {name: _unwrapped(result[name], before) for name, before in sample.items()}
+    for column in columns:
+        if isinstance(column.spec, Field) and column.spec.like is not None:
+            _check_entries(column, column.spec.like, sample, after)
+    return [after[column.name] for column in columns]
+
+
+def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Check that a field with one entry for each box has not kept its entries while boxes were dropped.
+
+    Raises:
+        OptionError: It has.
+    """
+    count, own, new_count, new_own = (
+        [len(one) if isinstance(one, list | torch.Tensor) else None for one in (value if column.is_list else [value])]
+        for value in (before[boxes], before[column.name], after[boxes], after[column.name])
+    )
+    if own == count == new_own != new_count:
+        raise OptionError(
+            f"sample_transform= dropped boxes of the field {boxes!r}, but not their entries in the field "
+            f"{column.name!r}: drop the same entries there, for example with v2.SanitizeBoundingBoxes(labels_getter="
+            f"lambda sample: sample[{column.name!r}]), whose function may return a tuple of several tensors"
+        )
 
 
 def _tv_tensors() -> Any:
@@ -86,8 +108,9 @@ def _wrapped_one(spec: Any, value: Any, image: Any) -> Any:
         return tensors.Mask(value)
     if isinstance(spec, Boxes):
         return tensors.BoundingBoxes(value, format="XYXY", canvas_size=size)
-    # torchvision before 0.23 has no key points
-    return tensors.KeyPoints(value[..., :2], canvas_size=size) if hasattr(tensors, "KeyPoints") else value
+    if not hasattr(tensors, "KeyPoints"):  # in torchvision before 0.23
+        return value
+    return tensors.KeyPoints(value[..., :2] if value.numel() else value.new_empty((0, 2)), canvas_size=size)
 
 
 def _unwrapped(value: Any, before: Any) -> Any:
@@ -97,8 +120,11 @@ def _unwrapped(value: Any, before: Any) -> Any:
         return [_unwrapped(one, other) for one, other in zip(value, befores, strict=True)]
     if not isinstance(value, torch.Tensor) or type(value) is torch.Tensor:
         return value
-    is_points = type(value).__name__ == "KeyPoints"
     plain = value.as_subclass(torch.Tensor)
-    if is_points and isinstance(before, torch.Tensor) and plain.shape[:-1] == before.shape[:-1]:
+    if type(value).__name__ != "KeyPoints" or not isinstance(before, torch.Tensor):
+        return plain
+    if not before.numel():  # a sample without points has the shape that was stored
+        return before
+    if plain.shape[:-1] == before.shape[:-1]:
         return torch.cat([plain, before[..., 2:].to(plain.dtype)], dim=-1)
     return plain
