@@ -203,6 +203,13 @@ def test_pack_of_a_flat_folder_has_no_labels(call: Call, six_photos: Path, tmp_p
     assert ", no labels, into" in call("pack", six_photos / "cat", tmp_path / "out", "--workers", "1").out
 
 
+def test_pack_of_class_numbers_without_names_has_labels(call: Call, six_photos: Path, tmp_path: Path) -> None:
+    rows = [f"{path},{number % 2}\n" for number, path in enumerate(sorted(six_photos.rglob("*.jpg")))]
+    (tmp_path / "rows.csv").write_text("".join(["path,label\n", *rows]))
+    out = call("pack", tmp_path / "rows.csv", tmp_path / "out", "--workers", "1").out
+    assert ", labels without class names, into" in out
+
+
 def test_every_option_of_pack_reaches_the_packer(call: Call, six_photos: Path, tmp_path: Path) -> None:
     (tmp_path / "names").write_text("fig\ncat\n")
     words = ["--shard-bytes", "40kB", "--seed", "5", "--workers", "1", "--classes", tmp_path / "names", "--strict"]
