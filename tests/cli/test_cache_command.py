@@ -49,6 +49,13 @@ def test_list_as_json_has_exact_numbers(folder):
     ]
 
 
+def test_list_shows_no_time_for_a_dataset_without_blocks(folder):
+    for path in blocks_of(folder):
+        path.unlink()
+    assert all("0 blocks  all removed to make room  s3://" in line for line in run("list").splitlines()[:2])
+    assert [d["last_use"] for d in json.loads(run("list", "--json"))["datasets"]] == [None, None]
+
+
 def test_list_of_a_cache_that_does_not_exist_is_empty(tmp_path):
     assert "0 datasets" in run("list", "--cache-dir", str(tmp_path / "none"))
 

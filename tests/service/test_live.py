@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -491,6 +492,22 @@ def test_verify_reports_its_result_and_the_page_shows_the_time(server: Running, 
     for path in ("/", "/datasets/packed?tab=health"):
         text = request(server.url, path).body.decode()
         assert re.search(r'badge ok">undamaged</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC', text)
+
+
+def test_the_page_names_the_copy_that_was_verified(few: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(few, tmp_path / "damaged copy")
+    shard = copy / "shard-000000.tar"
+    data = bytearray(shard.read_bytes())
+    data[600] ^= 1
+    shard.write_bytes(data)
+    with program(few.parent, env={"WDS_TOOLS_CACHE_DIR": str(tmp_path / "cache")}) as running:
+        env = {**os.environ, "WDS_TOOLS_REPORT_TO": running.url}
+        assert (
+            subprocess.run([*PROGRAM, "verify", str(copy)], env=env, capture_output=True, check=False).returncode == 1
+        )
+        for path in ("/", "/datasets/packed?tab=health"):
+            text = request(running.url, path).body.decode()
+            assert re.search(rf"UTC,? (<small>)?of [^<]*damaged copy on {re.escape(socket.gethostname())}", text)
 
 
 BADGE = r'badge (?:ok|bad)">(\w+)</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC'

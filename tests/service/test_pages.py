@@ -273,6 +273,16 @@ def test_a_sample_shows_its_fields_checksums_and_code(server: Running, tmp_path:
     assert done.stdout.split()[0] == "3"
 
 
+def test_the_code_of_a_small_selection_loads_all_of_it(server: Running, tmp_path: Path) -> None:
+    text = page(server, f"/datasets/deep%20er/photos?class=2&where={quote('id >= 0')}")
+    code = html.unescape(re.findall(r'<pre tabindex="0" id="code">(.*?)</pre>', text, re.DOTALL)[0])
+    (tmp_path / "code.py").write_text(f"{code}print(sum(len(batch.label) for batch in loader))\n")
+    done = subprocess.run(
+        [PROGRAM[0], str(tmp_path / "code.py")], capture_output=True, text=True, check=True, cwd=Path.cwd()
+    )
+    assert done.stdout == "50\n"
+
+
 def test_a_picture_is_encoded_again(server: Running, root: Path) -> None:
     reply = request(server.url, "/thumbnails/few/0")
     assert reply.headers["Content-Type"] == "image/jpeg"

@@ -346,6 +346,28 @@ def test_the_files_of_a_removed_dataset_are_closed(few: Path, tmp_path: Path) ->
         wait_for(lambda: not is_open())
 
 
+def test_a_shard_that_was_replaced_or_removed_while_it_was_served_is_noticed(few: Path, tmp_path: Path) -> None:
+    folder = copy_of(few, tmp_path / "root" / "few")
+    data = (folder / SHARD).read_bytes()
+
+    def put(content: bytes) -> None:
+        (tmp_path / "new").write_bytes(content)
+        (tmp_path / "new").replace(folder / SHARD)
+
+    put(bytes([data[0] ^ 1]) + data[1:])
+    with in_thread(tmp_path / "root") as url:
+        assert request(url, f"/data/few/{SHARD}").body != data
+        put(data)  # repaired: the manifest is the same
+        wait_for(lambda: request(url, f"/data/few/{SHARD}").body == data)
+        (folder / SHARD).unlink()
+        wait_for(lambda: request(url, f"/data/few/{SHARD}").status == 404)
+        assert b"1 problem" in request(url, "/datasets/few?tab=health").body
+        put(data)
+        assert request(url, f"/data/few/{SHARD}").body == data
+        os.truncate(folder / SHARD, 1000)
+        wait_for(lambda: b"it has 1,000 bytes" in request(url, "/datasets/few?tab=health").body)
+
+
 # Tokens
 
 

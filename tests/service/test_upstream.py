@@ -22,6 +22,7 @@ from servers import in_thread, program, request
 import wds_tools as wt
 from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
+from wds_tools.service import upstream as upstreams
 from wds_tools.service.config import ServeOptions
 from wds_tools.service.upstream import UpstreamLibrary
 
@@ -141,6 +142,31 @@ def test_while_the_upstream_is_down_hits_are_served_and_misses_are_503(
         assert request(url, f"/data/photos/{SHARD}").body == data
         upstream.answers.clear()
         assert request(url, "/data/photos/shard-000001.tar").body == (packed / "shard-000001.tar").read_bytes()
+
+
+def test_a_new_version_at_the_upstream_is_served(
+    upstream: BadServer, packed: Path, few: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstreams, "REFRESH_SECONDS", 0.1)
+    with serving(upstream, cache) as url:
+        content_of(packed, url)
+        upstream.objects = {f"/photos/{path.name}": path.read_bytes() for path in few.iterdir()}
+        upstream.tag = '"two"'
+        new = (few / "manifest.json").read_bytes()
+        deadline = time.monotonic() + 30
+        while request(url, "/data/photos/manifest.json").body != new and time.monotonic() < deadline:
+            time.sleep(0.1)
+        content_of(few, url)
+
+
+def test_a_shard_that_is_repaired_at_the_upstream_is_served(upstream: BadServer, packed: Path, cache: Path) -> None:
+    path = f"/photos/{SHARD}"
+    data = upstream.objects[path]
+    with serving(upstream, cache) as url:
+        upstream.objects[path] = data[:512] + bytes([data[512] ^ 1]) + data[513:]
+        assert request(url, f"/data{path}").status == 404
+        upstream.objects[path], upstream.tag = data, '"two"'
+        assert request(url, f"/data{path}").body == data
 
 
 def test_a_full_cache_is_passed_through(upstream: BadServer, packed: Path, cache: Path) -> None:

@@ -43,14 +43,21 @@ def list_(cache_dir: Path | None, as_json: bool) -> None:
     folder, datasets = _find(cache_dir, ())
     if as_json:
         found = [
-            {"url": d.url, "blocks": d.blocks, "bytes": d.bytes, "last_use": round(d.last_use, 3)} for d in datasets
+            {
+                "url": d.url,
+                "blocks": d.blocks,
+                "bytes": d.bytes,
+                "last_use": round(d.last_use, 3) if d.blocks else None,
+            }
+            for d in datasets
         ]
         click.echo(json.dumps({"cache": str(folder), "datasets": found}, indent=2))
         return
     for dataset in datasets:
-        used = datetime.fromtimestamp(dataset.last_use).astimezone().strftime("%Y-%m-%d %H:%M")
+        last_use = datetime.fromtimestamp(dataset.last_use).astimezone()
+        used = last_use.strftime("last used %Y-%m-%d %H:%M") if dataset.blocks else "all removed to make room"
         size = human_bytes(dataset.bytes)
-        click.echo(f"{size:>10}  {counted(dataset.blocks, 'block'):>14}  last used {used}  {dataset.url}")
+        click.echo(f"{size:>10}  {counted(dataset.blocks, 'block'):>14}  {used}  {dataset.url}")
     total = human_bytes(sum(dataset.bytes for dataset in datasets))
     click.echo(f"{folder}: {counted(len(datasets), 'dataset')}, {total}")
 

@@ -251,8 +251,8 @@ def _pack_summary(report: PackReport) -> str:
     from wds_tools.wording import counted
 
     manifest, written = report.manifest, len(report.manifest.shards) - report.kept
-    numbers = "class numbers" if "cls" in manifest.fields else "no labels"
-    classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else numbers
+    unnamed = "labels without class names" if manifest.has_labels else "no labels"
+    classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else unnamed
     size = f"{amount(report.packed, len(manifest.shards), manifest.bytes, noun='image')}, {classes}"
     if not report.complete:
         lines = [f"{report.dst} now has {counted(len(manifest.shards), 'shard')}: {size}"]

@@ -178,6 +178,14 @@ class Catalogue:
             raise DamagedFileError("the manifest has changed")
         return descriptor
 
+    def has_file(self, dataset: Located, name: str, status: os.stat_result) -> bool:
+        """Return whether a file that was opened is still the one of this name: not removed, and not replaced."""
+        try:
+            with self.folder(dataset) as folder:
+                return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
+        except OSError:
+            return False
+
     def _walk(
         self,
         root: int,

@@ -80,12 +80,11 @@ class LocalLibrary:
         return located.summary if located else None
 
     async def scan(self) -> None:
-        """Look for new, changed and removed datasets; close the files of the latter, which frees their disk space."""
+        """Look for new, changed and removed datasets and files; close the files of the latter two."""
         await self._in_thread(self._catalogue.scan)
-        datasets = self._catalogue.datasets
-        for key in list(self._open):
-            located = datasets.get(key[0])
-            if located is None or located.summary.version != key[1]:
+        opened = dict(self._open)
+        for key in await self._in_thread(lambda: self._outdated(opened)):
+            if self._open.get(key) is opened[key]:
                 del self._open[key]
 
     async def files(self, dataset: str) -> Mapping[str, int]:
@@ -123,6 +122,17 @@ class LocalLibrary:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._catalogue.close()
 
+    def _outdated(self, opened: Mapping[tuple[str, str, str], LocalContent]) -> list[tuple[str, str, str]]:
+        """Return the open files whose dataset has changed, and those that were removed, replaced or truncated."""
+        found = []
+        for key, content in opened.items():
+            located = self._catalogue.datasets.get(key[0])
+            status = os.fstat(content.file.fileno())
+            is_current = located is not None and located.summary.version == key[1] and status.st_size == content.size
+            if located is None or not is_current or not self._catalogue.has_file(located, key[2], status):
+                found.append(key)
+        return found
+
     async def _table(self, located: Located) -> dict[str, StoredFile]:
         key = (located.summary.name, located.summary.version)
         table = self._tables.get(key)
@@ -150,7 +160,7 @@ class LocalContent:
     ) -> None:
         self.size = stored.bytes
         self.checksum = stored.checksum
-        self._file = file
+        self.file = file
         self._executor = executor
         self._on_cold_read = on_cold_read
 
@@ -162,17 +172,17 @@ class LocalContent:
             if reading is not None:
                 await reading
             reading = self._start_reading(end, stop)
-            yield FilePiece(self._file, start, end - start)
+            yield FilePiece(self.file, start, end - start)
             start = end
 
     def _start_reading(self, start: int, stop: int) -> asyncio.Future[None] | None:
         """Start to read a piece in a thread; return None if it is in memory already."""
         end = min(start + PIECE_BYTES, stop)
-        if start >= end or is_in_memory(self._file.fileno(), start, end):
+        if start >= end or is_in_memory(self.file.fileno(), start, end):
             return None
         self._on_cold_read()
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._executor, read_into_memory, self._file, start, end, stop)
+        return loop.run_in_executor(self._executor, read_into_memory, self.file, start, end, stop)
 
 
 def is_in_memory(descriptor: int, start: int, stop: int) -> bool:

@@ -142,6 +142,7 @@ class _Upstream:
             data = self.client.read(MANIFEST_NAME, most_bytes=MAX_FILE_BYTES)
             if data != self.manifest_bytes:
                 self._use(data)
+                self.client.forget_versions()  # shards may have been packed again under their names
                 self._save(data)
         except (OSError, WdsToolsError) as error:
             _log.warning("%s: its manifest cannot be read: %s", self._name, error)
@@ -210,9 +211,11 @@ class _Upstream:
                         return self._cached(block) or self._fetch_verified(block, damage)
                 time.sleep(_CLAIMED_SECONDS)  # not wait=True: processes that wait for each other would not end
         except (TruncatedShardError, FileNotFoundError) as error:
+            self.client.forget_versions()  # it may be repaired later
             _log.error("%s: %s", self._name, error)
             raise DamagedFileError("the object at the upstream is missing, or has another length") from None
         except StoreError as error:
+            self.client.forget_versions()  # it may have been replaced
             _log.warning("%s: %s", self._name, error)
             raise UnavailableError(_FAILED) from None
 
@@ -220,8 +223,10 @@ class _Upstream:
         data = memoryview(bytearray(block.stop - block.start))
         self._fetch(block, data)
         if damage(data):
+            self.client.forget_versions()
             self._fetch(block, data)
             if reason := damage(data):
+                self.client.forget_versions()
                 raise DamagedFileError(f"{reason}: it is damaged at the upstream")
         if self._cache.put(block.key, data) and (found := self._cached(block)) is not None:
             return found

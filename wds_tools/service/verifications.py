@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ class Verification:
     Attributes:
         damaged: Number of damaged parts.
         received: When it was reported, in seconds since 1970.
+        place: Which copy of the dataset was verified: its path or URL, and the machine.
     """
 
     damaged: int
     received: float
+    place: str
 
 
 class Verifications:
@@ -49,11 +51,11 @@ class Verifications:
 
     def add(self, values: dict[str, Any]) -> None:
         """Keep the result of a report that `wds_tools.service.reports.check_report` has accepted. Writes to a disk."""
-        found = Verification(values["damaged"], time.time())
+        found = Verification(values["damaged"], time.time(), f"{values['dataset']} on {values['host']}")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._make_way()
-            commit_bytes(self._path(values["fingerprint"]), json.dumps([found.damaged, found.received]).encode())
+            commit_bytes(self._path(values["fingerprint"]), json.dumps(astuple(found)).encode())
             self._unsaved.pop(values["fingerprint"], None)
         except OSError as error:
             if not self._has_warned:
@@ -72,8 +74,8 @@ class Verifications:
 
     def _read(self, fingerprint: str) -> Verification | None:
         with suppress(OSError, ValueError, TypeError, OverflowError):  # missing, or damaged
-            damaged, received = json.loads(self._path(fingerprint).read_bytes())
-            return Verification(int(damaged), max(0.0, min(time.time(), float(received))))
+            damaged, received, place = json.loads(self._path(fingerprint).read_bytes())
+            return Verification(int(damaged), max(0.0, min(time.time(), float(received))), str(place))
         return None
 
     def _path(self, fingerprint: str) -> Path:

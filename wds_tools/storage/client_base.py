@@ -53,6 +53,9 @@ class Client(Protocol):
             StoreError: The storage fails, or the object was replaced since this client first read it.
         """
 
+    def forget_versions(self) -> None:
+        """Forget which versions of objects were read, so that replaced objects are read too."""
+
     def list(self, folder: str = "") -> list[str]:
         """Return the sorted names of the objects in a folder, without those of its subfolders.
 
@@ -204,6 +207,11 @@ class BaseClient:
             raise failure
 
         self._call(path, request, part)
+
+    def forget_versions(self) -> None:
+        """Forget which versions of objects were read."""
+        with self._lock:
+            self._versions.clear()
 
     def list(self, folder: str = "") -> list[str]:
         """Return the sorted names of the objects in a folder."""

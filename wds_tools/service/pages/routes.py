@@ -238,7 +238,7 @@ class PageRoutes:
             mistake=views.mistake_view(state.where, page.mistake),
             classes=views.class_bars(opened, labels, state),
             chosen=views.class_name(names, state.label),
-            code=views.python_of(_data_url(request, opened), opened, state=state),
+            code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
         )
 
     async def _sample_page(self, request: web.Request, opened: Opened, number: int, state: State) -> web.Response:

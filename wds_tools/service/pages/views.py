@@ -98,8 +98,10 @@ def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] |
     return {"before": where[:start], "wrong": wrong, "after": where[stop:], "message": message, "column": start + 1}
 
 
-def python_of(url: str, opened: Opened, *, sample: int | None = None, state: State | None = None) -> str:
-    """Return code that loads a sample, or the samples of a filter."""
+def python_of(
+    url: str, opened: Opened, *, sample: int | None = None, state: State | None = None, samples: int = 1
+) -> str:
+    """Return code that loads a sample, or the samples of a filter, which are at least as many as ``samples``."""
     fields = opened.manifest.fields
     image = next((name for name in IMAGE_FIELDS if name in fields), None)
     names = (["image"] if image else []) + (["label"] if opened.manifest.has_labels else [])
@@ -112,9 +114,10 @@ def python_of(url: str, opened: Opened, *, sample: int | None = None, state: Sta
         )
     condition = condition_of(state or State())
     where = f", where={condition!r}" if condition else ""
+    view = "view=wt.CenterCrop(224, resize=256)" if image else "shuffle=False"
     return (
-        f"import wds_tools as wt\n\nloader = wt.make_loader({url!r}, batch_size=256,\n"
-        f"                        view=wt.CenterCrop(224, resize=256){where}{options})\n"
+        f"import wds_tools as wt\n\nloader = wt.make_loader({url!r}, batch_size={min(256, max(1, samples))},\n"
+        f"                        {view}{where}{options})\n"
     )
 
 
