@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,17 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
         raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
     by_lower_case = {name.lower(): name for name in reversed(names)}
     return next((by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case), None)
+
+
+def check_unique(names: Sequence[str], *, where: str) -> None:
+    """Check the header of a table. Columns without a name may occur several times.
+
+    Raises:
+        SourceError: Two columns have the same name.
+    """
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise SourceError(f"{where} has two columns named {twice!r}: rename one of them")
 
 
 def no_image_error(where: str, names: Iterable[str], what: str = "column") -> SourceError:

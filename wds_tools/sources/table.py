@@ -33,6 +33,7 @@ from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
     check_columns,
+    check_unique,
     fact_name,
     facts_bytes,
     field_name,
@@ -135,9 +136,7 @@ class TableSource(LazySource):
             text = line.decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
             separator = "\t" if self.path.suffix.lower() == ".tsv" else max(",;\t", key=text.count)
             columns: list[str] = next(csv.reader([text], delimiter=separator), [])
-        twice = next((name for name in columns if name and columns.count(name) > 1), None)
-        if twice is not None:
-            raise SourceError(f"{self.path} has two columns named {twice!r}: rename one of them")
+        check_unique(columns, where=str(self.path))
         return columns, separator, len(line)
 
     @cached_property

@@ -17,7 +17,7 @@ from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.sample import split_name
 from wds_tools.packing.encode import encode_field
 from wds_tools.sources.base import as_source_error
-from wds_tools.sources.columns import field_name, is_text_field, plain_name
+from wds_tools.sources.columns import check_unique, field_name, is_text_field, plain_name
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.parquet import is_parquet
@@ -101,9 +101,7 @@ def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
         file.seek(0)
         rows = csv.reader(file, delimiter=separator)
         columns = next(rows, [])
-        twice = next((name for name in columns if name and columns.count(name) > 1), None)
-        if twice is not None:
-            raise SourceError(f"{path} has two columns named {twice!r}: rename one of them")
+        check_unique(columns, where=str(path))
         for values in rows:
             if any(values[len(columns) :]):
                 raise SourceError(
