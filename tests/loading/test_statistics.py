@@ -1,5 +1,6 @@
 """`Loader.stats`, `report` and `ceiling`: the figures add up, and the cause of waiting is the right one."""
 
+import itertools
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
+from wds_tools.loading.statistics import Meter
 
 VIEW = wt.RandomResizedCrop(64)
 CAUSES = ["storage", "decoding", "transform", "hand_over", "copy", "start"]
@@ -331,6 +333,18 @@ def test_stats_may_be_read_by_another_thread(make):
     ended.set()
     thread.join()
     assert all(0 <= stats.batches <= 10 for stats in found)
+
+
+def test_figures_are_those_of_one_epoch_if_the_next_one_begins_while_they_are_read(make, monkeypatch):
+    loader, period, calls = make(), Meter.period, itertools.count()
+
+    def slow_period(meter, begin):
+        if next(calls) < 2:  # as if another thread went on meanwhile
+            train(loader, epochs=1)
+        return period(meter, begin)
+
+    monkeypatch.setattr(Meter, "period", slow_period)
+    assert loader.stats().epoch.batches == 10
 
 
 def test_a_loader_inside_a_transform_does_not_disturb_the_figures(make, few):

@@ -318,8 +318,12 @@ class Meter:
         return self._stats(now.since(begin)), now
 
     def current_epoch(self) -> PeriodStats:
-        """Return the figures of the current epoch."""
-        return self.period(self._epoch_begin)[0]
+        """Return the figures of the current epoch. Callable by any thread."""
+        while True:
+            begin = self._epoch_begin
+            stats = self.period(begin)[0]
+            if begin is self._epoch_begin:  # otherwise the next epoch has begun meanwhile
+                return stats
 
     def _requests_since(self, time: int) -> int:
         return len(self._requests) - bisect_left(self._requests, time)
