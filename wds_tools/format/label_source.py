@@ -16,7 +16,7 @@ INDEX = "index"
 """In a manifest: the labels are those of the indexes, and the shards have others, as after a merge."""
 
 _MAX_LABEL_BYTES = 4096  # of a field of text
-_WHOLE_NUMBER = re.compile(r"([+-]?\d+)\.0*")  # such as 3.0
+_WHOLE_NUMBER = re.compile(r"\s*([+-]?\d+)(\.0*)?\s*")  # such as 3.0, which pandas writes if another label is missing
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # such as 0.5, which is not a class
 
 
@@ -93,14 +93,21 @@ class LabelSource:
         raise ValueError(f"label {str(self)!r} is {json.dumps(found)[:80]}; allowed are a whole number and a name")
 
 
+def whole_number(text: str) -> int | None:
+    """Return the whole number that a text is, or None.
+
+    >>> [whole_number(text) for text in ("3", "-1", " 3.0", "3.5", "cat", "10_11")]
+    [3, -1, 3, None, None, None]
+    """
+    found = _WHOLE_NUMBER.fullmatch(text)
+    return int(found[1]) if found else None
+
+
 def _number_or_name(text: str) -> int | str | None:
-    if "_" in text:  # int() accepts 10_11 as 1011
-        return text
-    whole = _WHOLE_NUMBER.fullmatch(text)
-    try:
-        return int(whole[1] if whole else text)
-    except ValueError:
-        return None if not text or _NUMBER.fullmatch(text) else text
+    number = whole_number(text)
+    if number is not None:
+        return number
+    return None if not text or _NUMBER.fullmatch(text) else text
 
 
 def class_folders(folders: Iterable[str]) -> dict[str, str]:

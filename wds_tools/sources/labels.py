@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from wds_tools.errors import SourceError
+from wds_tools.format.label_source import whole_number
 from wds_tools.sources.base import Input, Listing, Skip
 
 _MAX_QUOTED = 10
-_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")  # such as 3.0, which pandas writes if another label is missing
 _DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _log = logging.getLogger("wds_tools")
 
@@ -90,7 +90,7 @@ def number_labels(
     names = [str(label) for label in known]
     if classes is None:
         if all(_DECIMAL.fullmatch(name) for name in names):
-            fraction = next(name for name in names if not is_whole_number(name))
+            fraction = next(name for name in names if whole_number(name) is None)
             raise SourceError(
                 f"{where} has label {fraction!r}, a number with a fraction; allowed are integers and names: choose "
                 "another column (--column label=...), or rename the column, for example to 'score', and it becomes an "
@@ -141,31 +141,22 @@ def numbers_among(classes: Sequence[str], own: Sequence[str], *, where: str) -> 
     return [number_of[name] for name in own]
 
 
-def is_whole_number(text: str) -> bool:
-    """Return whether a text is a whole number.
-
-    >>> [is_whole_number(text) for text in ("3", "-1", " 3.0", "3.5", "cat")]
-    [True, True, True, False, False]
-    """
-    return _WHOLE_NUMBER.fullmatch(text) is not None
-
-
 def _is_number(label: int | str, classes: Sequence[str]) -> bool:
     """Return whether a label is a whole number. One such as "3.0" may also be the name of a class."""
     if isinstance(label, int) or label.isdecimal():
         return True
-    return is_whole_number(label) and label not in classes
+    return whole_number(label) is not None and label not in classes
 
 
 def _number(label: int | str) -> int | None:
     """Return a label that is a whole number as int; None if it is negative."""
-    number = label if isinstance(label, int) else int(label.partition(".")[0])
-    return number if number >= 0 else None
+    number = label if isinstance(label, int) else whole_number(label)
+    return number if number is not None and number >= 0 else None
 
 
 def _warn_of_numbers(names: set[str], where: str) -> None:
     """Warn if most labels are whole numbers, but not all: then all are names, and 10 may get another number."""
-    others = [name for name in names if not is_whole_number(name)]
+    others = [name for name in names if whole_number(name) is None]
     if 2 * len(others) < len(names):
         _log.warning(
             "%s has label %r, which is not a whole number, so all labels are class names and get numbers in sorted "

@@ -15,9 +15,10 @@ from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format import codecs
+from wds_tools.format.label_source import whole_number
 from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, field_bytes, stamp_files
 from wds_tools.sources.image_tree import path_bytes, path_text
-from wds_tools.sources.labels import is_whole_number, label_inputs
+from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 
@@ -59,7 +60,7 @@ class LmdbSource(LazySource):
         texts = [None] * len(images)
         if all(label is None for label in labels) and all(b"/" in key for key, _, _, _ in images):
             labels = [key.partition(b"/")[0] for key, _, _, _ in images]
-        elif any(isinstance(label, bytes) and not is_whole_number(path_text(label)) for label in labels):
+        elif any(isinstance(label, bytes) and whole_number(path_text(label)) is None for label in labels):
             labels, texts = texts, labels  # transcriptions, as in text recognition datasets, not classes
         inputs = [
             Input(path_text(key), size, None, (form,), -1, field_bytes(len(text)) if text else 0)

@@ -19,6 +19,7 @@ from PIL import Image
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format import codecs
+from wds_tools.format.label_source import whole_number
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import Input, Listing, Record, field_bytes
 from wds_tools.sources.columns import (
@@ -33,7 +34,7 @@ from wds_tools.sources.columns import (
     no_image_error,
     plain_name,
 )
-from wds_tools.sources.labels import is_whole_number, number_labels, numbers_among
+from wds_tools.sources.labels import number_labels, numbers_among
 from wds_tools.sources.pixels import check_pixels, to_pixels
 
 _PROBED_ITEMS = 32
@@ -185,7 +186,7 @@ class ObjectSource:
             )
 
     def _label(self, label: Any, path: str) -> int | None:
-        if isinstance(label, str) and not is_whole_number(label) and not self.classes:
+        if isinstance(label, str) and whole_number(label) is None and not self.classes:
             raise SourceError(f"{path} has label {label!r}, but the class names are not known: pass classes=[...]")
         number = number_labels([label], self._parsed or None, where=path)[0][0]
         return None if number is None else self._numbers.get(number, number)
