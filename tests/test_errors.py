@@ -14,6 +14,7 @@ from wds_tools.errors import WdsToolsError
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WdsToolsError)]
 BUILT_INS = {
     "OptionError": ValueError,
+    "LabelError": ValueError,
     "SourceError": OSError,
     "DestinationError": OSError,
     "NotADatasetError": FileNotFoundError,

@@ -24,6 +24,7 @@ NAMES = [
     "Key",
     "Keypoints",
     "Label",
+    "LabelError",
     "Loader",
     "LoaderError",
     "LoaderStats",

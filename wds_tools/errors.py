@@ -4,6 +4,7 @@
 
     WdsToolsError                     .shard .key .offset: location of the problem, as far as known
     ├── OptionError (ValueError)      invalid option or argument
+    ├── LabelError (ValueError)       labels that cannot be numbered, or classes that do not match
     ├── SourceError (OSError)         input of the packer: missing, unreadable, or refused by --strict
     ├── DestinationError (OSError)    output of the packer: in use for something else, full, or failing
     ├── NotADatasetError (FileNotFoundError)   no manifest, no index, a pattern without matches
@@ -108,6 +109,10 @@ def _rebuild(
 
 class OptionError(WdsToolsError, ValueError):
     """An invalid option or argument."""
+
+
+class LabelError(WdsToolsError, ValueError):
+    """Labels cannot be numbered, or do not match the class names."""
 
 
 class SourceError(WdsToolsError, OSError):

@@ -1,0 +1,220 @@
+"""One rule for labels: what a value means, and which number its class gets."""
+
+from __future__ import annotations
+
+import decimal
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wds_tools.errors import LabelError
+from wds_tools.format.label import NONE, Classes, Label, Labels, name, number, parse
+
+THREE = Label(number=3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        "3",
+        "3.0",
+        " 3 ",
+        "3.",
+        "+3",
+        b"3",
+        3.0,
+        np.int64(3),
+        np.uint8(3),
+        np.float32(3),
+        np.array(3),
+        decimal.Decimal(3),
+    ],
+)
+def test_three_is_one_number_however_it_is_written(value: Any) -> None:
+    assert parse(value) == THREE
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("cat", "cat"),
+        (" cat\t", "cat"),
+        ("fig 3", "fig 3"),
+        ("007", "007"),
+        ("00", "00"),
+        ("10_11", "10_11"),
+        ("\u0663", "\u0663"),
+    ]
+    + [(True, "true"), (np.bool_(False), "false"), ("TRUE", "true"), ("False", "false"), ("none", "none")]
+    + [("0x10", "0x10"), ("inf", "inf"), (b"caf\xe9", "caf\udce9"), ("n01440764", "n01440764"), ("-", "-")],
+)
+def test_other_texts_and_booleans_are_names(value: Any, text: str) -> None:
+    assert parse(value) == Label(name=text)
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "  ", "nan", "NaN", "None", "NULL", "<NA>", float("nan"), np.float32("nan"), -1, "-1", -1.0, -7]
+)
+def test_missing_and_negative_values_are_no_label(value: Any) -> None:
+    assert parse(value) == NONE
+
+
+@pytest.mark.parametrize("value", [0.5, "0.5", "1e3", "-0.5", ".5", float("inf"), 2**63, str(2**63), 1e300, "9" * 5000])
+def test_fractions_and_numbers_beyond_int64_are_errors(value: Any) -> None:
+    with pytest.raises(LabelError):
+        parse(value)
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}, object(), 1j])
+def test_other_types_are_errors(value: Any) -> None:
+    with pytest.raises(LabelError, match="label"):
+        Labels("t.csv").add(value) if isinstance(value, (list, dict)) else parse(value)
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from(["{}", " {}", "{}.0", "+{}", "{}\n"]))
+def test_every_whole_number_of_int64_is_read_exactly(value: int, form: str) -> None:
+    assert parse(form.format(value)) == parse(value) == Label(number=value)
+
+
+@given(st.text())
+def test_every_text_is_a_number_a_name_or_none_and_never_two_of_them(text: str) -> None:
+    try:
+        label = parse(text)
+    except LabelError:
+        return
+    assert label.number is None or label.name is None
+    assert label.name is None or label.name == text.strip() or label.name in ("false", "true")
+
+
+def numbered(values: list[Any], **options: Any) -> tuple[list[int], tuple[str, ...]]:
+    """Return class numbers and class names of a column."""
+    label_type = options.pop("label_type", None)
+    labels = Labels("t.csv", label_type=label_type)
+    labels.extend(values)
+    found = labels.numbered(**options)
+    return found.numbers.tolist(), found.classes
+
+
+def test_names_get_numbers_in_the_order_of_image_folder() -> None:
+    folders = [name(folder) for folder in ("10", "2", "1", "B", "a", "2")]
+    assert numbered(folders) == ([1, 2, 0, 3, 4, 2], ("1", "10", "2", "B", "a"))
+
+
+def test_numbers_keep_their_values() -> None:
+    assert numbered(["10", 2, "1.0", None, float("nan")]) == ([10, 2, 1, -1, -1], ())
+
+
+@pytest.mark.parametrize("values", [["true", "False"], [True, False], ["TRUE", False], [np.True_, "false"]])
+def test_booleans_are_two_classes(values: list[Any]) -> None:
+    assert numbered(values) == ([1, 0], ("false", "true"))
+
+
+def test_booleans_of_one_value_are_two_classes_too() -> None:
+    assert numbered([True, True]) == ([1, 1], ("false", "true"))
+
+
+@pytest.mark.parametrize("values", [["fig", "3", "cat", 4], ["007", "7"], [True, 1], ["a", 1.0]])
+def test_numbers_and_names_in_one_column_are_an_error_that_shows_both(values: list[Any]) -> None:
+    with pytest.raises(LabelError, match="--label-type") as caught:
+        numbered(values)
+    assert all(str(parse(value).name or parse(value).number) in str(caught.value) for value in values)
+
+
+def test_the_option_decides_what_a_mixed_column_is() -> None:
+    assert numbered(["fig", "3", 3, "007"], label_type="name") == ([2, 1, 1, 0], ("007", "3", "fig"))
+    assert numbered(["fig", "3", 3, "007", True], label_type="number") == ([-1, 3, 3, 7, 1], ())
+
+
+def test_fractions_are_an_error_that_shows_two_and_the_option() -> None:
+    with pytest.raises(LabelError, match=r"0\.5.*0\.25.*--label-type name"):
+        numbered(["0.5", "1", 0.25])
+    assert numbered(["0.5", "1"], label_type="name") == ([0, 1], ("0.5", "1"))
+
+
+def test_a_note_counts_texts_that_look_like_missing_values() -> None:
+    labels = Labels("t.csv")
+    labels.extend(["cat", "nan", None, "", "None", "nan", -1])
+    assert labels.numbered().notes == ("4 samples without a label: the value is 'nan', 'None', '-1'",)
+
+
+def test_a_note_names_classes_that_differ_only_in_case() -> None:
+    labels = Labels("t.csv")
+    labels.extend(["Cat", "cat", "dog"])
+    assert "'Cat' and 'cat'" in labels.numbered().notes[0]
+
+
+def test_no_label_at_all_gives_no_classes() -> None:
+    assert numbered([None, "", float("nan")]) == ([-1, -1, -1], ())
+    assert numbered([]) == ([], ())
+
+
+def test_given_names_number_the_names() -> None:
+    assert numbered(["dog", "cat"], given=["fig", "dog", "cat"]) == ([1, 2], ("fig", "dog", "cat"))
+    with pytest.raises(LabelError, match=r"'dog' in t\.csv is not among the given classes \('cat'\)"):
+        numbered(["dog"], given=["cat"])
+
+
+def test_a_number_without_a_name_among_the_given_ones_is_an_error() -> None:
+    assert numbered([0, 1], given=["cat", "dog"]) == ([0, 1], ("cat", "dog"))
+    with pytest.raises(LabelError, match="label 2, but there are only 2 class names"):
+        numbered([0, 2], given=["cat", "dog"])
+
+
+def test_a_text_that_is_a_number_and_another_given_name_is_an_error() -> None:
+    with pytest.raises(LabelError, match="--label-type"):
+        numbered(["0", "1"], given=["1", "0"])
+    assert numbered(["0", "1"], given=["1", "0"], label_type="name") == ([1, 0], ("1", "0"))
+    assert numbered(["0", "1"], given=["1", "0"], label_type="number") == ([0, 1], ("1", "0"))
+    assert numbered(["0", "1"], given=["0", "1"]) == ([0, 1], ("0", "1"))
+    assert numbered(["3", "cat"], given=["cat", "3"]) == ([1, 0], ("cat", "3"))
+
+
+def test_given_names_replace_those_of_the_source_or_are_matched() -> None:
+    assert numbered([0, 1], own=["n01", "n02"], given=["tench", "goldfish"]) == ([0, 1], ("tench", "goldfish"))
+    assert numbered([0, 1, None], own=["cat", "dog"], given=["dog", "cat"]) == ([1, 0, -1], ("dog", "cat"))
+    with pytest.raises(LabelError, match=r"'cat' of t\.csv is not among the given classes"):
+        numbered([0], own=["cat", "dog"], given=["dog", "fig"])
+    with pytest.raises(LabelError, match="name all"):
+        numbered([0], own=["cat", "dog", "fig"], given=["cat", "dog"])
+
+
+def test_classes_have_no_name_twice() -> None:
+    with pytest.raises(LabelError, match="'cat' occurs twice"):
+        Classes(["cat", "dog", "cat"])
+
+
+def test_classes_survive_pickling() -> None:
+    assert pickle.loads(pickle.dumps(Classes(["cat", "dog"]))) == Classes(["cat", "dog"])
+
+
+NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
+
+
+@given(NAMES, NAMES)
+def test_united_classes_keep_the_first_numbers_and_each_name(one: list[str], other: list[str]) -> None:
+    union, numbers = Classes(one).united(other)
+    assert list(union[: len(one)]) == one
+    assert [union[number] for number in numbers] == other
+    assert len(union) == len({*one, *other})
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-2, 12), st.sampled_from(["cat", "Dog", "x y"])), max_size=30))
+def test_numbering_depends_on_the_values_and_not_on_their_order(values: list[Any]) -> None:
+    def pairs(column: list[Any]) -> object:
+        try:
+            numbers, classes = numbered(column)
+        except LabelError as error:
+            return type(error)
+        return sorted(zip(map(str, column), numbers, strict=True)), classes
+
+    assert pairs(values) == pairs(values[::-1])
+
+
+def test_a_number_is_never_negative() -> None:
+    assert number(-1) is NONE
+    assert number(0) == Label(0)

@@ -1,0 +1,414 @@
+"""The label of a sample, and the classes of a dataset: one rule for everything that reads labels. No I/O.
+
+A source states only what kind of label it has: `name` for class folders, `number` for integers whose meaning is known,
+and the value itself for a column of unknown meaning, which `parse` reads. `Labels` collects them and numbers them once,
+when all are known.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import operator
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import LabelError
+from wds_tools.wording import counted
+
+LabelType = Literal["name", "number"]
+"""What the values of a column are, where the user decides it (``--label-type``)."""
+
+NO_NUMBER = -1
+"""In arrays of class numbers: a sample without a label."""
+
+_LARGEST = 2**63 - 1
+_MAX_QUOTED = 10
+_MAX_TEXT = 40  # characters of a label in a message
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT"])  # as programs write missing values
+_BOOLEANS = ("false", "true")
+
+
+class Label(NamedTuple):
+    """The label of a sample: a number, a name, or neither; never both.
+
+    Attributes:
+        number: Class number, 0 to 2**63 - 1.
+        name: Name of the class.
+    """
+
+    number: int | None = None
+    name: str | None = None
+
+
+NONE = Label()
+"""No label."""
+
+
+def number(value: int) -> Label:
+    """Return a class number as a label; a negative number means that there is none.
+
+    >>> number(3), number(-1)
+    (Label(number=3, name=None), Label(number=None, name=None))
+
+    Raises:
+        LabelError: The number does not fit int64.
+    """
+    if value > _LARGEST:
+        raise LabelError(f"label {value} does not fit into 64 bits; allowed are 0 to {_LARGEST}")
+    return Label(value) if value >= 0 else NONE
+
+
+def name(text: str) -> Label:
+    """Return the name of a class as a label: always a name, even if it is written in digits.
+
+    >>> name("10")
+    Label(number=None, name='10')
+    """
+    return Label(name=text) if text else NONE
+
+
+def parse(value: Any) -> Label:
+    """Return the label that a text or scalar of unknown meaning is.
+
+    >>> [parse(value).number for value in (3, "3", " 3.0 ", 3.0)]
+    [3, 3, 3, 3]
+    >>> [parse(value).name for value in (" cat", "007", True, "False")]
+    ['cat', '007', 'true', 'false']
+    >>> {parse(value) for value in (None, "", "nan", "None", float("nan"), -1)}
+    {Label(number=None, name=None)}
+
+    Raises:
+        LabelError: A number with a fraction or outside int64, or a value that is neither a number nor a text.
+    """
+    value = _scalar(value)
+    if isinstance(value, Label):
+        return value
+    if isinstance(value, bool):
+        return Label(name=_BOOLEANS[value])
+    if isinstance(value, str):
+        return _parse_text(value.strip())
+    return NONE if value is None else _parse_number(value)
+
+
+def _parse_text(text: str) -> Label:
+    if not text or text in _MISSING:
+        return NONE
+    if text.lower() in _BOOLEANS:
+        return Label(name=text.lower())
+    if found := _WHOLE.fullmatch(text):
+        return number(int(found[1])) if len(text) <= _MAX_TEXT else number(_LARGEST + 1)
+    if _DECIMAL.fullmatch(text) and not _LEADING_ZERO.fullmatch(text):
+        raise LabelError(f"label {text[:_MAX_TEXT]!r} is not a whole number")
+    return Label(name=text)
+
+
+def _parse_number(value: Any) -> Label:
+    if isinstance(value, (float, decimal.Decimal)):
+        if math.isnan(value):
+            return NONE
+        if not math.isfinite(value) or value != int(value):
+            raise LabelError(f"label {value} is not a whole number")
+        return number(int(value))
+    try:
+        return number(operator.index(value))
+    except TypeError:
+        raise LabelError(
+            f"label {str(value)[:_MAX_TEXT]!r} of type {type(value).__name__} is neither a number nor a text"
+        ) from None
+
+
+def _scalar(value: Any) -> Any:
+    """Return a NumPy scalar or a tensor of one value as a Python value, and bytes as text."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode("utf-8", "surrogateescape")
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return _scalar(value.item()) if not isinstance(value, bytes) else value
+    return value
+
+
+class Classes(tuple[str, ...]):
+    """The names of the classes of a dataset, by number; no name occurs twice.
+
+    Raises:
+        LabelError: A name occurs twice.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, names: Iterable[str] = ()) -> Classes:
+        """Return the classes with these names."""
+        classes = super().__new__(cls, names)
+        if len(set(classes)) < len(classes):
+            twice = next(name for name in classes if classes.count(name) > 1)
+            raise LabelError(
+                f"class {twice!r} occurs twice among the class names, as number {classes.index(twice)} and as number "
+                f"{classes.index(twice, classes.index(twice) + 1)}: give each class a name of its own (--classes, "
+                "classes=)"
+            )
+        return classes
+
+    @classmethod
+    def sorted(cls, names: Iterable[str]) -> Classes:
+        """Return different names in the order of torchvision's ``ImageFolder``."""
+        return cls(sorted(set(names), key=lambda name: name.encode("utf-8", "surrogateescape")))
+
+    def numbers(self) -> dict[str, int]:
+        """Return name -> number."""
+        return {name: number for number, name in enumerate(self)}
+
+    def united(self, other: Iterable[str]) -> tuple[Classes, NDArray[np.int64]]:
+        """Return these classes followed by the new ones of ``other``, and the number of each of ``other``, int64 [m].
+
+        >>> Classes(["cat", "dog"]).united(["dog", "fig"])
+        (('cat', 'dog', 'fig'), array([1, 2]))
+        """
+        other = Classes(other)
+        union = Classes(dict.fromkeys([*self, *other]))
+        numbers = union.numbers()
+        return union, np.array([numbers[name] for name in other], np.int64)
+
+    def matched(self, given: Iterable[str], *, where: str) -> NDArray[np.int64]:
+        """Return the number that each of these classes has among the classes that the user gave, int64 [n].
+
+        If a name has another number among the given ones, names are matched. Otherwise the given names replace these,
+        number by number.
+
+        Raises:
+            LabelError: Names are matched, and one is not among the given ones; or there are fewer given names.
+        """
+        given = Classes(given)
+        numbers = given.numbers()
+        if all(numbers.get(name, number) == number for number, name in enumerate(self)):
+            if len(given) < len(self):
+                raise LabelError(
+                    f"{where} has {counted(len(self), 'class', 'classes')}, but {len(given)} were given "
+                    f"({quoted(given)}): name all"
+                )
+            return np.arange(len(self))
+        missing = [name for name in self if name not in numbers]
+        if missing:
+            raise LabelError(
+                f"class {missing[0]!r} of {where} is not among the given classes ({quoted(given)}), which have other "
+                "classes of it in another order: add it to them"
+            )
+        return np.array([numbers[name] for name in self], np.int64)
+
+
+class Numbered(NamedTuple):
+    """The labels of a dataset as class numbers.
+
+    Attributes:
+        numbers: int64 [n], `NO_NUMBER` for a sample without a label.
+        classes: Class names by number; empty if labels are only numbers, or if there are none.
+        notes: What a user should know about values that were read as no label, or in an unexpected way.
+    """
+
+    numbers: NDArray[np.int64]
+    classes: Classes
+    notes: tuple[str, ...]
+
+
+class Labels:
+    """The labels of all samples of a source, collected in their order and numbered once.
+
+    Args:
+        where: Name of the source, for error messages.
+        label_type: Whether values of unknown meaning are all names or all numbers; None decides by `parse`.
+    """
+
+    def __init__(self, where: str, *, label_type: LabelType | None = None) -> None:
+        self._where = where
+        self._label_type = label_type
+        self._codes = array("q")  # of each sample
+        self._code_of: dict[tuple[type, Any], int] = {}  # by type too, because 1, 1.0 and True are equal
+        self._values: list[Any] = []  # different values, by code
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._codes)
+
+    def add(self, value: Any) -> None:
+        """Add the label of the next sample: a `Label`, or a value that `parse` reads.
+
+        Raises:
+            LabelError: The value is neither a number nor a text, such as a list.
+        """
+        value = _scalar(value)
+        if isinstance(value, float) and math.isnan(value):  # each NaN would be another value
+            value = None
+        try:
+            code = self._code_of.setdefault((type(value), value), len(self._values))
+        except TypeError as error:  # it has no hash
+            raise LabelError(
+                f"{self._where} has label {str(value)[:_MAX_TEXT]!r} of type {type(value).__name__}; allowed are "
+                "numbers and names: choose another label (--label, --column label=...)"
+            ) from error
+        if code == len(self._values):
+            self._values.append(value)
+        self._codes.append(code)
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add the labels of the next samples."""
+        for value in values:
+            self.add(value)
+
+    def numbered(self, given: Iterable[str] | None = None, own: Iterable[str] | None = None) -> Numbered:
+        """Return the class number of every sample.
+
+        Numbers stay as they are. Names are numbered by ``own`` or ``given``, otherwise in sorted order. Booleans are
+        the classes ``false`` and ``true``.
+
+        Args:
+            given: Class names by number that the user gave.
+            own: Class names by number that the source has.
+
+        Raises:
+            LabelError: Labels are both numbers and names, have fractions, or are not among the classes.
+        """
+        given, own = Classes(given or ()), Classes(own or ())
+        labels = self._labels(own or given)
+        self._refuse_both_kinds(labels)
+        found = {label.name for label in labels if label.name is not None}
+        classes = own or given or (Classes(_BOOLEANS) if found and found <= {*_BOOLEANS} else Classes.sorted(found))
+        numbers = classes.numbers()
+        by_code = np.array([self._number(label, numbers) for label in labels], np.int64)
+        if classes and by_code.max(initial=-1) >= len(classes):
+            raise LabelError(
+                f"{self._where} has label {by_code.max()}, but there are only "
+                f"{counted(len(classes), 'class name')}, numbered from 0: name all classes (--classes, classes=)"
+            )
+        if own and given:
+            new = own.matched(given, where=self._where)
+            by_code = np.where(by_code == NO_NUMBER, NO_NUMBER, new[by_code])
+            classes = given
+        codes = np.array(self._codes, np.int64)
+        is_labelled = bool(by_code.max(initial=-1) >= 0)
+        notes = self._notes(labels, np.bincount(codes, minlength=len(labels)))
+        return Numbered(by_code[codes], classes if is_labelled or given or own else Classes(), notes)
+
+    def _labels(self, known: Classes) -> list[Label]:
+        """Return the label that each different value is."""
+        if self._label_type == "number":
+            return [_numbered(value) for value in self._values]
+        if self._label_type == "name" or self._are_names_among(known):
+            return [_named(value) for value in self._values]
+        labels, errors = [], []
+        for value in self._values:
+            try:
+                labels.append(parse(value))
+            except LabelError as error:
+                errors.append(error)
+        if errors:
+            self._refuse(errors)
+        return labels
+
+    def _are_names_among(self, known: Classes) -> bool:
+        """Return whether texts that look like numbers are names, because the known classes include all texts.
+
+        Raises:
+            LabelError: They can be both, and mean different classes.
+        """
+        texts = {value.strip() for value in self._values if isinstance(value, str)}
+        numbers = {text: int(found[1]) for text in texts if (found := _WHOLE.fullmatch(text))}
+        if not numbers or not numbers.keys() <= {*known}:
+            return False
+        by_name = known.numbers()
+        if all(by_name[text] == number for text, number in numbers.items()):
+            return False
+        if all(isinstance(value, (str, type(None))) for value in self._values) and texts - numbers.keys() - {""}:
+            return True
+        text = min(text for text, number in numbers.items() if by_name[text] != number)
+        raise LabelError(
+            f"{self._where} has label {text!r}, which can be class number {numbers[text]} or the name of class "
+            f"{by_name[text]}: pass --label-type name or --label-type number (label_type=)"
+        )
+
+    def _refuse(self, errors: Sequence[LabelError]) -> None:
+        """Raise an error that shows two of the values that are not labels."""
+        shown = ", ".join(str(error) for error in errors[:2])
+        raise LabelError(
+            f"{self._where}: {shown}; allowed are whole numbers and names: choose another label (--label, --column "
+            "label=...), or pass --label-type name (label_type='name') if the values are names of classes"
+        ) from errors[0]
+
+    def _refuse_both_kinds(self, labels: Sequence[Label]) -> None:
+        """Raise an error if there are both numbers and names."""
+        numbers = [label.number for label in labels if label.number is not None]
+        names = [label.name for label in labels if label.name is not None]
+        if numbers and names:
+            raise LabelError(
+                f"{self._where} has labels that are numbers ({quoted(map(str, numbers[:2]))}) and labels that are "
+                f"names ({quoted(names[:2])}): pass --label-type name (label_type='name') if all are names, --label-type "
+                "number if the names mean that there is no label, or correct the labels"
+            )
+
+    def _number(self, label: Label, numbers: dict[str, int]) -> int:
+        """Return the class number of a label."""
+        if label.name is None:
+            return NO_NUMBER if label.number is None else label.number
+        if label.name not in numbers:
+            raise LabelError(
+                f"class {label.name!r} in {self._where} is not among the given classes ({quoted(list(numbers))}): add "
+                "it to them"
+            )
+        return numbers[label.name]
+
+    def _notes(self, labels: Sequence[Label], counts: NDArray[np.int64]) -> tuple[str, ...]:
+        """Return what a user should know about values that are no labels, or look like the same class."""
+        without = [
+            (value, int(count))
+            for value, label, count in zip(self._values, labels, counts, strict=True)
+            if label == NONE and value not in (None, "", NONE)
+        ]
+        notes = []
+        if without:
+            total = sum(count for _, count in without)
+            shown = quoted([str(value)[:_MAX_TEXT] for value, _ in without[:3]])
+            notes.append(f"{counted(total, 'sample')} without a label: the value is {shown}")
+        folded: dict[str, str] = {}
+        notes += [
+            f"the classes {other!r} and {label.name!r} differ only in upper and lower case"
+            for label in labels
+            if label.name and (other := folded.setdefault(label.name.casefold(), label.name)) != label.name
+        ]
+        return tuple(notes)
+
+
+def _named(value: Any) -> Label:
+    """Return a value as a name, whatever it looks like."""
+    if isinstance(value, Label) or value is None:
+        return value or NONE
+    return name(_BOOLEANS[value] if isinstance(value, bool) else str(value).strip())
+
+
+def _numbered(value: Any) -> Label:
+    """Return a value as a number; no label if it is not one."""
+    if isinstance(value, str) and _LEADING_ZERO.fullmatch(value.strip()):
+        return number(int(value))
+    try:
+        label = parse(value)
+    except LabelError:
+        return NONE
+    if label.name in _BOOLEANS and not isinstance(value, Label):
+        return number(_BOOLEANS.index(label.name))
+    return label if isinstance(value, Label) or label.name is None else NONE
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return the first names in quotes; followed by their count if there are more.
+
+    >>> quoted(["cat", "fig"])
+    "'cat', 'fig'"
+    """
+    names = list(names)
+    more = f", ... {len(names):,} in all" if len(names) > _MAX_QUOTED else ""
+    return ", ".join(map(repr, names[:_MAX_QUOTED])) + more
