@@ -101,7 +101,7 @@ class Conformance:
         return self.write(folder, photos)
 
     def open(self, src: Path) -> Source:
-        return open_source(src, kind=None, classes=None, columns=None)
+        return open_source(src)
 
     def same(self, record: Record, photo: Photo) -> bool:
         if isinstance(record.image, bytes):

@@ -17,8 +17,9 @@ READING_ORDER = {
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
         fetcher_process remote stream""",
-    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
-        labels arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
+    "sources": """account base optional_dependencies pixels protobuf urls columns files remote_files compressed
+        added_fields
+        arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
@@ -31,8 +32,8 @@ READING_ORDER = {
         workers request batch_steps handover augment ring advice cleanup cuda copier pacing epochs sheet
         explanation tasks pools statistics diagnosis stats_output ceiling dataset web_dataset pipeline bridge
         loader factory""",
-    "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer
-        class_union merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
+    "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder indexer
+        merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports verifications live pages.frames pages.thumbnails pages.indexes
@@ -52,7 +53,7 @@ LOADS_TORCH_WHEN_USED = {
 }
 MAY_IMPORT_TORCH = {"loading", "bench"}
 NO_INPUT_OR_OUTPUT = {"format", "order", "images"}
-MAX_LINES = 450
+MAX_LINES = 600
 CSRC = PACKAGE / "images" / "csrc"
 NATIVE = "images._native"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if CSRC not in path.parents)

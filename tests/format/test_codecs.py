@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from wds_tools.errors import DecodeError, SampleError
-from wds_tools.format.codecs import CODECS, ImageInfo, codec_for, decode_field, parse_label, probe, sniff
+from wds_tools.format.codecs import CODECS, ImageInfo, codec_for, decode_field, probe, sniff
 
 IMAGES = Path(__file__).parents[2] / "shards" / "sample" / "images"
 QUICK = settings(deadline=None)
@@ -291,12 +291,3 @@ def test_types_that_run_code_or_decompress_stay_bytes(field: str) -> None:
 def test_json_is_written_as_compact_utf8() -> None:
     assert codec_for("json").encode({"a": [1, 2]}) == b'{"a":[1,2]}'
     assert json.loads(codec_for("json").encode("ü")) == "ü"
-
-
-@pytest.mark.parametrize(
-    ("data", "label"),
-    [(b"0", 0), (b"-3", -3), (b" 12\n", 12), (b"", None), (b"cat", None), (b"1.5", None), (b"\xff", None),
-     (b"%d" % (2**63 - 1), 2**63 - 1), (b"%d" % 2**63, None), (b"%d" % -(2**63), None), (b"9" * 5000, None)],
-)  # fmt: skip
-def test_a_label_is_a_number_that_fits_int64(data: bytes, label: int | None) -> None:
-    assert parse_label(data) == label

@@ -17,7 +17,7 @@ from sources_conformance import CLASSES, image_of, photos_of
 from sources_conformance import stored as samples_of
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, OptionError, SourceError
+from wds_tools.errors import DestinationError, LabelError, OptionError
 
 REPOSITORY = Path(__file__).parents[2]
 KEEP = {"images": "keep", "workers": 1}
@@ -133,7 +133,7 @@ def test_given_classes_in_another_order_are_matched_by_name_when_packing(tmp_pat
     assert manifest.classes == given
     found = {(image_of(sample), given[int(sample["cls"])]) for sample in samples_of(tmp_path / "dst")}
     assert found == {(photo.data, CLASSES[photo.label]) for photo in photos}
-    with pytest.raises(SourceError, match=f"class '{CLASSES[0]}' of .* is not among the given classes"):
+    with pytest.raises(LabelError, match=f"class '{CLASSES[0]}' of .* is not among the given classes"):
         wt.pack(source, tmp_path / "other", classes=("lake", *CLASSES[:0:-1]), images="keep", workers=1)
     names = ("hot", CLASSES[1], "wet")
     assert wt.pack(source, tmp_path / "renamed", classes=names, images="keep", workers=1).manifest.classes == names

@@ -329,7 +329,7 @@ def test_the_default_number_of_workers_depends_on_cores_and_bytes(
 ) -> None:
     monkeypatch.setattr("wds_tools.packing.estimate.available_cores", lambda: cores)
     plan = Plan([Input("a.jpg", megabytes * 1_000_000, None)], [0, 1], (), {})
-    source = open_source(photos, kind=None, classes=None, columns=None)
+    source = open_source(photos)
     assert process_count(plan, source, PackOptions(images=ImageOptions(images=images))) == processes
     assert process_count(plan, source, PackOptions(workers=3)) == 3
 

@@ -218,15 +218,35 @@ def test_label_and_image_size_are_in_the_index(photos: Path, tmp_path: Path) -> 
     path = next(photos.glob("*/*.jpg"))
     with ShardWriter(tmp_path / "a-%d.tar") as writer:
         writer.write({"__key__": "a", "jpg": path.read_bytes(), "cls": 5})
-        writer.write({"__key__": "b", "png": np.zeros((4, 7), np.uint8), "cls": "cat"})
+        writer.write({"__key__": "b", "png": np.zeros((4, 7), np.uint8), "cls": " 3.0"})
         writer.write({"__key__": "c", "txt": "no image"})
     index = from_bytes((tmp_path / "a-0.parquet").read_bytes(), name="a")
     with Image.open(path) as image:
         assert (index.width[0], index.height[0]) == image.size
     assert index.width.tolist()[1:] == [7, 0]
     assert index.height.tolist()[1:] == [4, 0]
-    assert index.label.tolist() == [5, NO_LABEL, NO_LABEL]
+    assert index.label.tolist() == [5, 3, NO_LABEL]
     assert index.mode[1:] == ["L", ""]
+
+
+def test_names_in_cls_are_classes_when_the_writer_is_closed(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "a-%d.tar", maxcount=2) as writer:
+        for key, name in enumerate(["fig", "cat", None, "dog"]):
+            writer.write({"__key__": f"{key}", "txt": "x", **({"cls": name} if name else {})})
+    assert writer.manifest is not None
+    assert writer.manifest.classes == ("cat", "dog", "fig")
+    found = [from_bytes((tmp_path / f"a-{n}.parquet").read_bytes(), name="a").label.tolist() for n in range(2)]
+    assert found == [[2, 0], [NO_LABEL, 1]]
+    assert wt.verify(tmp_path).ok
+
+
+def test_a_number_after_a_name_is_refused_at_once(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "a-%d.tar") as writer:
+        writer.write({"__key__": "a", "txt": "x", "cls": "fig"})
+        with pytest.raises(SampleError, match="either numbers or names"):
+            writer.write({"__key__": "b", "txt": "x", "cls": 3})
+    assert writer.manifest is not None
+    assert writer.manifest.samples == 1
 
 
 @pytest.mark.parametrize("maxsize", [10_240, 12_800, 50_000])

@@ -87,7 +87,7 @@ def test_records_of_one_window_are_decompressed_once(tmp_path: Path, monkeypatch
     opened = []
     stream = pa.CompressedInputStream
     monkeypatch.setattr(compressed.pa, "CompressedInputStream", lambda *a: opened.append(a) or stream(*a))
-    source = open_source(tmp_path / "a.tar.gz", kind=None, classes=None, columns=None)
+    source = open_source(tmp_path / "a.tar.gz")
     listing = source.scan()
     for entry in reversed(listing.inputs):
         source.read(entry)
@@ -163,10 +163,10 @@ def test_a_member_larger_than_the_limit_is_refused(tmp_path: Path, monkeypatch: 
 def test_an_archive_that_was_replaced_while_it_is_packed_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(PLAIN))
-    source = open_source(path, kind=None, classes=None, columns=None)
+    source = open_source(path)
     entry = source.scan().inputs[-1]
     path.write_bytes(gzip.compress(samples(2)))
-    again = open_source(path, kind="webdataset", classes=None, columns=None)
+    again = open_source(path, kind="webdataset")
     with pytest.raises(SourceError, match="changed while it was packed"):
         again.read(entry)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input
+from wds_tools.errors import LabelError, SourceError
+from wds_tools.sources.base import Input, SourceOptions
 from wds_tools.sources.detect import open_source
 from wds_tools.sources.folder import FolderSource
 
@@ -27,7 +27,7 @@ def write_files(root: Path, *names: str, data: bytes = b"image") -> Path:
 
 
 def paths(root: Path, classes: tuple[str, ...] | None = None) -> list[str]:
-    return [entry.path for entry in FolderSource(root, classes).scan().inputs]
+    return [entry.path for entry in FolderSource(root, SourceOptions(classes=classes)).scan().inputs]
 
 
 def skipped(root: Path) -> dict[str, str]:
@@ -155,20 +155,20 @@ def test_names_that_differ_only_in_case_are_separate_inputs(tmp_path: Path) -> N
 
 def test_given_classes_set_the_numbers(tmp_path: Path) -> None:
     write_files(tmp_path, "cat/1.jpg", "dog/2.jpg")
-    listing = FolderSource(tmp_path, ("fish", "dog", "cat")).scan()
+    listing = FolderSource(tmp_path, SourceOptions(classes=("fish", "dog", "cat"))).scan()
     assert listing.classes == ("fish", "dog", "cat")
     assert [entry.label for entry in listing.inputs] == [2, 1]
 
 
 def test_a_class_folder_that_classes_lacks_is_an_error_that_names_it_and_the_classes(tmp_path: Path) -> None:
     write_files(tmp_path, "cat/1.jpg", "dog/2.jpg")
-    with pytest.raises(SourceError, match=r"'dog'.*'cat', 'fish'"):
-        FolderSource(tmp_path, ("cat", "fish")).scan()
+    with pytest.raises(LabelError, match=r"'dog'.*'cat', 'fish'"):
+        FolderSource(tmp_path, SourceOptions(classes=("cat", "fish"))).scan()
 
 
 def test_given_classes_with_a_flat_folder_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="outside the class folders"):
-        FolderSource(write_files(tmp_path, "a.jpg"), ("cat",)).scan()
+    with pytest.raises(LabelError, match="has no labels, but class names were given"):
+        FolderSource(write_files(tmp_path, "a.jpg"), SourceOptions(classes=("cat",))).scan()
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_folder_without_permission_is_an_error_of_one_line() -> None:
         if os.getuid() == 0:  # root has access all the same
             os.setuid(65_534)
         with pytest.raises(SourceError, match=r"src cannot be read: Permission denied$"):
-            open_source(folder, kind=None, classes=None, columns=None)
+            open_source(folder)
         os._exit(7)
 
     with tempfile.TemporaryDirectory() as folder:

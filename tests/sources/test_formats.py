@@ -23,12 +23,11 @@ from test_formats_conformance import hugging_face_table, tar_of
 from tfrecords import example, frame, message, varint
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.codecs import encode_png
 from wds_tools.packing.worker import ShardFile
-from wds_tools.sources.base import Listing
+from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import detect, open_source
-from wds_tools.sources.labels import number_labels
 from wds_tools.sources.objects import ObjectSource
 from wds_tools.sources.pixels import layout_of, png_bound
 from wds_tools.sources.protobuf import parse_datum, parse_example
@@ -45,11 +44,11 @@ def six() -> list[Photo]:
 
 
 def scan(path: Path, **columns: str) -> Listing:
-    return open_source(path, kind=None, classes=None, columns=columns or None).scan()
+    return open_source(path, options=SourceOptions(columns=columns)).scan()
 
 
 def scan_as(path: Path, kind: str) -> Listing:
-    return open_source(path, kind=kind, classes=None, columns=None).scan()
+    return open_source(path, kind=kind).scan()
 
 
 def pack_and_read(src: object, dst: Path, **options: object) -> list[dict[str, bytes]]:
@@ -121,39 +120,6 @@ def test_paths_may_be_absolute_or_lead_upwards_and_urls_are_fetched(tmp_path: Pa
     report = pack(tmp_path / "deep" / "t.tsv", tmp_path / "dst", workers=1)
     assert report.packed == 3
     assert [skip.reason for skip in report.skipped] == ["URL 'memory://bucket/gone.jpg' does not exist"]
-
-
-def test_labels_that_are_numbers_are_class_numbers_and_names_are_numbered_in_sorted_order() -> None:
-    assert number_labels(["10", "2", ""], None, where="t") == ([10, 2, None], ())
-    assert number_labels(["1.0", "10.0", "2.0", ""], None, where="t") == ([1, 10, 2, None], ())
-    assert number_labels([b"-1", b"10", b"2"], None, where="t") == ([None, 10, 2], ())
-    assert number_labels([" 1", "10 ", "-1"], None, where="t") == ([1, 10, None], ())
-    assert number_labels(["-1", "-1.0"], ("a",), where="t") == ([None, None], ("a",))
-    assert number_labels(["2.0", "1.0"], ("2.0", "1.0"), where="t") == ([0, 1], ("2.0", "1.0"))
-    assert number_labels(["0.5", "1.0"], ("0.5", "1.0"), where="t") == ([0, 1], ("0.5", "1.0"))
-    assert number_labels(["0.5", "12_04"], None, where="t") == ([0, 1], ("0.5", "12_04"))
-    assert number_labels(["b", "a", "10"], None, where="t") == ([2, 1, 0], ("10", "a", "b"))
-    assert number_labels([1, -1, 0], ("x", "y"), where="t") == ([1, None, 0], ("x", "y"))
-    assert number_labels(["b"], ("a", "b"), where="t") == ([1], ("a", "b"))
-    with pytest.raises(SourceError, match=r"0\.5"):
-        number_labels([0.5], None, where="t")
-    with pytest.raises(SourceError, match=r"t has label '1e-3', a number with a fraction; .* rename the column"):
-        number_labels(["2", "1e-3", ".5", ""], None, where="t")
-    with pytest.raises(SourceError, match="'c' in t is not among"):
-        number_labels(["c"], ("a", "b"), where="t")
-    with pytest.raises(SourceError, match="label 2, but there are only 2 class names"):
-        number_labels([2], ("a", "b"), where="t")
-
-
-def test_labels_of_which_most_but_not_all_are_numbers_are_names_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assert number_labels(["2", "10", "nan"], None, where="t") == ([1, 0, 2], ("10", "2", "nan"))
-    assert "t has label 'nan', which is not a whole number" in caplog.text
-    caplog.clear()
-    number_labels(["2", "a", "b"], None, where="t")
-    number_labels(["2", "10", "nan"], ("2", "10", "nan"), where="t")
-    assert not caplog.records
 
 
 def test_columns_named_path_and_class_are_stored_under_other_keys(tmp_path: Path, six: list[Photo]) -> None:
@@ -668,7 +634,7 @@ def test_a_torch_dataset_is_packed(tmp_path: Path, six: list[Photo]) -> None:
 def test_items_may_be_pil_images_bytes_arrays_and_dictionaries(tmp_path: Path, six: list[Photo]) -> None:
     items = Items(
         [
-            (Image.fromarray(six[0].pixels), "sea"),
+            (Image.fromarray(six[0].pixels), 2),
             (six[1].data, 1),
             {"image": six[2].pixels, "label": np.int64(0), "caption": "hello", "width": 48},
             (six[3].pixels[..., :1], 2),
@@ -676,7 +642,7 @@ def test_items_may_be_pil_images_bytes_arrays_and_dictionaries(tmp_path: Path, s
     )
     samples = pack_and_read(items, tmp_path / "dst")
     assert sorted(json.loads(sample["json"])["class"] for sample in samples) == sorted(
-        ["sea", CLASSES[1], CLASSES[0], CLASSES[2]]
+        [CLASSES[2], CLASSES[1], CLASSES[0], CLASSES[2]]
     )
     described = next(sample for sample in samples if "txt" in sample)
     assert described["txt"] == b"hello"
@@ -771,7 +737,7 @@ def test_random_items_floats_iterators_and_workers_are_refused(tmp_path: Path, s
         pack((photo for photo in six), tmp_path / "dst")
     with pytest.raises(OptionError, match="workers=2, but a Python object"):
         pack(Items([(six[0].data, 0)]), tmp_path / "dst", workers=2)
-    with pytest.raises(SourceError, match="class names are not known"):
+    with pytest.raises(LabelError, match="class names are not known"):
         ObjectSource([(six[0].data, "x")]).read(ObjectSource([(six[0].data, 1)]).scan().inputs[0])
 
 
@@ -831,7 +797,7 @@ def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(tmp_path: Path) -
         scan_as(tmp_path, "excel")
     for src, kind in ((Items([]), "hdf5"), (Items([]), "stream"), (tmp_path, "object"), (tmp_path, "stream")):
         with pytest.raises(OptionError, match=f"kind='{kind}'"):
-            open_source(src, kind=kind, classes=None, columns=None)
+            open_source(src, kind=kind)
     (tmp_path / "a.xls").write_bytes(b"x")
     with pytest.raises(SourceError, match=r"a\.xls is not a folder, and its format cannot be detected from its name"):
         pack(tmp_path / "a.xls", tmp_path / "dst")

@@ -16,7 +16,7 @@ from bad_server import Answer, BadServer
 from buckets import Bucketful, Vault, each_call_fails_once, empty_s3
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
+from wds_tools.errors import DestinationError, LabelError, OptionError, SourceError, StoreError
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
@@ -211,7 +211,7 @@ def test_an_archive_at_a_server_that_keeps_failing_is_a_store_error_that_names_a
 def test_images_at_urls_are_not_kept_in_memory() -> None:
     data, count = bytes(4 << 20), 12
     with BadServer({f"/d/{number}.jpg": data for number in range(count)}).running() as server:
-        source = RemoteFolderSource(f"{server.url}/d", None, RemoteOptions.of())
+        source = RemoteFolderSource(f"{server.url}/d")
         tracemalloc.start()
         try:
             for number in range(count):
@@ -307,7 +307,7 @@ def test_an_error_about_a_url_has_no_password(
     files.pipe_file("/me:pa55word@host/a.tar", b"x" * 512)
     for folder in ("photos/cat", "splits/train", "splits/val"):
         files.pipe_file(f"/me:pa55word@host/{folder}/1.jpg", next(six_photos.glob("*/*.jpg")).read_bytes())
-    with pytest.raises((OptionError, SourceError)) as raised:
+    with pytest.raises((LabelError, OptionError, SourceError)) as raised:
         wt.pack(f"memory://me:pa55word@host/{name}", tmp_path / "out", **OPTIONS, **options)
     assert "pa55word" not in str(raised.value)
     assert "memory://host" in str(raised.value)

@@ -23,6 +23,7 @@ from PIL import Image
 import wds_tools as wt
 from wds_tools.errors import (
     DestinationError,
+    LabelError,
     NotADatasetError,
     OptionError,
     ShardError,
@@ -158,8 +159,16 @@ def test_samples_may_have_different_fields(tmp_path: Path) -> None:
     assert index_of(path).width.tolist() == [9, 9]
 
 
-@pytest.mark.parametrize("label", [b"", b"9" * 30, b"-9223372036854775808", b"1.5", b"1e3"])
-def test_a_class_that_is_not_a_64_bit_integer_gives_no_label(tmp_path: Path, label: bytes) -> None:
+@pytest.mark.parametrize("label", [b"9" * 30, b"1.5", b"1e3"])
+def test_a_class_that_is_not_a_64_bit_integer_is_an_error(tmp_path: Path, label: bytes) -> None:
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", image()), ("a.cls", label)])
+    with pytest.raises(LabelError, match="--label-type"):
+        index_shards([str(path)])
+    assert index_shards([str(path)], label_type="name").classes == (label.decode(),)
+
+
+@pytest.mark.parametrize("label", [b"", b"-9223372036854775808", b"-1", b"nan"])
+def test_an_empty_or_negative_class_gives_no_label(tmp_path: Path, label: bytes) -> None:
     path = write_tar(tmp_path / "a.tar", [("a.jpg", image()), ("a.cls", label)])
     index_shards([str(path)])
     assert index_of(path).label.tolist() == [NO_LABEL]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.cli import main
-from wds_tools.errors import MissingFieldError, OptionError, ShardError, SourceError
+from wds_tools.errors import LabelError, MissingFieldError, OptionError, ShardError, SourceError
 from wds_tools.format.index import NO_LABEL, from_bytes
 
 
@@ -76,13 +75,15 @@ def test_names_in_cls_become_class_numbers_in_sorted_order(tmp_path: Path) -> No
         assert next(iter(loader)).tolist() == [1, 0, 0]
 
 
-def test_names_and_numbers_in_cls_are_a_warning_and_names_give_no_label(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_names_and_numbers_in_cls_are_an_error_until_the_user_decides(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", [("a", {"cls": b"fig"}), ("b", {"cls": b"3"})])
-    with caplog.at_level(logging.WARNING, "wds_tools"):
-        assert wt.index_shards(f"{tmp_path}/*.tar").classes == ()
-    assert "labels are names, such as 'fig', and also numbers; samples with names have no label" in caplog.text
+    with pytest.raises(LabelError, match=r"numbers \('3'\) and .* names \('fig'\): pass --label-type name"):
+        wt.index_shards(f"{tmp_path}/*.tar")
+    assert not list(tmp_path.glob("*.parquet"))
+    assert wt.index_shards(f"{tmp_path}/*.tar", label_type="name").classes == ("3", "fig")
+    assert labels(tmp_path) == [1, 0]
+    (tmp_path / "manifest.json").unlink()
+    assert wt.index_shards(f"{tmp_path}/*.tar", label_type="number").classes == ()
     assert labels(tmp_path) == [None, 3]
 
 
@@ -129,14 +130,14 @@ def test_given_classes_have_their_numbers_and_others_are_an_error(tmp_path: Path
     manifest = wt.index_shards(pattern, label="json:label", classes=tmp_path / "names.txt")
     assert manifest.classes == ("fig", "dog", "cat")
     assert labels(tmp_path) == [0, 2]
-    with pytest.raises(ShardError, match=r"class 'cat' is not among the given classes \('fig'\): add it"):
+    with pytest.raises(LabelError, match=r"class 'cat' in .* is not among the given classes \('fig'\): add it"):
         wt.index_shards(pattern, label="json:label", classes=["fig"])
 
 
 def test_given_classes_name_numbers_too(tmp_path: Path) -> None:
     json_shard(tmp_path / "a.tar", [1, 0])
     assert wt.index_shards(f"{tmp_path}/*.tar", label="json:label", classes=["x", "y"]).classes == ("x", "y")
-    with pytest.raises(ShardError, match="there is label 1, but only 1 class name"):
+    with pytest.raises(LabelError, match="label 1, but there are only 1 class name"):
         wt.index_shards(f"{tmp_path}/*.tar", label="json:label", classes=["x"])
 
 
@@ -148,28 +149,26 @@ def test_classes_of_an_existing_manifest_keep_their_numbers_when_shards_are_adde
     assert labels(tmp_path) == [0, 1, 2, 1]
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([1, 2], r"label 'json:label' is \[1, 2\]; allowed are a whole number and a name"),
-        (True, r"label 'json:label' is true"),
-        (1.5, r"label 'json:label' is 1.5"),
-    ],
-)
-def test_a_label_that_is_neither_number_nor_name_is_an_error_with_the_key(
-    tmp_path: Path, value: Any, message: str
-) -> None:
-    json_shard(tmp_path / "a.tar", [1, value])
-    with pytest.raises(ShardError, match=message) as caught:
+def test_a_list_is_an_error_with_the_key(tmp_path: Path) -> None:
+    json_shard(tmp_path / "a.tar", [1, [1, 2]])
+    with pytest.raises(ShardError, match=r"label 'json:label' is \[1, 2\]; allowed are a whole number") as caught:
         wt.index_shards(f"{tmp_path}/*.tar", label="json:label")
     assert caught.value.key == "001"
     assert not list(tmp_path.glob("*.parquet"))
 
 
-def test_a_given_label_with_names_and_numbers_is_an_error(tmp_path: Path) -> None:
-    json_shard(tmp_path / "a.tar", [1, "cat"])
-    with pytest.raises(ShardError, match="json:label: labels are names, such as 'cat', and also numbers: choose"):
+def test_booleans_are_two_classes(tmp_path: Path) -> None:
+    json_shard(tmp_path / "a.tar", [True, False])
+    assert wt.index_shards(f"{tmp_path}/*.tar", label="json:label").classes == ("false", "true")
+    assert labels(tmp_path) == [1, 0]
+
+
+@pytest.mark.parametrize("values", [[1, "cat"], [1, True], [1, 1.5]])
+def test_labels_of_several_kinds_are_an_error(tmp_path: Path, values: list[Any]) -> None:
+    json_shard(tmp_path / "a.tar", values)
+    with pytest.raises(LabelError, match=r"json:label.*--label-type"):
         wt.index_shards(f"{tmp_path}/*.tar", label="json:label")
+    assert not list(tmp_path.glob("*.parquet"))
 
 
 @pytest.mark.parametrize("label", ["", ":label", "json:", "json:a..b"])
@@ -217,7 +216,7 @@ def test_pack_refuses_an_entry_that_is_not_a_label(tmp_path: Path) -> None:
     json_shard(tmp_path / "a.tar", [[1]])
     with pytest.raises(SourceError, match=r"a.tar/000: label 'json:label' is \[1\]; allowed are"):
         wt.reshard(tmp_path / "a.tar", tmp_path / "dst", label="json:label")
-    with pytest.raises(OptionError, match="only the label can be named"):
+    with pytest.raises(OptionError, match="the role 'image'; allowed are 'label'"):
         wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="webdataset", columns={"image": "jpg"})
 
 

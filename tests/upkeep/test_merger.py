@@ -15,7 +15,14 @@ import fsspec
 import pytest
 
 import wds_tools as wt
-from wds_tools.errors import ChecksumError, DestinationError, NotADatasetError, OptionError, TruncatedShardError
+from wds_tools.errors import (
+    ChecksumError,
+    DestinationError,
+    LabelError,
+    NotADatasetError,
+    OptionError,
+    TruncatedShardError,
+)
 from wds_tools.format.index import NO_LABEL, from_bytes, to_bytes
 from wds_tools.format.index_edit import rename
 from wds_tools.format.manifest import Manifest, from_json, seal
@@ -298,7 +305,7 @@ def test_an_interrupted_merge_with_other_class_names_is_not_continued(tmp_path: 
 
 def test_labels_without_names_beside_names_are_an_error_with_a_remedy(tmp_path: Path) -> None:
     inputs = [labelled(tmp_path / "a", ["cat"]), labelled(tmp_path / "b", [])]
-    with pytest.raises(OptionError, match=r"b has labels without class names, .*a names 1 classes.*wds-tools reseal"):
+    with pytest.raises(LabelError, match=r"b has labels without class names, .*a names 1 classes.*wds-tools reseal"):
         merge(inputs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -308,9 +315,9 @@ def test_a_label_without_a_name_and_a_name_that_occurs_twice_cannot_be_matched(t
     for name, names in (("b", ["cat", "cat"]), ("c", ["cat"])):
         path = labelled(tmp_path / name, ["cat", "fig"], number=1) / "manifest.json"
         path.write_text(seal({**json.loads(path.read_text()), "classes": names}))
-    with pytest.raises(OptionError, match="b has class 'cat' twice"):
+    with pytest.raises(LabelError, match="'cat' occurs twice"):
         merge([other, tmp_path / "b"], tmp_path / "out")
-    with pytest.raises(OptionError, match=r"c/a-0.tar has labels from 1 to 1, but its manifest names 1 classes"):
+    with pytest.raises(LabelError, match=r"c/a-0.tar has labels from 1 to 1, but its manifest names 1 classes"):
         merge([other, tmp_path / "c"], tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
 

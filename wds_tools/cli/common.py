@@ -35,6 +35,13 @@ def _parse_storage_options(
     return parse_storage_options(words)
 
 
+label_type_option = click.option(
+    "--label-type",
+    type=click.Choice(["name", "number"]),
+    help="What labels are if their text can be both; by default 3 and 3.0 are numbers, other texts names.",
+)
+
+
 storage_option = click.option(
     "--storage-option",
     "storage_options",

@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, indexes_of, next_steps, storage_option
+from wds_tools.cli.common import (
+    LOCAL_PATH,
+    PATH_OR_URL,
+    Run,
+    amount,
+    example,
+    indexes_of,
+    label_type_option,
+    next_steps,
+    storage_option,
+)
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
+    from wds_tools.format.label import LabelType
     from wds_tools.packing.packer import PackReport
 
 
@@ -80,6 +91,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_from
 @_column
 @_label
+@label_type_option
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -132,6 +144,7 @@ def pack(
     kind: str | None,
     columns: tuple[str, ...],
     label: str | None,
+    label_type: LabelType | None,
     split: str | None,
     classes: Path | None,
     strict: bool,
@@ -193,6 +206,7 @@ def pack(
         dst,
         kind=kind,
         columns=_parse_columns(columns, label),
+        label_type=label_type,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -277,6 +291,7 @@ def _pack_summary(report: PackReport) -> str:
 @_from
 @_column
 @_label
+@label_type_option
 @_strict
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
@@ -293,6 +308,7 @@ def append(
     kind: str | None,
     columns: tuple[str, ...],
     label: str | None,
+    label_type: LabelType | None,
     strict: bool,
     images: str | None,
     resize: str | None,
@@ -313,6 +329,7 @@ def append(
         dst,
         kind=kind,
         columns=_parse_columns(columns, label),
+        label_type=label_type,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -336,6 +353,7 @@ def append(
 @_seed
 @_workers
 @_label
+@label_type_option
 @click.option(
     "--images",
     type=_IMAGES,
@@ -355,6 +373,7 @@ def reshard(
     seed: int,
     workers: int | None,
     label: str | None,
+    label_type: LabelType | None,
     images: str | None,
     resize: str | None,
     quality: int | None,
@@ -377,6 +396,7 @@ def reshard(
         seed=seed,
         workers=workers,
         label=label,
+        label_type=label_type,
         images=images or ("keep" if resize is None else "resize"),
         resize=resize,
         quality=quality,

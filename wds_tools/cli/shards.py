@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, indexes_of, next_steps, storage_option
+from wds_tools.cli.common import (
+    LOCAL_PATH,
+    PATH_OR_URL,
+    Run,
+    amount,
+    example,
+    indexes_of,
+    label_type_option,
+    next_steps,
+    storage_option,
+)
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
+    from wds_tools.format.label import LabelType
     from wds_tools.upkeep.field_adder import Match
 
 
@@ -30,6 +41,7 @@ if TYPE_CHECKING:
     help="Where labels are: a field, json:label for an entry of a JSON field, or `folder` for class folders in the "
     "names of members.  [default: cls]",
 )
+@label_type_option
 @click.option(
     "--classes",
     type=LOCAL_PATH,
@@ -48,6 +60,7 @@ def index(
     patterns: tuple[str, ...],
     manifest: str | None,
     label: str | None,
+    label_type: LabelType | None,
     classes: Path | None,
     dots_in_fields: bool,
     storage_options: dict[str, Any] | None,
@@ -75,6 +88,7 @@ def index(
         patterns,
         manifest=manifest,
         label=label,
+        label_type=label_type,
         classes=classes,
         dots_in_fields=dots_in_fields,
         storage_options=storage_options,

@@ -428,14 +428,3 @@ def decode_field(field: str, data: bytes, *, shard: str, key: str) -> Any:
             shard=shard,
             key=key,
         ) from error
-
-
-def parse_label(data: bytes) -> int | None:
-    """Return the class number in a ``cls`` field, or None if it is text or does not fit int64."""
-    if b"_" in data:  # int() accepts 10_11 as 1011
-        return None
-    try:
-        label = int(data)
-    except ValueError:
-        return None
-    return label if -(2**63) < label < 2**63 else None

@@ -27,6 +27,9 @@ LabelType = Literal["name", "number"]
 NO_NUMBER = -1
 """In arrays of class numbers: a sample without a label."""
 
+MAX_CLASSES = 1_000_000
+"""Most names of classes. If there are more, they are probably captions, for example."""
+
 _LARGEST = 2**63 - 1
 _MAX_QUOTED = 10
 _MAX_TEXT = 40  # characters of a label in a message
@@ -34,7 +37,8 @@ _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT"])  # as programs write missing values
-_BOOLEANS = ("false", "true")
+BOOLEANS = ("false", "true")
+"""The classes of booleans, however they are written."""
 
 
 class Label(NamedTuple):
@@ -93,7 +97,7 @@ def parse(value: Any) -> Label:
     if isinstance(value, Label):
         return value
     if isinstance(value, bool):
-        return Label(name=_BOOLEANS[value])
+        return Label(name=BOOLEANS[value])
     if isinstance(value, str):
         return _parse_text(value.strip())
     return NONE if value is None else _parse_number(value)
@@ -102,7 +106,7 @@ def parse(value: Any) -> Label:
 def _parse_text(text: str) -> Label:
     if not text or text in _MISSING:
         return NONE
-    if text.lower() in _BOOLEANS:
+    if text.lower() in BOOLEANS:
         return Label(name=text.lower())
     if found := _WHOLE.fullmatch(text):
         return number(int(found[1])) if len(text) <= _MAX_TEXT else number(_LARGEST + 1)
@@ -278,7 +282,13 @@ class Labels:
         labels = self._labels(own or given)
         self._refuse_both_kinds(labels)
         found = {label.name for label in labels if label.name is not None}
-        classes = own or given or (Classes(_BOOLEANS) if found and found <= {*_BOOLEANS} else Classes.sorted(found))
+        if len(found) > MAX_CLASSES:
+            raise LabelError(
+                f"{self._where} has {len(found):,} different labels, such as {quoted(sorted(found)[:2])}; allowed are "
+                f"{MAX_CLASSES:,} classes: they are probably not classes, choose another label (--label, --column "
+                "label=...)"
+            )
+        classes = own or given or (Classes(BOOLEANS) if found and found <= {*BOOLEANS} else Classes.sorted(found))
         numbers = classes.numbers()
         by_code = np.array([self._number(label, numbers) for label in labels], np.int64)
         if classes and by_code.max(initial=-1) >= len(classes):
@@ -317,15 +327,16 @@ class Labels:
         Raises:
             LabelError: They can be both, and mean different classes.
         """
-        texts = {value.strip() for value in self._values if isinstance(value, str)}
+        texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
         numbers = {text: int(found[1]) for text in texts if (found := _WHOLE.fullmatch(text))}
-        if not numbers or not numbers.keys() <= {*known}:
+        all_known = bool(texts) and texts <= {*known}
+        if not all(isinstance(value, (str, type(None))) for value in self._values) or not numbers.keys() <= {*known}:
             return False
         by_name = known.numbers()
+        if not numbers or texts - numbers.keys():  # for 0.5, which can only be a name; and for 3 and cat together
+            return all_known
         if all(by_name[text] == number for text, number in numbers.items()):
             return False
-        if all(isinstance(value, (str, type(None))) for value in self._values) and texts - numbers.keys() - {""}:
-            return True
         text = min(text for text, number in numbers.items() if by_name[text] != number)
         raise LabelError(
             f"{self._where} has label {text!r}, which can be class number {numbers[text]} or the name of class "
@@ -347,8 +358,8 @@ class Labels:
         if numbers and names:
             raise LabelError(
                 f"{self._where} has labels that are numbers ({quoted(map(str, numbers[:2]))}) and labels that are "
-                f"names ({quoted(names[:2])}): pass --label-type name (label_type='name') if all are names, --label-type "
-                "number if the names mean that there is no label, or correct the labels"
+                f"names ({quoted(names[:2])}): pass --label-type name (label_type='name') if all are names, "
+                "--label-type number if the names mean that there is no label, or correct the labels"
             )
 
     def _number(self, label: Label, numbers: dict[str, int]) -> int:
@@ -387,7 +398,7 @@ def _named(value: Any) -> Label:
     """Return a value as a name, whatever it looks like."""
     if isinstance(value, Label) or value is None:
         return value or NONE
-    return name(_BOOLEANS[value] if isinstance(value, bool) else str(value).strip())
+    return name(BOOLEANS[value] if isinstance(value, bool) else str(value).strip())
 
 
 def _numbered(value: Any) -> Label:
@@ -398,8 +409,8 @@ def _numbered(value: Any) -> Label:
         label = parse(value)
     except LabelError:
         return NONE
-    if label.name in _BOOLEANS and not isinstance(value, Label):
-        return number(_BOOLEANS.index(label.name))
+    if label.name in BOOLEANS and not isinstance(value, Label):
+        return number(BOOLEANS.index(label.name))
     return label if isinstance(value, Label) or label.name is None else NONE
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wds_tools.errors import OptionError
+from wds_tools.format.label import name
 
 FOLDER = "folder"
 """The label is the name of the class folder in the key, as ``cat`` in ``cat/0001.jpg``."""
@@ -16,8 +17,6 @@ INDEX = "index"
 """In a manifest: the labels are those of the indexes, and the shards have others, as after a merge."""
 
 _MAX_LABEL_BYTES = 4096  # of a field of text
-_WHOLE_NUMBER = re.compile(r"\s*([+-]?\d+)(\.0*)?\s*")  # such as 3.0, which pandas writes if another label is missing
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # such as 0.5, which is not a class
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,56 +57,41 @@ class LabelSource:
             return FOLDER
         return f"{self.field}:{'.'.join(self.path)}" if self.path else self.field
 
-    def value(self, key: str, content: bytes | memoryview | None) -> int | str | None:
-        """Return the label of a sample: a number, a name, or None if it has none. A folder has its parents.
+    def value(self, key: str, content: bytes | memoryview | None) -> Any:
+        """Return the label of a sample as it is stored: a value for `Labels.add`, or None. A folder has its parents.
 
         Args:
             key: Key of the sample.
             content: Content of the field, if there is one.
 
         Raises:
-            ValueError: The field is not JSON, or its entry is neither a number nor a text.
+            ValueError: The field is not JSON, or its entry is a list or an object.
         """
         if self.field is None:
             return key.rpartition("/")[0].removeprefix("./").strip("/") or None
         if content is None:
             return None
-        if self.path:
-            return self._entry(bytes(content))
-        text = bytes(content[:_MAX_LABEL_BYTES]).strip().decode("utf-8", "surrogateescape")
-        return _number_or_name(text)
+        return self._entry(bytes(content)) if self.path else bytes(content[:_MAX_LABEL_BYTES])
 
-    def _entry(self, content: bytes) -> int | str | None:
+    def resolved(self, values: Sequence[Any]) -> list[Any]:
+        """Return the labels of all samples for `Labels`: of folders, the names of the class folders."""
+        if self.field is not None:
+            return list(values)
+        folders = class_folders({value for value in values if value is not None})
+        return [None if value is None else name(folders[value]) for value in values]
+
+    def _entry(self, content: bytes) -> Any:
         try:
             found = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"field {self.field!r} is not JSON: {error}") from error
-        for name in self.path:
-            found = found.get(name) if isinstance(found, dict) else None
-        if isinstance(found, float) and found.is_integer():
-            found = int(found)
-        if found is None or (isinstance(found, int) and not isinstance(found, bool)):
-            return found
-        if isinstance(found, str):
-            return _number_or_name(found.strip())
-        raise ValueError(f"label {str(self)!r} is {json.dumps(found)[:80]}; allowed are a whole number and a name")
-
-
-def whole_number(text: str) -> int | None:
-    """Return the whole number that a text is, or None.
-
-    >>> [whole_number(text) for text in ("3", "-1", " 3.0", "3.5", "cat", "10_11")]
-    [3, -1, 3, None, None, None]
-    """
-    found = _WHOLE_NUMBER.fullmatch(text)
-    return int(found[1]) if found else None
-
-
-def _number_or_name(text: str) -> int | str | None:
-    number = whole_number(text)
-    if number is not None:
-        return number
-    return None if not text or _NUMBER.fullmatch(text) else text
+        for word in self.path:
+            found = found.get(word) if isinstance(found, dict) else None
+        if isinstance(found, (list, dict)):
+            raise ValueError(  # noqa: TRY004 - the type of a value in a file
+                f"label {str(self)!r} is {json.dumps(found)[:80]}; allowed are a whole number and a name"
+            )
+        return found
 
 
 def class_folders(folders: Iterable[str]) -> dict[str, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import OptionError
+from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import numbered_names, record_type
 from wds_tools.images.buckets import Buckets
@@ -168,14 +169,12 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         block, prefix = _block_of_each_shard(parts), None
         shares = whole_shares(mixture.weights)
         order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
-        if (
-            any(isinstance(column.spec, Label) for column in columns)
-            and len({part.shards.manifest.classes for part in parts}) > 1
-        ):
-            raise OptionError(
-                "the datasets of the mixture number their classes differently: pack them with the same --classes, "
-                "or remove 'label' from fields="
-            )
+    if any(isinstance(column.spec, Label) for column in columns) and len(shards.class_lists) > 1:
+        raise LabelError(
+            f"{shards.name}: these datasets have different classes ({_first_difference(shards.class_lists)}), so a "
+            "label would mean different things: join them with `wds-tools merge`, pack them with the same --classes, "
+            "or remove 'label' from fields="
+        )
     _start_reading_indexes(shards, order, request.batch_size * world.world_size)
     buckets = buckets_of(columns)
     if buckets:
@@ -193,6 +192,14 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         has_default_lanes=request.lanes is None,
         banned=() if request.ban is None else tuple(banned_ids(shards, request.ban)),
     )
+
+
+def _first_difference(class_lists: Iterable[tuple[str, ...]]) -> str:
+    """Return the first class number that has several names, with these names."""
+    for number, names in enumerate(zip_longest(*sorted(class_lists), fillvalue=None)):
+        if len(set(names)) > 1:
+            return f"class {number} is {' or '.join(sorted(repr(name) if name else 'no name' for name in set(names)))}"
+    return "one names them"
 
 
 @dataclass(frozen=True, slots=True)

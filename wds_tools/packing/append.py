@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
+from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import PackOptions
@@ -20,8 +21,6 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.labels import with_classes
-from wds_tools.sources.objects import ObjectSource
 
 
 def append(
@@ -30,6 +29,7 @@ def append(
     *,
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
+    label_type: LabelType | None = None,
     shard_bytes: int | str | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -52,6 +52,7 @@ def append(
         dst: Local folder of a dataset that `pack` wrote.
         kind: Format of ``src``, as for `pack`; detected by default.
         columns: Names of columns or arrays, as for `pack`.
+        label_type: As for `pack`.
         shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; that of the dataset by default.
         seed: Seed of the one-time shuffle of the new samples.
         workers: Number of worker processes, as for `pack`.
@@ -80,6 +81,7 @@ def append(
     options = PackOptions(
         kind=kind,
         columns=columns,
+        label_type=label_type,
         shard_bytes=parse_bytes(shard_bytes or parts[-1]["shard_bytes"], what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -137,7 +139,6 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
-    new = [name for name in listing.classes if name not in onto.classes]
     if bool(listing.classes) != bool(onto.classes):
         raise OptionError(
             f"{dst} has {'names' if onto.classes else 'no names'} for its classes, and {src} has "
@@ -145,10 +146,8 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
         )
     if listing.classes == onto.classes:
         return source, listing
-    numbered = with_classes(listing, (*onto.classes, *new))
-    if isinstance(source, ObjectSource):
-        source.renumber(numbered.classes)
-    return source, numbered
+    union, _ = Classes(onto.classes).united(listing.classes)
+    return source, listing.with_classes(union)
 
 
 def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:
@@ -167,6 +166,7 @@ def reshard(
     workers: int | None = None,
     fresh: bool = False,
     label: str | None = None,
+    label_type: LabelType | None = None,
     images: str | None = "keep",
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
@@ -186,6 +186,7 @@ def reshard(
         workers: Number of worker processes, as for `pack`.
         fresh: Remove what an earlier pack left in ``dst``, and start over.
         label: Where labels are, as for `index_shards`. By default where the manifest states, otherwise ``cls``.
+        label_type: As for `pack`.
         images: As for `pack`, but by default ``keep``: images are copied unchanged. None chooses as `pack` does.
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
@@ -211,6 +212,7 @@ def reshard(
         workers=workers,
         fresh=fresh,
         columns=None if label is None else {"label": label},
+        label_type=label_type,
         images=images,
         resize=resize,
         quality=quality,

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from wds_tools.errors import OptionError
+from wds_tools.format.label import LabelType
 from wds_tools.options import RemoteOptions, check_counts
 from wds_tools.packing.transcode import ImageOptions
+from wds_tools.sources.base import SourceOptions
 
 Engine = Literal["local", "ray"]
 
@@ -25,6 +27,7 @@ class PackOptions:
 
     kind: str | None = None
     columns: Mapping[str, str] | None = None
+    label_type: LabelType | None = None
     shard_bytes: int = 10**9
     seed: int = 0
     workers: int | None = None
@@ -51,6 +54,8 @@ class PackOptions:
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
             raise OptionError(f"class names {twice} are given twice; each class needs a unique name")
+        if self.label_type not in (None, *get_args(LabelType)):
+            raise OptionError(f"label_type={self.label_type!r}; allowed are {', '.join(get_args(LabelType))}")
         index, count = self.task or (0, 1)
         if not 0 <= index < count:
             raise OptionError(f"invalid task {index} of {count}; allowed are indexes from 0 to count - 1")
@@ -60,6 +65,13 @@ class PackOptions:
             )
         if self.engine not in get_args(Engine):
             raise OptionError(f"engine={self.engine!r}; allowed are {', '.join(map(repr, get_args(Engine)))}")
+
+    @property
+    def source(self) -> SourceOptions:
+        """What the user states about the source."""
+        return SourceOptions(
+            classes=self.classes, columns=self.columns or {}, label_type=self.label_type, remote=self.remote
+        )
 
     def packs(self, number: int) -> bool:
         """Return whether this task packs the shard ``number``."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
+from wds_tools.format.label import LabelType
 from wds_tools.format.manifest import Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import Engine, PackOptions, class_names
@@ -53,6 +54,7 @@ def pack(
     *,
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
+    label_type: LabelType | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -88,6 +90,8 @@ def pack(
             shard is uploaded when it is finished, and the manifest last.
         kind: Format of ``src``, such as "hdf5"; detected by default.
         columns: Names of the columns or arrays to use as ``image`` and ``label``. Common names are recognised.
+        label_type: "name" or "number", if labels of unknown meaning are all names or all numbers. By default whole
+            numbers, even if written as text, are class numbers, and other texts are names; both together are an error.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
             10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
             estimated, so the limit is approximate.
@@ -127,7 +131,8 @@ def pack(
 
     Raises:
         OptionError: An invalid argument.
-        SourceError: ``src`` holds nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
+        LabelError: Labels that cannot be numbered, or are not among ``classes``.
+        SourceError: ``src`` holds nothing to pack; or, with ``strict``, a file cannot be
             packed.
         DestinationError: ``dst`` holds something else, is in use by another packer, or its disk is full.
         StoreError: The storage at a URL does not respond, or the package for it is not installed.
@@ -137,6 +142,7 @@ def pack(
     options = PackOptions(
         kind=kind,
         columns=columns,
+        label_type=label_type,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -173,9 +179,7 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
     for folder in (dst, options.spool):
         if isinstance(folder, Path):
             _refuse_inside(src, folder)
-    source = open_source(
-        src, kind=options.kind, classes=options.classes, columns=options.columns, remote=options.remote
-    )
+    source = open_source(src, kind=options.kind, options=options.source)
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
             f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"

@@ -6,15 +6,21 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from wds_tools.errors import DecodeError, DestinationError, OptionError, SampleError, WdsToolsError
+import numpy as np
+import xxhash
+
+from wds_tools.errors import DecodeError, DestinationError, LabelError, OptionError, SampleError, WdsToolsError
 from wds_tools.format import codecs
 from wds_tools.format import manifest as manifests
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.index import shard_entry
+from wds_tools.format.index import NO_LABEL, shard_entry
+from wds_tools.format.index_edit import relabel
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, parse
 from wds_tools.format.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.tar import END, padded
@@ -24,6 +30,7 @@ from wds_tools.packing.encode import encode_field
 from wds_tools.packing.shard_file import ShardFile, member_headers
 from wds_tools.packing.writer_lock import SOURCE_KIND, WriterLock
 from wds_tools.storage import is_url
+from wds_tools.storage.commit import commit_bytes
 
 _log = logging.getLogger("wds_tools")
 
@@ -70,7 +77,8 @@ class ShardWriter:
         format: Not supported: members are ustar, with pax headers where needed.
         manifest: File name of the manifest, by default ``manifest.json``. Several writers into one folder need
             different names.
-        classes: Class names by number, for the manifest. If given, every ``cls`` must be one of these numbers.
+        classes: Class names by number, for the manifest. If given, every ``cls`` must be one of these numbers or
+            names. By default, names in ``cls`` get numbers in sorted order when the writer is closed.
         shuffled: Whether the samples arrive in random order, so that the loader does not need a large window to mix
             them.
         fresh: Remove what an earlier writer with this manifest name left, finished or not, and start over.
@@ -120,7 +128,9 @@ class ShardWriter:
         self.total = 0
         self.manifest: Manifest | None = None
         self._post, self._verbose, self._encoder = post, verbose, encoder
-        self._classes, self._shuffled = tuple(classes), shuffled
+        self._classes, self._shuffled = Classes(classes), shuffled
+        self._labels = Labels(self.pattern)
+        self._first_label: Label | None = None
         self._number = start_shard
         self._shard: ShardFile | None = None
         self._entries: list[ShardEntry] = []
@@ -154,11 +164,12 @@ class ShardWriter:
         size = sum(map(len, member_headers(encoded))) + sum(padded(len(data)) for data in encoded.fields.values())
         label, image = self._label(encoded), _image_info(encoded)
         try:
-            self._shard_for(size).write(encoded, label=label, image=image)
+            self._shard_for(size).write(encoded, label=label.number, image=image)
         except SampleError:
             raise
         except BaseException as error:
             self._fail(error, f"an earlier write failed ({error})")
+        self._labels.add(label)
         self.total += 1
 
     def close(self) -> None:
@@ -261,22 +272,59 @@ class ShardWriter:
             raise SampleError(f"field {name!r} holds {type(value).__name__}, which is not encoded; expected bytes")
         return bytes(value)
 
-    def _label(self, sample: Sample) -> int | None:
-        """Return the class number for the index."""
-        label = codecs.parse_label(sample.fields["cls"]) if "cls" in sample.fields else None
-        if self._classes and "cls" in sample.fields and (label is None or not 0 <= label < len(self._classes)):
+    def _label(self, sample: Sample) -> Label:
+        """Return the label of a sample. Where classes are known, it is their number; other names get numbers later.
+
+        Raises:
+            SampleError: It is not a label, not among the classes, or a number among names.
+        """
+        data = sample.fields.get("cls")
+        if data is None:
+            return NONE
+        try:
+            label = parse(data)
+        except LabelError as error:
+            raise SampleError(f"cls: {error}; allowed are whole numbers and names", key=sample.key) from error
+        if label.name is not None and label.name in self._classes:
+            return Label(self._classes.index(label.name))
+        if self._classes and (label.number is None or label.number >= len(self._classes)):
             raise SampleError(
-                f"cls is {sample.fields['cls'][:40]!r}; classes= names {len(self._classes)}, "
-                f"so allowed are 0 to {len(self._classes) - 1}",
+                f"cls is {data[:40]!r}; classes= names {len(self._classes)}, so allowed are 0 to "
+                f"{len(self._classes) - 1} and these names",
                 key=sample.key,
             )
+        if label != NONE and self._first_label not in (None, label):
+            first = self._first_label
+            if (label.name is None) != (first.name is None):
+                raise SampleError(
+                    f"cls is {data[:40]!r}, and that of an earlier sample {first.name or first.number!r}: labels are "
+                    "either numbers or names",
+                    key=sample.key,
+                )
+        self._first_label = self._first_label or (label if label != NONE else None)
         return label
 
+    def _number_names(self) -> Classes:
+        """Number the labels that are names, write them to the indexes, and return the classes."""
+        numbers, classes, _ = self._labels.numbered(self._classes)
+        stop = 0
+        for number, entry in enumerate(self._entries):
+            start, stop = stop, stop + entry.samples
+            if self._classes or not classes:
+                continue
+            path = self._path.parent / entry.index
+            label = numbers[start:stop]
+            data = relabel(path.read_bytes(), np.where(label == NO_NUMBER, NO_LABEL, label), name=str(path))
+            commit_bytes(path, data)
+            self._entries[number] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
+        return classes
+
     def _manifest(self) -> Manifest:
+        classes = self._number_names()  # changes the entries
         return Manifest(
             shards=tuple(self._entries),
             fields=dict(self._fields),
-            classes=self._classes,
+            classes=classes,
             shuffled=self._shuffled,
             images=self._images,
             source={"kind": SOURCE_KIND, "pattern": Path(self.pattern).name},

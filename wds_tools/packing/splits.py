@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import DestinationError, OptionError, SourceError
+from wds_tools.format.label import Classes, LabelType
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, class_names
@@ -20,7 +21,6 @@ from wds_tools.packing.run import check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import split_folders, without_file_scheme
-from wds_tools.sources.labels import with_classes
 from wds_tools.storage import join
 from wds_tools.storage.upload import Bucket
 
@@ -36,6 +36,7 @@ def pack_splits(
     split: str | Mapping[str, float],
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
+    label_type: LabelType | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -62,6 +63,7 @@ def pack_splits(
             has a folder for each split, with names such as train, val and test.
         kind: Format of ``src``, as for `pack`; detected by default.
         columns: Names of columns or arrays, as for `pack`.
+        label_type: As for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         seed: Seed of the draw and of the one-time shuffle.
         workers: Number of worker processes, as for `pack`.
@@ -92,6 +94,7 @@ def pack_splits(
     options = PackOptions(
         kind=kind,
         columns=columns,
+        label_type=label_type,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -204,13 +207,9 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
     named = {listing.classes for _, listing in parts.values()}
     if options.classes is not None or len(named) == 1:
         return parts
-    classes = tuple(sorted({name for names in named for name in names}, key=_bytes))
+    classes = Classes.sorted(name for names in named for name in names)
     for folder in folders:
         source, listing = parts[folder.name]
         is_named = bool(listing.classes)
-        parts[folder.name] = (source, with_classes(listing, classes)) if is_named else scan(folder, classes)
+        parts[folder.name] = (source, listing.with_classes(classes)) if is_named else scan(folder, classes)
     return parts
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

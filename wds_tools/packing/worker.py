@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
@@ -21,6 +21,7 @@ from typing import Any
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
 from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.label import Label
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.packing.plan import json_field, sample_key, shard_name
@@ -149,7 +150,7 @@ def make_sample(task: ShardTask, position: int, entry: Input) -> _EncodedSample:
 
 def _encode_record(task: ShardTask, position: int, entry: Input, record: Record) -> _EncodedSample:
     if record.label is not None:
-        entry = entry._replace(label=record.label)
+        entry = entry._replace(label=_class_number(record.label, task.classes))
     image = transcode(record.image, task.images)
     hiding = IMAGE_FIELDS[: IMAGE_FIELDS.index(image.kind) + 1]  # readers would take the first of these as the image
     if (other := next((name for name in hiding if name in record.fields), None)) is not None:
@@ -162,6 +163,11 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
         fields["cls"] = b"%d" % entry.label
     fields["json"] = json_field(entry, task.classes, record.facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
+
+
+def _class_number(label: Label, classes: Sequence[str]) -> int | None:
+    """Return the class number of a label that was read with its input."""
+    return label.number if label.name is None else classes.index(label.name)
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:

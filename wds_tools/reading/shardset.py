@@ -58,10 +58,20 @@ class ShardSet:
         manifest: Manifest of the dataset.
         locations: Location of each shard, in the order of the manifest.
         name: The folder, URL, manifest or pattern that was opened.
+        class_lists: The class names of each of several datasets that are opened as one; by default those of
+            ``manifest``.
     """
 
-    def __init__(self, manifest: Manifest, locations: Sequence[ShardLocation], *, name: str) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        locations: Sequence[ShardLocation],
+        *,
+        name: str,
+        class_lists: Iterable[tuple[str, ...]] | None = None,
+    ) -> None:
         self.manifest = manifest
+        self.class_lists = frozenset([manifest.classes] if class_lists is None else class_lists)
         self.locations = tuple(locations)
         self.name = name
         added = [(number, part) for number, location in enumerate(self.locations) for part in location.added]
@@ -96,7 +106,7 @@ class ShardSet:
             replace(location, added=tuple(part for part in location.added if set(part.fields) & set(names)))
             for location in self.locations
         ]
-        return ShardSet(self.manifest, locations, name=self.name)
+        return ShardSet(self.manifest, locations, name=self.name, class_lists=self.class_lists)
 
     @property
     def has_manifest(self) -> bool:
@@ -142,7 +152,7 @@ class ShardSet:
         """Return the same shards with stores of their own, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
         locations = [_with_stores(location, stores) for location in self.locations]
-        return ShardSet(self.manifest, locations, name=self.name)
+        return ShardSet(self.manifest, locations, name=self.name, class_lists=self.class_lists)
 
     @property
     def is_remote(self) -> bool:
@@ -388,7 +398,8 @@ def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) ->
     combined = _combine(known, locations)
     fields = dict(Counter(combined.fields) + totals.fields)
     images = None if known else totals.images
-    return ShardSet(replace(combined, fields=fields, images=images), locations, name=pattern)
+    class_lists = [manifest.classes for manifest in known]
+    return ShardSet(replace(combined, fields=fields, images=images), locations, name=pattern, class_lists=class_lists)
 
 
 def _find_manifest(store: Store) -> Manifest | None:
@@ -428,7 +439,8 @@ def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
     """Return several datasets as one; sample ids count through all of them."""
     locations = [location for shards in sets for location in shards.locations]
     manifest = _combine([shards.manifest for shards in sets], locations)
-    return ShardSet(manifest, locations, name=" + ".join(shards.name for shards in sets))
+    class_lists = {classes for shards in sets for classes in shards.class_lists}
+    return ShardSet(manifest, locations, name=" + ".join(shards.name for shards in sets), class_lists=class_lists)
 
 
 def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) -> Manifest:

@@ -23,11 +23,11 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     WINDOW_BYTES,
+    Collector,
     Input,
-    LazySource,
-    Listing,
     Record,
-    Skip,
+    Source,
+    SourceOptions,
     as_source_error,
     field_bytes,
     stamp_files,
@@ -35,14 +35,12 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
-    check_columns,
     fact_name,
     facts_bytes,
     find_column,
     no_image_error,
     plain_name,
 )
-from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 
 # h5py and Zarr raise these for damaged files.
@@ -75,23 +73,15 @@ class _Roles:
     others: dict[str, Any] = field(default_factory=dict)  # field name -> [N, ...]
 
 
-class ArraySource(LazySource):
-    """A file with an array of images, and optionally labels and other arrays of the same length.
-
-    Args:
-        path: The file, or the folder of a store.
-        classes: Class names by number.
-        columns: Names of the arrays: ``image`` and ``label``.
-    """
+class ArraySource(Source):
+    """A file, or the folder of a store, with an array of images, and optionally labels and other arrays as long."""
 
     kind = "arrays"
+    unit = "row"
 
-    def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
-        self.path = Path(path)
-        self.classes = classes
-        self.columns = check_columns(columns)
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
 
     def open(self) -> Arrays:
         """Open the file."""
@@ -101,27 +91,24 @@ class ArraySource(LazySource):
         """Return the files that are hashed for `Listing.stamp`."""
         return [self.path]
 
-    def scan(self) -> Listing:
-        """List the rows of the array of images.
+    def collect(self, found: Collector) -> None:
+        """Add the rows of the array of images.
 
         Raises:
             SourceError: There is no such file or array, or the array contains no images.
         """
         roles = self._roles
-        count = roles.images.shape[0]
+        count = found.account.given = roles.images.shape[0]
         with as_source_error(f"{self.path}: labels cannot be read", *_READ_ERRORS):
             labels = roles.labels[:].tolist() if roles.labels is not None else [None] * count
         size, rows = self._image_bytes(roles), _chunk_rows(roles.images)
         others = sum(field_bytes(_row_bytes(array, name)) for name, array in roles.others.items())
-        inputs, skipped = [], list[Skip]()
         for row in range(count):
             extra = others + facts_bytes(_facts(roles, row)) if roles.facts else others
             group = row // rows if rows > 1 else -1
-            inputs.append(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra))
-        inputs, classes = label_inputs(
-            inputs, labels, self.classes, skipped, where=str(self.path), own=self._arrays.classes
-        )
-        return Listing(inputs, skipped, classes, stamp_files(self.files()) + repr(sorted(self.columns.items())))
+            found.add(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra), labels[row])
+        found.classes = self._arrays.classes
+        found.stamp = stamp_files(self.files()) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
         """Read a row: pixels, or the stored bytes of an encoded image.

@@ -6,7 +6,7 @@ They are memory-mapped: a record is read without its neighbours, and lengths are
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, field_bytes, stamp_files
-from wds_tools.sources.columns import check_columns, facts_bytes
+from wds_tools.sources.base import (
+    Collector,
+    Input,
+    Record,
+    Source,
+    SourceOptions,
+    as_source_error,
+    field_bytes,
+    stamp_files,
+)
+from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import find_files
 from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
-from wds_tools.sources.labels import label_inputs
 
 
 def is_arrow(name: str) -> bool:
@@ -27,41 +35,34 @@ def is_arrow(name: str) -> bool:
     return name.lower().endswith((".arrow", ".feather", ".ipc"))
 
 
-class ArrowSource(LazySource):
-    """Arrow files with images in a column.
-
-    Args:
-        path: A file, a pattern, or a folder, such as one that ``save_to_disk`` wrote.
-        classes: Class names by number; None takes those of the metadata.
-        columns: Names of the columns: ``image`` and ``label``.
-    """
+class ArrowSource(Source):
+    """Arrow files with images in a column: a file, a pattern, or a folder, such as one that ``save_to_disk`` wrote."""
 
     kind = "arrow"
+    unit = "row"
 
-    def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
-        self.path = Path(path)
-        self.classes = classes
-        self.columns = check_columns(columns)
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
         self.paths = self._find()
 
-    def scan(self) -> Listing:
-        """List the rows of all files.
+    def collect(self, found: Collector) -> None:
+        """Add the rows of all files.
 
         Raises:
             SourceError: There is no such file, or no column of images.
         """
         with as_source_error(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
-            rows = list(self._rows())
-        skipped = [Skip(path, "is empty") for path, _, size, _, _ in rows if size == 0]
-        rows = [row for row in rows if row[2]]
-        inputs = [Input(path, size, None, location, -1, extra) for path, location, size, _, extra in rows]
-        labels = [label for _, _, _, label, _ in rows]
-        inputs, classes = label_inputs(
-            inputs, labels, self.classes, skipped, where=str(self.path), own=self._roles.classes
-        )
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+            for path, location, size, label, extra in self._rows():
+                if size:
+                    found.add(Input(path, size, None, location, -1, extra), label)
+                else:
+                    found.skip(path, "is empty")
+            found.account.given = sum(
+                batch.num_rows for file in range(len(self.paths)) for batch in self._batches(file)
+            )
+        self._roles.collect(found)
+        found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
         """Read one row.

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import NotADatasetError, OptionError, SourceError, StoreError
+from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, quoted
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.account import Account
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -63,13 +66,13 @@ class Record(NamedTuple):
         image: Encoded bytes, or uint8 pixels [H, W] or [H, W, 1 | 3 | 4] in the order R, G, B, A.
         fields: Other fields by name, encoded.
         facts: Entries of the ``json`` field besides path and class.
-        label: Class number, if `Input.label` did not have it.
+        label: The label, if it is known only after reading.
     """
 
     image: bytes | NDArray[np.uint8]
     fields: Mapping[str, bytes] = MappingProxyType({})
     facts: Mapping[str, Any] = MappingProxyType({})
-    label: int | None = None
+    label: Label | None = None
 
 
 class Skip(NamedTuple):
@@ -87,6 +90,7 @@ class Listing:
         inputs: In a deterministic order: sorted by the bytes of the path, or the order of the records.
         skipped: Files and records that cannot be packed.
         classes: Class names by number; empty without labels, or if labels are only numbers.
+        account: What became of everything that the source was given.
         stamp: Changes with what ``inputs`` does not show, such as the content of the file that
             contains them.
         shuffled: Whether ``inputs`` are already in random order.
@@ -94,24 +98,152 @@ class Listing:
 
     inputs: list[Input]
     skipped: list[Skip]
-    classes: tuple[str, ...]
+    classes: Classes
+    account: Account = field(default_factory=lambda: Account("record"))
     stamp: str = ""
     shuffled: bool = False
 
+    def with_classes(self, classes: Classes) -> Listing:
+        """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
+        numbers = classes.numbers()
+        new = [numbers[name] for name in self.classes]
+        inputs = [entry if entry.label is None else entry._replace(label=new[entry.label]) for entry in self.inputs]
+        return replace(self, inputs=inputs, classes=classes)
 
-class Source(Protocol):
-    """A source is pickled for worker processes, so its state contains no listing and no open file.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What the user states about a source.
+
+    Attributes:
+        classes: Class names by number.
+        columns: Role (``image``, ``label``) -> column.
+        label_type: Whether labels of unknown meaning are all names or all numbers.
+        remote: How URLs are read.
+    """
+
+    classes: tuple[str, ...] | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    label_type: LabelType | None = None
+    remote: RemoteOptions = field(default_factory=RemoteOptions.of)
+
+
+class Collector:
+    """Collects the content of a source while it is listed.
+
+    Args:
+        where: Name of the source, for messages.
+        unit: What one input is, see `Account.unit`.
+        options: What the user states about the source.
+
+    Attributes:
+        account: Account of the parts; a source adds to ``account.given`` what it counts independently.
+        inputs: Inputs without labels.
+        skipped: What cannot be packed.
+        classes: Class names that the source has, by number; None without them.
+        stamp: `Listing.stamp`.
+        shuffled: `Listing.shuffled`.
+        reads_labels: Whether labels are known only when inputs are read.
+    """
+
+    def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
+        self.where = where
+        self.account = Account(unit)
+        self.inputs: list[Input] = []
+        self.skipped: list[Skip] = []
+        self.classes: tuple[str, ...] | None = None
+        self.stamp = ""
+        self.shuffled = False
+        self.reads_labels = False
+        self._given = options.classes
+        self._labels = Labels(where, label_type=options.label_type)
+
+    def add(self, entry: Input, label: Any = NONE) -> None:
+        """Add an input and its label: a `Label`, or a value whose meaning is not known."""
+        self.inputs.append(entry)
+        self._labels.add(label)
+
+    def skip(self, path: str, reason: str) -> None:
+        """Add a unit that cannot be packed."""
+        self.skipped.append(Skip(path, reason))
+
+    def listing(self) -> Listing:
+        """Return the listing: labels are numbered, and if only some inputs have one, the others are skipped.
+
+        Raises:
+            LabelError: Labels that cannot be numbered.
+            SourceError: There is no input.
+        """
+        numbers, classes, notes = self._labels.numbered(self._given, self.classes)
+        inputs = self.inputs
+        if self._given and (numbers == NO_NUMBER).all() and not self.reads_labels:
+            raise LabelError(
+                f"{self.where} has no labels, but class names were given ({quoted(self._given)}): name the label "
+                "(--label, --column label=...), or omit --classes (classes=)"
+            )
+        if (numbers != NO_NUMBER).any():
+            pairs = list(zip(inputs, numbers.tolist(), strict=True))
+            inputs = [entry._replace(label=number) for entry, number in pairs if number != NO_NUMBER]
+            self.skipped += [Skip(entry.path, "has no label") for entry, number in pairs if number == NO_NUMBER]
+        if not inputs:
+            reason = f"; the first, {self.skipped[0].path!r}: {self.skipped[0].reason}" if self.skipped else ""
+            raise SourceError(f"{self.where} contains no image that can be packed{reason}")
+        self.account.notes += notes
+        self.account.close(len(inputs), (skip.reason for skip in self.skipped))
+        return Listing(inputs, self.skipped, classes, self.account, self.stamp, self.shuffled)
+
+
+class Source:
+    """Base of all sources. A source is pickled for worker processes: attributes that start with ``_`` are not.
+
+    Args:
+        src: A path, a URL, a pattern or an object.
+        options: What the user states about it.
 
     Attributes:
         kind: Name of the format, as for ``--from``.
+        unit: What one input is, see `Account.unit`.
         in_process: The source cannot be pickled, so it is packed in this process.
+        roles: Roles that ``columns`` may name.
     """
 
-    kind: str
-    in_process: bool
+    kind: ClassVar[str]
+    unit: ClassVar[str] = "record"
+    in_process: ClassVar[bool] = False
+    roles: ClassVar[tuple[str, ...]] = ("image", "label")
+
+    def __init__(self, src: Any, options: SourceOptions | None = None) -> None:
+        self.options = options or SourceOptions()
+        self.columns = dict(self.options.columns)
+        self.name = str(src)
+        if self.columns and not self.roles:
+            raise OptionError(
+                f"columns={self.columns!r}, but {self.name} is read as {self.kind}, which has no columns: omit "
+                "--column and --label (columns=)"
+            )
+        if unknown := sorted(set(self.columns) - set(self.roles)):
+            raise OptionError(
+                f"columns name the role {unknown[0]!r}; allowed are {' and '.join(map(repr, self.roles))}, as in "
+                "label=species"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def scan(self) -> Listing:
-        """List all inputs."""
+        """List all inputs, once, with their labels.
+
+        Raises:
+            SourceError: There is nothing to pack, or the source is damaged.
+            LabelError: Labels that cannot be numbered.
+        """
+        found = Collector(self.name, self.unit, self.options)
+        self.collect(found)
+        return found.listing()
+
+    def collect(self, found: Collector) -> None:
+        """Add all that the source has."""
+        raise NotImplementedError
 
     def read(self, entry: Input) -> Record:
         """Read one input.
@@ -119,15 +251,7 @@ class Source(Protocol):
         Raises:
             SourceError: This input cannot be read; others may be readable.
         """
-
-
-class LazySource:
-    """Base of sources that open files at first use. Attributes that start with ``_`` are not pickled."""
-
-    in_process = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        raise NotImplementedError
 
 
 @contextmanager
@@ -136,7 +260,7 @@ def as_source_error(what: str, *errors: type[Exception]) -> Iterator[None]:
     caught: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
-    except (SourceError, OptionError, NotADatasetError, SourceStoreError):
+    except (SourceError, OptionError, LabelError, NotADatasetError, SourceStoreError):
         raise
     except caught as error:
         reason = one_line(getattr(error, "strerror", None) or error or type(error).__name__)

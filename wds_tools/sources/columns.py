@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import SourceError
 from wds_tools.sources.base import field_bytes
 
 IMAGE = "image"
@@ -25,21 +25,6 @@ _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
 _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _encoder = json.JSONEncoder(separators=(",", ":"))
-
-
-def check_columns(columns: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a copy of the user's mapping from role to column.
-
-    Raises:
-        OptionError: There is no such role.
-    """
-    columns = dict(columns or {})
-    unknown = sorted(set(columns) - {IMAGE, LABEL})
-    if unknown:
-        raise OptionError(
-            f"columns name the role {unknown[0]!r}; allowed are 'image' and 'label', as in image=path, label=species"
-        )
-    return columns
 
 
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:

@@ -11,14 +11,14 @@ from typing import Any
 from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
 from wds_tools.format import tar
 from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.label import quoted
 from wds_tools.format.manifest import MANIFEST_NAME, from_json
 from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import Source, as_source_error
+from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.image_tree import is_image_name
-from wds_tools.sources.labels import quoted_list
 from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
 from wds_tools.sources.remote_folder import RemoteFolderSource
 from wds_tools.sources.streams import is_stream
@@ -37,51 +37,37 @@ _PYTHON_KINDS = {"object", "stream"}
 _METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's tables of the images in the same folder
 
 
-def open_source(
-    src: Any,
-    *,
-    kind: str | None,
-    classes: tuple[str, ...] | None,
-    columns: Mapping[str, str] | None,
-    remote: RemoteOptions | None = None,
-) -> Source:
+def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> Source:
     """Return the source that reads ``src``.
 
     Args:
         src: A path, a URL, a pattern, an object with ``len()`` and ``[]``, or a stream of ``datasets``.
         kind: A name in `KINDS` or `ALIASES`; None detects it.
-        classes: Class names by number, if they are known.
-        columns: The user's mapping from role to column.
-        remote: How URLs are read; None uses the defaults.
+        options: What the user states about the source.
 
     Raises:
         OptionError: There is no such kind, or ``src`` cannot be of this kind.
         SourceError: There is nothing at the path.
     """
-    remote = remote or RemoteOptions.of()
+    options = options or SourceOptions()
     src = without_file_scheme(src)
-    if isinstance(src, str) and is_url(src):
-        return _open_remote(src, _without_alias(kind), classes, columns, remote)
-    is_path = isinstance(src, (str, Path))
     kind = _without_alias(kind)
-    if is_path and kind in _PYTHON_KINDS:
+    if isinstance(src, str) and is_url(src):
+        kind = _remote_kind(src, kind, options.remote)
+        return RemoteFolderSource(src, options) if kind == "folder" else _source_type(kind)(src, options)
+    if not isinstance(src, (str, Path)):
+        return _source_type(_kind_of_object(src, kind))(src, options)
+    if kind in _PYTHON_KINDS:
         raise OptionError(f"kind={kind!r}, but {src} is a path: objects are packed from Python")
-    if not is_path:
-        kind = _kind_of_object(src, kind)
-    path = None
-    if is_path:
-        path, kind = _resolve(Path(src), kind)
-    module, name = KINDS[kind or "object"][0].split(":")
-    source_type = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
-    if kind == "folder":
-        if columns:
-            raise OptionError(
-                f"columns={dict(columns)!r}, but {src} is a folder of images, which has no columns: omit --column and "
-                "--label (columns=)"
-            )
-        return source_type(path, classes)  # type: ignore[no-any-return]
-    options = {"remote": remote} if kind == "table" else {}  # whose rows may name URLs
-    return source_type(src if path is None else path, classes, columns, **options)  # type: ignore[no-any-return]
+    path, kind = _resolve(Path(src), kind)
+    return _source_type(kind)(path, options)
+
+
+def _source_type(kind: str) -> type[Source]:
+    """Return the class that reads a kind, imported only now."""
+    module, name = KINDS[kind][0].split(":")
+    found: type[Source] = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
+    return found
 
 
 def without_file_scheme(src: Any) -> Any:
@@ -94,38 +80,22 @@ def _kind_of_object(src: Any, kind: str | None) -> str:
     found = "stream" if is_stream(src) else "object"
     if isinstance(src, Mapping) and kind != "object":
         raise OptionError(
-            f"src is a {type(src).__name__} with {quoted_list(list(map(str, src)))}; pack one of them, such as one "
-            "split"
+            f"src is a {type(src).__name__} with {quoted(map(str, src))}; pack one of them, such as one split"
         )
     if kind not in (None, found):
         raise OptionError(f"kind={kind!r} cannot read a {type(src).__name__}: omit kind, or pass a path")
     return found
 
 
-def _open_remote(
-    url: str,
-    kind: str | None,
-    classes: tuple[str, ...] | None,
-    columns: Mapping[str, str] | None,
-    remote: RemoteOptions,
-) -> Source:
-    """Return the source that reads a URL."""
+def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
+    """Return the kind of a URL: as given, or detected."""
     kind = kind or _detect_remote(url, remote)
     if kind not in _REMOTE_KINDS:
         raise OptionError(
             f"{clean_url(url)}: {kind} cannot be read from a URL; allowed are {', '.join(_REMOTE_KINDS)}: copy it to "
             "this machine first, or list the URLs of the images in a local table"
         )
-    if kind == "folder":
-        if columns:
-            raise OptionError(
-                f"columns={dict(columns)!r}, but {clean_url(url)} is a folder of images, which has no columns: omit "
-                "--column and --label (columns=)"
-            )
-        return RemoteFolderSource(url, classes, remote)
-    module, name = KINDS[kind][0].split(":")
-    source_type = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
-    return source_type(url, classes, columns, remote)  # type: ignore[no-any-return]
+    return kind
 
 
 def _detect_remote(url: str, remote: RemoteOptions) -> str:

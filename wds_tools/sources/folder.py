@@ -13,39 +13,36 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input, Listing, Record, Skip
-from wds_tools.sources.image_tree import NOT_AN_IMAGE, is_image_name, list_tree, path_bytes, path_text
+from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions
+from wds_tools.sources.image_tree import NOT_AN_IMAGE, collect_tree, is_image_name, path_bytes, path_text
 
 _File = tuple[bytes, int]  # (relative path, size)
 _Identity = tuple[int, int]  # (device, inode)
 
 
-class FolderSource:
-    """Image files below a folder.
+class FolderSource(Source):
+    """Image files below a folder; links are followed, names that start with a dot are ignored.
 
-    Args:
-        root: The folder; links are followed, names that start with a dot are ignored.
-        classes: Names of the class folders, by number; None numbers those with images in sorted order.
+    With ``classes``, all class folders must be among them; by default those with images are numbered in sorted order.
     """
 
     kind = "folder"
-    in_process = False
+    unit = "file"
+    roles = ()
 
-    def __init__(self, root: str | Path, classes: tuple[str, ...] | None = None) -> None:
-        self.root = Path(root)
-        self._prefix = os.fsencode(self.root) + b"/"
-        self.classes = classes
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.root = Path(src)
+        self.prefix = os.fsencode(self.root) + b"/"
 
-    def scan(self) -> Listing:
-        """List all images and their sizes.
+    def collect(self, found: Collector) -> None:
+        """Add all images and their sizes.
 
         Raises:
-            SourceError: There is no such folder, it has no images, or ``classes`` lacks the name of
-                a class folder.
+            SourceError: There is no such folder, or it has no images.
         """
-        skipped: list[Skip] = []
-        files = [(path, size, ()) for path, size in _walk(_root_bytes(self.root), skipped)]
-        return list_tree(str(self.root), files, skipped, self.classes)
+        files = [(path, size, ()) for path, size in _walk(_root_bytes(self.root), found)]
+        collect_tree(found, files)
 
     def read(self, entry: Input) -> Record:
         """Read a file.
@@ -55,7 +52,7 @@ class FolderSource:
                 listed.
         """
         try:
-            data = _read_all(self._prefix + path_bytes(entry.path), entry.size)
+            data = _read_all(self.prefix + path_bytes(entry.path), entry.size)
         except OSError as error:
             raise SourceError(f"cannot be read: {error.strerror or error}") from error
         if len(data) != entry.size:
@@ -74,8 +71,8 @@ def _root_bytes(root: Path) -> bytes:
     return os.fsencode(root)
 
 
-def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_File]:
-    """Yield every file with the extension of an image; add other files to ``skipped``."""
+def _walk(root: bytes, found: Collector) -> Iterator[_File]:
+    """Yield every file with the extension of an image; skip other files."""
     folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
     while folders:
         folder, parents = folders.pop()
@@ -85,10 +82,10 @@ def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_File]:
         except OSError as error:
             if not folder:
                 raise SourceError(f"{os.fsdecode(root)} cannot be read: {error.strerror}") from error
-            skipped.append(Skip(path_text(folder), f"folder cannot be read: {error.strerror}"))
+            _skip(found, folder, f"folder cannot be read: {error.strerror}")
             continue
         if identity in parents:
-            skipped.append(Skip(path_text(folder), "is a link to a folder that contains it"))
+            _skip(found, folder, "is a link to a folder that contains it")
             continue
         for entry in entries:
             path = folder + b"/" + entry.name if folder else entry.name
@@ -96,8 +93,13 @@ def _walk(root: bytes, skipped: list[Skip]) -> Iterator[_File]:
                 continue
             if _is_folder(entry):
                 folders.append((path, (*parents, identity)))
-            elif (size := _file_size(entry, path, skipped)) is not None:
+            elif (size := _file_size(entry, path, found)) is not None:
                 yield path, size
+
+
+def _skip(found: Collector, path: bytes, reason: str) -> None:
+    found.account.given += 1
+    found.skip(path_text(path), reason)
 
 
 def _identity(folder: bytes) -> _Identity:
@@ -112,8 +114,8 @@ def _is_folder(entry: os.DirEntry[bytes]) -> bool:
         return False  # a link to itself, which `_file_size` reports
 
 
-def _file_size(entry: os.DirEntry[bytes], path: bytes, skipped: list[Skip]) -> int | None:
-    """Return the size of an image file; if it is not one, add it to ``skipped`` and return None."""
+def _file_size(entry: os.DirEntry[bytes], path: bytes, found: Collector) -> int | None:
+    """Return the size of an image file; if it is not one, skip it and return None."""
     reason = None
     if not is_image_name(entry.name):
         reason = NOT_AN_IMAGE
@@ -125,7 +127,7 @@ def _file_size(entry: os.DirEntry[bytes], path: bytes, skipped: list[Skip]) -> i
             reason = "is not a regular file"
         except OSError as error:
             reason = "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}"
-    skipped.append(Skip(path_text(path), reason))
+    _skip(found, path, reason)
     return None
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Record
+from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
@@ -41,6 +41,7 @@ class Roles:
         more_images: Further columns of images; their fields are named after the column and the
             image type.
         facts: Columns that become entries of the ``json`` field.
+        left_out: Columns that are not packed.
     """
 
     image: str
@@ -49,6 +50,25 @@ class Roles:
     fields: dict[str, str]
     more_images: tuple[str, ...]
     facts: tuple[str, ...]
+
+    left_out: tuple[str, ...]
+
+    def collect(self, found: Collector) -> None:
+        """Add class names, and what becomes of each column."""
+        account = found.account
+        account.declare("column", [self.image, *filter(None, [self.label]), *self.rest, *self.left_out])
+        found.classes = self.classes
+        account.use("column", self.image, "image")
+        if self.label is not None:
+            account.use("column", self.label, "label")
+        for column, field in self.fields.items():
+            account.use("column", column, f"field {field}")
+        for column in self.more_images:
+            account.use("column", column, "image fields")
+        for column in self.facts:
+            account.use("column", column, "entries of json")
+        for column in self.left_out:
+            account.leave_out("column", column, "binary, and not an image")
 
     @property
     def rest(self) -> list[str]:
@@ -87,6 +107,7 @@ def find_roles(schema: pa.Schema, columns: Mapping[str, str], where: str) -> Rol
         fields,
         tuple(name for name in images if name != image),
         tuple(name for name in rest if name not in fields),
+        tuple(name for name in others if name != label and name not in rest),
     )
 
 

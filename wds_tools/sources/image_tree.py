@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input, Listing, Skip
-from wds_tools.sources.labels import quoted_list
+from wds_tools.format.label import NONE, name
+from wds_tools.sources.base import Collector, Input, Skip
 from wds_tools.wording import counted
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif")
@@ -21,50 +21,31 @@ def is_image_name(name: str | bytes) -> bool:
     return path_text(name).lower().endswith(EXTENSIONS)
 
 
-def list_tree(
-    root: str, files: Sequence[ImageFile], skipped: list[Skip], classes: tuple[str, ...] | None, stamp: str = ""
-) -> Listing:
-    """Return the listing of images in ``<class>/**``, or in a flat folder, which gives no labels.
+def collect_tree(found: Collector, files: Iterable[ImageFile]) -> None:
+    """Add the images in ``<class>/**``, or in a flat folder, which gives no labels.
 
     Args:
-        root: Name of the folder or archive, for error messages.
+        found: Where they are added. Files that were skipped before are in it.
         files: All files with the extension of an image.
-        skipped: Files that were skipped before; more are added.
-        classes: Names of the class folders, by number; None numbers those with images in sorted order.
-        stamp: `Listing.stamp`.
 
     Raises:
-        SourceError: There is no image, or ``classes`` lacks the name of a class folder.
+        SourceError: There is no image.
     """
     files = sorted(files)
-    names = sorted({path.partition(b"/")[0] for path, _, _ in files if b"/" in path})
-    labels = _class_numbers(root, [path_text(name) for name in names], classes)
-    inputs: list[Input] = []
+    found.account.given += len(files)
+    has_classes = any(b"/" in path for path, _, _ in files)
     for path, size, location in files:
         folder, slash, _ = path.partition(b"/")
-        if labels and not slash:
-            skipped.append(Skip(path_text(path), "is outside the class folders"))
+        if has_classes and not slash:
+            found.skip(path_text(path), "is outside the class folders")
         elif size == 0:
-            skipped.append(Skip(path_text(path), "is empty"))
+            found.skip(path_text(path), "is empty")
         else:
-            inputs.append(Input(path_text(path), size, labels[path_text(folder)] if labels else None, location))
-    skipped.sort(key=lambda skip: path_bytes(skip.path))
-    if not inputs:
-        raise SourceError(_no_images_message(root, skipped))
-    return Listing(inputs, skipped, tuple(labels), stamp)
-
-
-def _class_numbers(root: str, names: list[str], classes: tuple[str, ...] | None) -> dict[str, int]:
-    """Return class name -> number, for ``classes`` or else for the folders found."""
-    if classes is None:
-        return {name: number for number, name in enumerate(names)}
-    unknown = [name for name in names if name not in classes]
-    if unknown:
-        raise SourceError(
-            f"class folder {unknown[0]!r} in {root} is not among the given classes "
-            f"({quoted_list(classes)}): add it to them, or move the folder away"
-        )
-    return {name: number for number, name in enumerate(classes)}
+            label = name(path_text(folder)) if has_classes else NONE
+            found.add(Input(path_text(path), size, None, location), label)
+    found.skipped.sort(key=lambda skip: path_bytes(skip.path))
+    if not found.inputs:
+        raise SourceError(_no_images_message(found.where, found.skipped))
 
 
 def _no_images_message(root: str, skipped: list[Skip]) -> str:

@@ -8,17 +8,25 @@ code.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import SourceError
 from wds_tools.format import codecs
-from wds_tools.format.label_source import whole_number
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, field_bytes, stamp_files
+from wds_tools.format.label import name, parse
+from wds_tools.sources.base import (
+    Collector,
+    Input,
+    Record,
+    Source,
+    SourceOptions,
+    as_source_error,
+    field_bytes,
+    stamp_files,
+)
 from wds_tools.sources.image_tree import path_bytes, path_text
-from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 
@@ -26,49 +34,35 @@ _IMAGE_KEY = re.compile(rb"image-(\d+)$")
 _PLAIN, _DATUM = 0, 1  # what a value is: an encoded image, or a Datum
 
 
-class LmdbSource(LazySource):
-    """An LMDB database: a folder with ``data.mdb``, or the file itself. Its lock file is not used.
-
-    Args:
-        path: Folder or file.
-        classes: Class names by number.
-        columns: Must be None: a database has no columns.
-    """
+class LmdbSource(Source):
+    """An LMDB database: a folder with ``data.mdb``, or the file itself. Its lock file is not used."""
 
     kind = "lmdb"
+    roles = ()
 
-    def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
-        if columns:
-            raise OptionError(
-                f"columns={columns!r}, but an LMDB database has no columns: omit --column and --label (columns=)"
-            )
-        self.path = Path(path)
-        self.classes = classes
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
 
-    def scan(self) -> Listing:
-        """List the records in the order of their keys.
+    def collect(self, found: Collector) -> None:
+        """Add the records in the order of their keys.
 
         Raises:
             SourceError: There is no database, or it has no images.
         """
-        skipped: list[Skip] = []
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
-            images = list(self._find_images(skipped))
+            images = list(self._find_images(found))
+        found.account.given += len(images)
         labels = [label for _, _, _, label in images]
         texts = [None] * len(images)
         if all(label is None for label in labels) and all(b"/" in key for key, _, _, _ in images):
-            labels = [key.partition(b"/")[0] for key, _, _, _ in images]
-        elif any(isinstance(label, bytes) and whole_number(path_text(label)) is None for label in labels):
+            labels = [name(path_text(key.partition(b"/")[0])) for key, _, _, _ in images]
+        elif any(isinstance(label, bytes) and parse(label).name is not None for label in labels):
             labels, texts = texts, labels  # transcriptions, as in text recognition datasets, not classes
-        inputs = [
-            Input(path_text(key), size, None, (form,), -1, field_bytes(len(text)) if text else 0)
-            for (key, size, form, _), text in zip(images, texts, strict=True)
-        ]
-        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=str(self.path))
+        for (key, size, form, _), label, text in zip(images, labels, texts, strict=True):
+            found.add(Input(path_text(key), size, None, (form,), -1, field_bytes(len(text)) if text else 0), label)
         data = self.path / "data.mdb" if self.path.is_dir() else self.path
-        return Listing(inputs, skipped, classes, stamp_files([data]))
+        found.stamp = stamp_files([data])
 
     def read(self, entry: Input) -> Record:
         """Read one record.
@@ -105,22 +99,23 @@ class LmdbSource(LazySource):
             raise SourceError(f"{data} is truncated: it has {data.stat().st_size:,} of {needed:,} bytes, copy it again")
         return opened
 
-    def _find_images(self, skipped: list[Skip]) -> Iterator[tuple[bytes, int, int, Any]]:
+    def _find_images(self, found: Collector) -> Iterator[tuple[bytes, int, int, Any]]:
         """Yield (key, length of the image, _PLAIN or _DATUM, label) of each image."""
         with self._env.begin(buffers=True) as transaction:
-            for key, value in transaction.cursor():
-                name = bytes(key)
-                if name.startswith(b"label-"):
+            for stored, value in transaction.cursor():
+                key = bytes(stored)
+                if key.startswith(b"label-"):
                     continue
                 if codecs.sniff(value):
-                    label = transaction.get(_label_key(name))
-                    yield name, len(value), _PLAIN, bytes(label) if label is not None else None
+                    label = transaction.get(_label_key(key))
+                    yield key, len(value), _PLAIN, bytes(label) if label is not None else None
                     continue
                 datum, reason = _datum(value)
                 if datum is None:
-                    skipped.append(Skip(path_text(name), reason))
+                    found.account.given += 1
+                    found.skip(path_text(key), reason)
                 else:
-                    yield name, len(datum[0]), _DATUM, datum[1]
+                    yield key, len(datum[0]), _DATUM, datum[1]
 
 
 def _label_key(key: bytes) -> bytes:

@@ -17,15 +17,16 @@ import numpy as np
 import xxhash
 from PIL import Image
 
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import codecs
-from wds_tools.format.label_source import whole_number
+from wds_tools.format.label import BOOLEANS, Classes, Label, Labels
+from wds_tools.format.label import name as name_label
+from wds_tools.format.label import number as label_number
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Input, Listing, Record, field_bytes
+from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions, field_bytes
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
-    check_columns,
     fact_name,
     facts_bytes,
     field_name,
@@ -34,7 +35,6 @@ from wds_tools.sources.columns import (
     no_image_error,
     plain_name,
 )
-from wds_tools.sources.labels import number_labels, numbers_among
 from wds_tools.sources.pixels import check_pixels, to_pixels
 
 _PROBED_ITEMS = 32
@@ -43,87 +43,107 @@ _log = logging.getLogger("wds_tools")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
-class ObjectSource:
-    """Items ``(image, label)``, dictionaries, or images alone.
+class ObjectSource(Source):
+    """Items ``(image, label)``, dictionaries, or images alone, of an object with ``len()`` and ``[]``.
 
-    An image is a PIL image, encoded bytes, an array [H, W] or [H, W, C], or a tensor [C, H, W];
-    pixels are uint8.
-
-    Args:
-        items: Object with ``len()`` and ``[]``; an item must be the same each time it is read.
-        classes: Class names by number; by default ``items.classes``, which torchvision's datasets have.
-        columns: For items that are dictionaries: the keys of ``image`` and ``label``.
+    An item must be the same each time it is read. An image is a PIL image, encoded bytes, an array [H, W] or
+    [H, W, C], or a tensor [C, H, W]; pixels are uint8. Class names are those of ``classes`` of the object, which
+    torchvision's datasets have, or of a `ClassLabel`. Labels are read with the items, not when they are listed, so
+    names need a list of classes.
     """
 
     kind = "object"
+    unit = "item"
     in_process = True
 
-    def __init__(
-        self, items: Any, classes: tuple[str, ...] | None = None, columns: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, items: Any, options: SourceOptions | None = None) -> None:
         if not hasattr(items, "__getitem__") or not hasattr(items, "__len__"):
             raise OptionError(
                 f"src is a {type(items).__name__}; allowed are paths, objects with len() and [], and streams of "
                 "Hugging Face's datasets: put the items of an iterator into a list, or write them to files"
             )
+        super().__init__(type(items).__name__, options)
         self.items = items
-        self.columns = check_columns(columns)
         self._left_out: set[str] = set()
-        names: Any = getattr(items, "classes", None)
-        names = (names.tolist() if hasattr(names, "tolist") else names) or self._feature_names()
-        are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-        own = tuple(names) if are_names and names else ()
-        self.classes = classes or own
-        numbers = numbers_among(self.classes, own, where=type(items).__name__)
-        self._parsed = own if numbers else self.classes  # the names by the numbers that items have
-        self._numbers = dict(enumerate(numbers))  # of items -> of this source; a number that is missing stays
+        self._own = self._renamed = Classes(self._class_names())  # by the numbers of the items; as they are packed
 
-    def scan(self) -> Listing:
-        """List the items.
+    def collect(self, found: Collector) -> None:
+        """Add the items.
 
         Some are read twice: for their mean length, for the stamp, and to detect random transforms.
 
         Raises:
             SourceError: There is no item, or an item differs each time it is read.
         """
-        count, name = len(self.items), type(self.items).__name__
+        count = found.account.given = len(self.items)
         if count == 0:
-            raise SourceError(f"the {name} has no items")
+            raise SourceError(f"the {self.name} has no items")
         failure: SourceError | None = None
         digest, sizes, extras = xxhash.xxh3_128(), [], []
+        labels = Labels(self.name, label_type=self.options.label_type)
         for number in sorted({(count - 1) * step // max(1, _PROBED_ITEMS - 1) for step in range(_PROBED_ITEMS)}):
-            entry = Input(f"{name}#{number}", 0, None, (number,))
+            entry = Input(f"{self.name}#{number}", 0, None, (number,))
             try:
-                record, again = (_encoded(self.read(entry)) for _ in range(2))
+                (record, label), again = ((_encoded(record), label) for record, label in map(self._item, [entry] * 2))
             except SourceError as error:
                 failure = error
                 digest.update(str(error).encode())
                 continue
-            if record != again:
+            if (record, repr(label)) != (again[0], repr(again[1])):
                 raise SourceError(
-                    f"item {number} of the {name} differs each time it is read: remove random transforms before "
+                    f"item {number} of the {self.name} differs each time it is read: remove random transforms before "
                     "packing, and apply them in training"
                 )
+            labels.add(label)
             digest.update(record.image if isinstance(record.image, bytes) else b"")
-            digest.update(repr((record.label, record.facts, sorted(record.fields.items()))).encode())
+            digest.update(repr((label, record.facts, sorted(record.fields.items()))).encode())
             sizes.append(len(record.image))
             extras.append(sum(map(field_bytes, map(len, record.fields.values()))) + facts_bytes(record.facts))
         if failure is not None and not sizes:
             raise failure
         size, extra = (max(1, sum(values) // max(1, len(values))) for values in (sizes, extras))
-        inputs = [Input(f"{name}#{number}", size, None, (number,), -1, extra + 1024) for number in range(count)]
-        return Listing(inputs, [], self.classes, digest.hexdigest())
+        for number in range(count):
+            found.add(Input(f"{self.name}#{number}", size, None, (number,), -1, extra + 1024))
+        self._set_classes(labels)
+        found.classes, found.reads_labels = self._own or None, True
+        found.stamp = digest.hexdigest()
 
-    def renumber(self, classes: tuple[str, ...]) -> None:
-        """Give the labels that are read from now on the numbers of their names in ``classes``."""
-        self._numbers = {number: classes.index(name) for number, name in enumerate(self.classes)}
+    def _class_names(self) -> tuple[str, ...]:
+        """Return the class names of the object: its attribute ``classes``, or those of its ``ClassLabel``."""
+        names: Any = getattr(self.items, "classes", None)
+        names = (names.tolist() if hasattr(names, "tolist") else names) or self._feature_names()
+        are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        return tuple(names) if are_names else ()
+
+    def _set_classes(self, labels: Labels) -> None:
+        """Decide what the labels of items mean, from those of some items.
+
+        Raises:
+            LabelError: Labels are names, and there is no list of classes; or they do not match that list.
+        """
+        given = self.options.classes
+        found = labels.numbered(given, self._own).classes
+        if not self._own and not given and found not in ((), BOOLEANS):
+            raise LabelError(
+                f"the {self.name} has label {found[0]!r}, but its class names are not known: pass classes=[...]"
+            )
+        self._own = self._own or Classes(given or found)
+        self._renamed = self._own
+        if given:
+            self._renamed = Classes(given[number] for number in self._own.matched(given, where=self.name))
 
     def read(self, entry: Input) -> Record:
         """Read an item.
 
         Raises:
             SourceError: The item cannot be read, or has a type that is not supported.
+            LabelError: Its label is of another kind than those of the other items.
         """
+        record, label = self._item(entry)
+        return record._replace(label=self._label(label, entry.path))
+
+    def _item(self, entry: Input) -> tuple[Record, Any]:
+        """Return an item without its label, and the label as it is."""
         try:
             item = self.items[entry.location[0]]
         except (
@@ -137,11 +157,10 @@ class ObjectSource:
         if isinstance(item, (tuple, list)):
             if len(item) > 2:
                 self._warn("what follows the label")
-            image, label = item[0], item[1] if len(item) > 1 else None
-            return Record(_image(image, entry.path), label=self._label(label, entry.path))
-        return Record(_image(item, entry.path))
+            return Record(_image(item[0], entry.path)), item[1] if len(item) > 1 else None
+        return Record(_image(item, entry.path)), None
 
-    def _from_dict(self, item: dict[str, Any], path: str) -> Record:
+    def _from_dict(self, item: dict[str, Any], path: str) -> tuple[Record, Any]:
         image = find_column(IMAGE, item, self.columns, where=path)
         if image is None:
             raise no_image_error(path, item, "entry")
@@ -161,8 +180,7 @@ class ObjectSource:
                 fields[field if field and field.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"] = data
             else:
                 self._warn(f"entry {name!r} of type {type(value).__name__}")
-        number = self._label(item[label], path) if label else None
-        return Record(_image(item[image], path), fields, facts, number)
+        return Record(_image(item[image], path), fields, facts), item[label] if label else None
 
     def _feature_names(self) -> Any:
         """Return the class names of a map-style dataset of Hugging Face, whose only `ClassLabel` is the label."""
@@ -185,11 +203,15 @@ class ObjectSource:
                 what,
             )
 
-    def _label(self, label: Any, path: str) -> int | None:
-        if isinstance(label, str) and whole_number(label) is None and not self.classes:
-            raise SourceError(f"{path} has label {label!r}, but the class names are not known: pass classes=[...]")
-        number = number_labels([label], self._parsed or None, where=path)[0][0]
-        return None if number is None else self._numbers.get(number, number)
+    def _label(self, value: Any, path: str) -> Label:
+        """Return the label of an item: the name of its class if there are class names, otherwise its number."""
+        labels = Labels(path, label_type=self.options.label_type)
+        labels.add(value)
+        numbers, classes, _ = labels.numbered(own=self._own)
+        if classes and not self._own:
+            raise LabelError(f"{path} has label {value!r}, but the class names are not known: pass classes=[...]")
+        number = int(numbers[0])
+        return label_number(number) if number < 0 or not self._own else name_label(self._renamed[number])
 
 
 def _image(value: Any, path: str) -> Any:

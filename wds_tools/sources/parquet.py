@@ -6,7 +6,7 @@ and reading them would mean to read all data. So shards may be somewhat longer t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,18 @@ import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Input, LazySource, Listing, Record, Skip, as_source_error, stamp_files
-from wds_tools.sources.columns import check_columns
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    Collector,
+    Input,
+    Record,
+    Source,
+    SourceOptions,
+    as_source_error,
+    stamp_files,
+)
 from wds_tools.sources.files import find_files
 from wds_tools.sources.huggingface import Roles, find_roles, to_record
-from wds_tools.sources.labels import label_inputs
 
 _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
@@ -32,45 +39,38 @@ def is_parquet(name: str) -> bool:
     return name.lower().endswith((".parquet", ".pq"))
 
 
-class ParquetSource(LazySource):
-    """Parquet files; a row group is read at once, and once per worker and window.
+class ParquetSource(Source):
+    """Parquet files: a file, a pattern, or a folder with the files of one split, also in folders below it.
 
-    Args:
-        path: A file, a pattern, or a folder with the files of one split, also in folders below it.
-        classes: Class names by number; None takes those of the metadata.
-        columns: Names of the columns: ``image`` and ``label``.
+    A row group is read at once, and once per worker and window.
     """
 
     kind = "parquet"
+    unit = "row"
 
-    def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
-        self.path = Path(path)
-        self.classes = classes
-        self.columns = check_columns(columns)
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
         self.paths = find_files(self.path, is_parquet, "Parquet")
 
-    def scan(self) -> Listing:
-        """List the rows of all files.
+    def collect(self, found: Collector) -> None:
+        """Add the rows of all files.
 
         Raises:
             SourceError: There is no such file, or no column of images.
         """
         with as_source_error(f"{self.path} cannot be read as Parquet", pa.ArrowException):
             groups = list(self._groups())
-            labels = self._labels()
-        inputs, skipped = [], list[Skip]()
+            labels = iter(self._labels())
+        found.account.given = sum(self._open(file).metadata.num_rows for file in range(len(self.paths)))
         names, first = [path.name for path in self.paths], [0] * len(self.paths)
         for group, (file, number, rows, size, extra) in enumerate(groups):
             for row in range(rows):
                 path = f"{names[file]}#{first[file] + row}"
-                inputs.append(Input(path, size, None, (file, number, row), group, extra))
+                found.add(Input(path, size, None, (file, number, row), group, extra), next(labels))
             first[file] += rows
-        inputs, classes = label_inputs(
-            inputs, labels, self.classes, skipped, where=str(self.path), own=self._roles.classes
-        )
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+        self._roles.collect(found)
+        found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
         """Read one row.

@@ -6,9 +6,8 @@ import os
 from functools import cached_property
 
 from wds_tools.errors import SourceError, StoreError
-from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError
-from wds_tools.sources.image_tree import NOT_AN_IMAGE, ImageFile, is_image_name, list_tree, path_bytes
+from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions, SourceStoreError
+from wds_tools.sources.image_tree import NOT_AN_IMAGE, ImageFile, collect_tree, is_image_name, path_bytes
 from wds_tools.sources.remote_files import stamp_remote_files
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.clients import Client, open_client
@@ -18,41 +17,38 @@ from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
 
 
-class RemoteFolderSource(LazySource):
-    """Images below a URL, labelled as in `FolderSource`.
-
-    Args:
-        url: URL of the folder; names that start with a dot are ignored.
-        classes: Names of the class folders, by number; None numbers those with images in sorted order.
-        remote: How URLs are read.
-    """
+class RemoteFolderSource(Source):
+    """Images below a URL, labelled as in `FolderSource`; names that start with a dot are ignored."""
 
     kind = "folder"
+    unit = "file"
+    roles = ()
 
-    def __init__(self, url: str, classes: tuple[str, ...] | None, remote: RemoteOptions) -> None:
-        self.url = url.rstrip("/")
-        self.classes = classes
-        self.remote = remote
+    def __init__(self, src: str, options: SourceOptions | None = None) -> None:
+        super().__init__(clean_url(src.rstrip("/")), options)
+        self.url = src.rstrip("/")
+        self.remote = self.options.remote
 
-    def scan(self) -> Listing:
-        """List all images and their sizes.
+    def collect(self, found: Collector) -> None:
+        """Add all images and their sizes.
 
         Raises:
-            SourceError: There are no images, or ``classes`` lacks the name of a class folder.
+            SourceError: There are no images.
             StoreError: The storage fails.
         """
         files: list[ImageFile] = []
-        found: list[RemoteFile] = []
-        skipped: list[Skip] = []
+        objects: list[RemoteFile] = []
         for path, file in sorted(list_objects(self.url, self.remote).items()):
             if any(part.startswith(".") for part in path.split("/")):
                 continue
             if is_image_name(path):
                 files.append((path_bytes(path), file.size, ()))
-                found.append(file)
+                objects.append(file)
             else:
-                skipped.append(Skip(path, NOT_AN_IMAGE))
-        return list_tree(clean_url(self.url), files, skipped, self.classes, stamp_remote_files(found))
+                found.account.given += 1
+                found.skip(path, NOT_AN_IMAGE)
+        found.stamp = stamp_remote_files(objects)
+        collect_tree(found, files)
 
     def read(self, entry: Input) -> Record:
         """Read an object.

@@ -7,7 +7,7 @@ process, because the stream may use functions of the user's script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +16,9 @@ import xxhash
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, Record, Skip, field_bytes
-from wds_tools.sources.columns import check_columns, facts_bytes
+from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, Record, Source, SourceOptions, field_bytes
+from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
-from wds_tools.sources.labels import label_inputs
 
 _DIGEST_BITS = (1 << 62) - 1
 _Row = dict[str, Any]
@@ -31,53 +30,46 @@ def is_stream(value: Any) -> bool:
     return not hasattr(value, "__len__") and all(hasattr(value, name) for name in methods)
 
 
-class StreamSource:
+class StreamSource(Source):
     """An ``IterableDataset`` of ``datasets`` with known features.
 
-    Args:
-        stream: The stream, without ``shuffle()`` and random functions: it must yield the same each time.
-        classes: Class names by number; by default those of its features.
-        columns: Names of the columns: ``image`` and ``label``.
+    It has no ``shuffle()`` and no random functions: it must yield the same each time.
     """
 
     kind = "stream"
+    unit = "row"
     in_process = True
 
-    def __init__(
-        self, stream: Any, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
-        self.classes = classes
-        self.columns = check_columns(columns)
+    def __init__(self, stream: Any, options: SourceOptions | None = None) -> None:
+        super().__init__("stream", options)
         if stream.features is None:
             raise OptionError(
                 "the features of the stream are not known, as after map(): give them with stream.cast(features)"
             )
         self._stream = stream.decode(False)  # bytes of images, as they are stored
-        self._name = "/".join(map(str, filter(None, (stream.info.dataset_name, stream.split)))) or "stream"
+        self.name = "/".join(map(str, filter(None, (stream.info.dataset_name, stream.split)))) or "stream"
         self._starts: list[
             tuple[int, Any]
         ] = []  # of each group: first row, and state of the stream there; None at its start
         self._rows: Iterator[_Row] | None = None
         self._next = -1  # the group that `_rows` continues with
 
-    def scan(self) -> Listing:
-        """List the rows, reading the whole stream.
+    def collect(self, found: Collector) -> None:
+        """Add the rows, reading the whole stream.
 
         Raises:
             SourceError: There is no column of images, or no image.
             OptionError: The stream cannot be continued in the middle.
         """
-        inputs: list[Input] = []
-        skipped: list[Skip] = []
-        labels: list[Any] = []
         digest, filled, last = xxhash.xxh3_128(), 0, (0, 0)
         state: Any = None
         self._starts = [(0, None)]
         for row, values in enumerate(self._stream):
-            path, found = f"{self._name}#{row}", self._with_bytes(values)
-            number = _digest(found)
+            found.account.given += 1
+            path, content = f"{self.name}#{row}", self._with_bytes(values)
+            number = _digest(content)
             digest.update(number.to_bytes(8, "little"))
-            size, extra = _sizes(found, self._roles)
+            size, extra = _sizes(content, self._roles)
             if filled and filled + size > WINDOW_BYTES:
                 self._starts.append((row, state))
                 filled = 0
@@ -85,14 +77,14 @@ class StreamSource:
             state, last = self._stream.state_dict(), (row, number)
             if size:
                 group = len(self._starts) - 1
-                inputs.append(Input(path, size, None, (row, number), group, extra))
-                labels.append(values.get(self._roles.label) if self._roles.label else None)
+                label = values.get(self._roles.label) if self._roles.label else None
+                found.add(Input(path, size, None, (row, number), group, extra), label)
             else:
                 file = (values.get(self._roles.image) or {}).get("path")
-                skipped.append(Skip(path, f"{file} cannot be read" if file else "has no image"))
+                found.skip(path, f"{file} cannot be read" if file else "has no image")
         self._check_state(last)
-        inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=self._name, own=self._roles.classes)
-        return Listing(inputs, skipped, classes, digest.hexdigest())
+        self._roles.collect(found)
+        found.stamp = digest.hexdigest()
 
     def read(self, entry: Input) -> Record:
         """Read a row.
@@ -110,7 +102,7 @@ class StreamSource:
 
     @cached_property
     def _roles(self) -> Roles:
-        return find_roles(self._stream.features.arrow_schema, self.columns, self._name)
+        return find_roles(self._stream.features.arrow_schema, self.columns, self.name)
 
     @cached_property
     def _loaded(self) -> LRUCache[int, list[_Row]]:
@@ -155,7 +147,7 @@ class StreamSource:
 
     def _differs(self, row: int) -> OptionError:
         return OptionError(
-            f"row {row} of {self._name} differs when it is read again: pass the stream without shuffle() and without "
+            f"row {row} of {self.name} differs when it is read again: pass the stream without shuffle() and without "
             "random functions; pack shuffles the samples itself"
         )
 

@@ -11,20 +11,19 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.errors import SourceError
-from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
+    Collector,
     Input,
-    LazySource,
-    Listing,
     Record,
-    Skip,
+    Source,
+    SourceOptions,
     as_source_error,
     field_bytes,
     stamp_files,
@@ -32,7 +31,6 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
-    check_columns,
     check_unique,
     fact_name,
     facts_bytes,
@@ -42,7 +40,6 @@ from wds_tools.sources.columns import (
     json_value,
     no_image_error,
 )
-from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
 
@@ -53,52 +50,39 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other ch
 Row = dict[str, Any]
 
 
-class TableSource(LazySource):
+class TableSource(Source):
     """A table with a row for each image.
 
-    Args:
-        path: The table. It is JSON Lines if its name ends in ``.jsonl`` or ``.ndjson`` or it begins
-            with ``{``. Otherwise values are separated by tabs in a ``.tsv`` file, else by a comma,
-            semicolon or tab, as in the header.
-        classes: Class names by number.
-        columns: Names of the columns: ``image`` (a path relative to the table, or a URL) and ``label``.
-        remote: How URLs are read; None uses the defaults.
+    It is JSON Lines if its name ends in ``.jsonl`` or ``.ndjson`` or it begins with ``{``. Otherwise values are
+    separated by tabs in a ``.tsv`` file, else by a comma, semicolon or tab, as in the header. The column of images has
+    paths relative to the table, or URLs.
     """
 
     kind = "table"
+    unit = "row"
 
-    def __init__(
-        self,
-        path: str | Path,
-        classes: tuple[str, ...] | None = None,
-        columns: Mapping[str, str] | None = None,
-        remote: RemoteOptions | None = None,
-    ) -> None:
-        self.path = Path(path)
-        self.classes = classes
-        self.columns = check_columns(columns)
-        self.remote = remote or RemoteOptions.of()
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
+        self.remote = self.options.remote
 
-    def scan(self) -> Listing:
-        """List the rows, with the length of each file.
+    def collect(self, found: Collector) -> None:
+        """Add the rows, with the length of each file.
 
         Raises:
             SourceError: There is no such table, no column of images, or no row whose files exist.
         """
-        skipped: list[Skip] = []
-        found: list[Input] = []
-        labels: list[Any] = []
+        image, label = self._roles
         for start, stop, row in self._rows():
-            name = str(row.get(self._roles[0]) or "")
+            found.account.given += 1
+            name = str(row.get(image) or "")
             try:
                 size, extra = self._sizes(row)
             except SourceError as error:
-                skipped.append(Skip(name or f"{self.path.name} at byte {start}", str(error)))
+                found.skip(name or f"{self.path.name} at byte {start}", str(error))
                 continue
-            found.append(Input(name, size, None, (start, stop), -1, extra))
-            labels.append(row.get(self._roles[1]) if self._roles[1] else None)
-        inputs, classes = label_inputs(found, labels, self.classes, skipped, where=str(self.path))
-        return Listing(inputs, skipped, classes, stamp_files([self.path]) + repr(sorted(self.columns.items())))
+            found.add(Input(name, size, None, (start, stop), -1, extra), row.get(label) if label else None)
+        found.stamp = stamp_files([self.path]) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
         """Read the image of a row, and its other columns.

@@ -7,25 +7,23 @@ archive, which is not unpacked to disk; a compressed one is decompressed as a st
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from wds_tools.errors import OptionError, ShardError, SourceError
+from wds_tools.errors import ShardError, SourceError
 from wds_tools.format import tar
-from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip
+from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions
 from wds_tools.sources.compressed import TarFiles, is_tar, tar_stem
 from wds_tools.sources.image_tree import (
     NOT_AN_IMAGE,
     ImageFile,
+    collect_tree,
     is_image_name,
-    list_tree,
     path_bytes,
     without_common_folder,
 )
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
+from wds_tools.storage import is_url
 from wds_tools.storage.listing import RemoteFile
 
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
@@ -33,65 +31,49 @@ _LINK = "is a link and has no content: write the archive with `tar --dereference
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 
 
-class TarSource(LazySource):
-    """Tar archives, treated as one folder of images.
+class TarSource(Source):
+    """Tar archives, treated as one folder of images: an archive, a pattern, a folder of archives, or a URL of these.
 
-    Args:
-        path: An archive, a pattern, or a folder of archives. If there are several archives without
-            folders inside, each is a class with the name of the file.
-        classes: Names of the class folders, by number.
-        columns: Must be None: an archive has no columns.
-        remote: How URLs are read, if ``path`` is a URL; otherwise None.
+    If there are several archives without folders inside, each is a class with the name of the file.
     """
 
     kind = "tar"
+    unit = "file"
+    roles = ()
 
-    def __init__(
-        self,
-        path: str | Path,
-        classes: tuple[str, ...] | None = None,
-        columns: Mapping[str, str] | None = None,
-        remote: RemoteOptions | None = None,
-    ) -> None:
-        if columns:
-            raise OptionError(
-                f"columns={columns!r}, but an archive has no columns: omit --column and --label (columns=)"
-            )
-        self.path = str(path)
-        self.classes = classes
-        self.remote = remote
-        self.paths = locate(path, is_tar, "tar", remote)
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(shown_path(str(src)), options)
+        self.remote = self.options.remote if is_url(str(src)) else None
+        self.paths = locate(src, is_tar, "tar", self.remote)
 
-    def scan(self) -> Listing:
-        """List all members.
+    def collect(self, found: Collector) -> None:
+        """Add all members.
 
         Raises:
             SourceError: An archive is damaged or truncated, or there is no image.
         """
         files: list[ImageFile] = []
-        skipped: list[Skip] = []
         for number, path in enumerate(self.paths):
-            found: dict[str, ImageFile] = {}  # a name may occur again after `tar -r` or `tar -u`: the last one counts
+            images: dict[str, ImageFile] = {}  # a name may occur again after `tar -r` or `tar -u`: the last one counts
             for member in self._members(number, path):
                 is_image = is_image_name(member.name)
                 hidden = any(part.startswith(".") and part != "." for part in member.name.split("/"))
                 if hidden or not (member.is_file or is_image):
                     continue
                 name = member.name.removeprefix("./").lstrip("/")
-                found.pop(name, None)
+                images.pop(name, None)
                 if member.is_file and is_image:
-                    found[name] = (path_bytes(name), member.size, (number, member.offset, member.size))
+                    images[name] = (path_bytes(name), member.size, (number, member.offset, member.size))
                 else:
-                    skipped.append(Skip(member.name, NOT_AN_IMAGE if member.is_file else _LINK))
-            files += found.values()
+                    found.account.given += 1
+                    found.skip(member.name, NOT_AN_IMAGE if member.is_file else _LINK)
+            files += images.values()
         if len(self.paths) > 1 and not any(b"/" in name for name, _, _ in files):
             stems = [path_bytes(tar_stem(path.name)) + b"/" for path in self.paths]
             files = [(stems[location[0]] + name, size, location) for name, size, location in files]
-        listing = list_tree(
-            shown_path(self.path), without_common_folder(files), skipped, self.classes, stamp_of(self.paths)
-        )
-        grouped = [entry._replace(group=self._mapped.group(*entry.location[:2])) for entry in listing.inputs]
-        return replace(listing, inputs=grouped)
+        found.stamp = stamp_of(self.paths)
+        collect_tree(found, without_common_folder(files))
+        found.inputs = [entry._replace(group=self._mapped.group(*entry.location[:2])) for entry in found.inputs]
 
     def read(self, entry: Input) -> Record:
         """Read a member.

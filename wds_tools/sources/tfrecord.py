@@ -19,11 +19,11 @@ from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
+    Collector,
     Input,
-    LazySource,
-    Listing,
     Record,
-    Skip,
+    Source,
+    SourceOptions,
     as_source_error,
     field_bytes,
     stamp_files,
@@ -31,7 +31,6 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
-    check_columns,
     fact_name,
     facts_bytes,
     field_name,
@@ -39,7 +38,6 @@ from wds_tools.sources.columns import (
     plain_name,
 )
 from wds_tools.sources.files import MappedFiles, find_files
-from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import Values, parse_example
 
@@ -59,53 +57,44 @@ def is_tfrecord(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
-class TfRecordSource(LazySource):
-    """Memory-mapped TFRecord files.
-
-    Args:
-        path: A file, a pattern, or a folder with the files of one split.
-        classes: Class names by number.
-        columns: Names of the features: ``image`` and ``label``.
-    """
+class TfRecordSource(Source):
+    """Memory-mapped TFRecord files: a file, a pattern, or a folder with the files of one split."""
 
     kind = "tfrecord"
 
-    def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
-        self.path = Path(path)
-        self.classes = classes
-        self.columns = check_columns(columns)
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
-        self.label: str | None = None  # name of the feature, which `scan` finds
+        self.label: str | None = None  # name of the feature, which `collect` finds
 
-    def scan(self) -> Listing:
-        """List the records of all files.
+    def collect(self, found: Collector) -> None:
+        """Add the records of all files.
 
         Raises:
             SourceError: A file is truncated or damaged between records, or no record has an image.
         """
-        found: list[Input] = []
+        inputs: list[Input] = []
         labels: list[tuple[str | None, Any]] = []  # name of the feature, value
-        skipped: list[Skip] = []
         for file, path in enumerate(self.paths):
             for number, (start, size) in enumerate(records(self._mapped[file], path)):
+                found.account.given += 1
                 name = f"{path.name}#{number}"
                 try:
                     features = self._parse(self._mapped[file][start : start + size])
                     label = self._pick(LABEL, features)
                     record = self._record(features, label)
                 except SourceError as error:
-                    skipped.append(Skip(name, str(error)))
+                    found.skip(name, str(error))
                     continue
                 extra = facts_bytes(record.facts) + sum(field_bytes(len(data)) for data in record.fields.values())
-                found.append(Input(name, len(record.image), None, (file, start, size), -1, extra))
+                inputs.append(Input(name, len(record.image), None, (file, start, size), -1, extra))
                 labels.append((label, _label(features[label]) if label else None))
         # Where a record lacks the feature of the labels, another one with a usual name is not its label.
         self.label = self._pick(LABEL, {label: [] for label, _ in labels if label}) if labels else None
-        values = [value if label == self.label else None for label, value in labels]
-        inputs, classes = label_inputs(found, values, self.classes, skipped, where=str(self.path))
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+        for entry, (label, value) in zip(inputs, labels, strict=True):
+            found.add(entry, value if label == self.label else None)
+        found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
         """Read one record.

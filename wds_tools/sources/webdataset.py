@@ -14,22 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError, StoreError
+from wds_tools.errors import ManifestError, ShardError, SourceError, StoreError
 from wds_tools.format import codecs, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.index import NO_LABEL, from_bytes
-from wds_tools.format.label_source import LabelSource, class_folders
+from wds_tools.format.label import quoted
+from wds_tools.format.label_source import LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.added_fields import AddedFields
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
+from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions, SourceStoreError, as_source_error
 from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.labels import label_inputs, quoted_list
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
-from wds_tools.storage import open_store
+from wds_tools.storage import is_url, open_store
 from wds_tools.storage.patterns import has_pattern
 
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
@@ -38,55 +38,39 @@ Split = Callable[[str], tuple[str, str] | None]
 """Splits the name of a member into key and field; None if it is not a field of a sample."""
 
 
-class WebDatasetSource(LazySource):
-    """Tar shards of samples, plain or compressed.
+class WebDatasetSource(Source):
+    """Tar shards of samples, plain or compressed: a shard, a pattern, or a folder; of a manifest, its shards.
 
-    Args:
-        path: A shard, a pattern, or a folder: of a folder with a manifest, the shards that it lists.
-        classes: Class names by number; by default those of the manifest.
-        columns: ``label`` may be a field, an entry of a JSON field as ``json:label``, or ``folder``, see
-            `LabelSource`. By default labels are those of the index if the manifest states where they come from,
-            otherwise the field ``cls``.
-        remote: How URLs are read, if ``path`` is a URL; otherwise None.
+    The label may be a field, an entry of a JSON field as ``json:label``, or ``folder``, see `LabelSource`. By default
+    labels are those of the index if the manifest states where they come from, otherwise the field ``cls``.
     """
 
     kind = "webdataset"
+    unit = "sample"
+    roles = ("label",)
     split = staticmethod(split_name)
 
-    def __init__(
-        self,
-        path: str | Path,
-        classes: tuple[str, ...] | None = None,
-        columns: Mapping[str, str] | None = None,
-        remote: RemoteOptions | None = None,
-    ) -> None:
-        if set(columns or {}) - {LABEL}:
-            raise OptionError(
-                f"columns={columns!r}, but shards have fields with fixed names: only the label can be named, such as "
-                "label=json:label"
-            )
-        self.path = str(path)
-        self.remote = remote
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(shown_path(str(src)), options)
+        self.path = str(src)
+        self.remote = self.options.remote if is_url(self.path) else None
         manifest = self._manifest()
         self.indexed = manifest is not None
-        self.label = LabelSource.parse((columns or {}).get(LABEL, "cls"))
-        self._requires_labels = LABEL in (columns or {})
+        self.label = LabelSource.parse(self.columns.get(LABEL, "cls"))
         self.additions = manifest.additions if manifest is not None else ()
-        self._stated = manifest if manifest is not None and manifest.label is not None and not columns else None
-        self.classes = classes
+        self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
         self._own_classes = manifest.classes if manifest else None
-        self.shuffled = manifest.shuffled if manifest else False
+        self._is_shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
-            path, is_tar, "tar", remote, [shard.name for shard in manifest.shards] if manifest else None
+            src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
         )
 
-    def scan(self) -> Listing:
-        """List the samples of all shards, and read their labels.
+    def collect(self, found: Collector) -> None:
+        """Add the samples of all shards, with their labels.
 
         Raises:
             SourceError: A shard is damaged or truncated, or no sample has an image, or the label that was chosen.
         """
-        skipped: list[Skip] = []
         inputs: list[Input] = []
         labels: list[Any] = []
         dots = Dots()
@@ -95,10 +79,11 @@ class WebDatasetSource(LazySource):
             added = self._added.spans(path.name) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
                 for key, location, fields in samples(self._mapped[number], number, path.name, split=self.split):
+                    found.account.given += 1
                     dots.add(key, fields)
                     name, image = f"{path.name}/{key}", image_field(fields)
                     if image is None:
-                        skipped.append(Skip(name, f"has no image among its fields {quoted_list(list(fields))}"))
+                        found.skip(name, f"has no image among its fields {quoted(fields)}")
                         continue
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
@@ -107,19 +92,17 @@ class WebDatasetSource(LazySource):
                     inputs.append(Input(name, len(fields[image]), None, where, group, extra))
                     labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
-            raise SourceError(f"{shown_path(self.path)} cannot be packed: {dots}. {_DOTS_REMEDY}")
-        if self._requires_labels and all(label is None for label in labels):
+            raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
+        if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
-                f"{shown_path(self.path)}: no sample has the label {str(self.label)!r}: choose another label, such as "
+                f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
                 "--label cls, json:label or folder"
             )
-        if self.label.field is None:
-            folders = class_folders(label for label in labels if label is not None)
-            labels = [folders.get(label) for label in labels]
-        inputs, classes = label_inputs(
-            inputs, labels, self.classes, skipped, where=shown_path(self.path), own=self._own_classes
-        )
-        return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled)
+        for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
+            found.add(entry, label)
+        found.classes = self._own_classes
+        found.stamp = stamp_of(self.paths)
+        found.shuffled = self._is_shuffled
 
     def read(self, entry: Input) -> Record:
         """Read a sample.
@@ -158,9 +141,7 @@ class WebDatasetSource(LazySource):
             return Record(bytes(fields[image]), kept)
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
 
-    def _label(self, key: str, fields: _Fields, name: str) -> int | str | bytes | None:
-        if self.label == LabelSource():  # the usual case, whose text `label_inputs` checks
-            return bytes(fields["cls"][:4096]).strip() if "cls" in fields else None
+    def _label(self, key: str, fields: _Fields, name: str) -> Any:
         try:
             return self.label.value(key, fields.get(self.label.field or ""))
         except ValueError as error:
@@ -233,7 +214,7 @@ def samples(
         names = frozenset(fields)
         if key in earlier and not names & earlier[key]:  # with a common field it is another sample with the same key
             raise ShardError(
-                f"its fields {quoted_list(sorted(earlier[key]))} and {quoted_list(sorted(names))} have other samples "
+                f"its fields {quoted(sorted(earlier[key]))} and {quoted(sorted(names))} have other samples "
                 "in between: sort the members by name",
                 shard=shard,
                 key=key,

@@ -16,7 +16,7 @@ import xxhash
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
-from wds_tools.sources.base import Listing, as_source_error
+from wds_tools.sources.base import Collector, as_source_error
 from wds_tools.sources.optional_dependencies import import_optional
 
 CODECS = frozenset(
@@ -49,18 +49,18 @@ class ZarrSource(ArraySource):
         return Arrays(arrays, tuple(map(str, classes)) if isinstance(classes, list) else None)
 
     def files(self) -> list[Path]:
-        """Return the metadata files; `scan` identifies the chunks by name, length and modification time."""
+        """Return the metadata files; `collect` identifies the chunks by name, length and modification time."""
         return sorted(path for path in _walk(self.path) if path.name in _METADATA)
 
-    def scan(self) -> Listing:
-        """List the rows of the array of images."""
-        listing = super().scan()
+    def collect(self, found: Collector) -> None:
+        """Add the rows of the array of images."""
+        super().collect(found)
         digest = xxhash.xxh3_128()
         for path in sorted(_walk(self.path)):
             status = path.stat()
             name = os.fsencode(path.relative_to(self.path))
             digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
-        return Listing(listing.inputs, listing.skipped, listing.classes, listing.stamp + digest.hexdigest())
+        found.stamp += digest.hexdigest()
 
 
 class _Rows:

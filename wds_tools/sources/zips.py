@@ -5,18 +5,17 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import SourceError
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
+    Collector,
     Input,
-    LazySource,
-    Listing,
     Record,
-    Skip,
+    Source,
+    SourceOptions,
     as_source_error,
     stamp_files,
 )
@@ -24,8 +23,8 @@ from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.image_tree import (
     NOT_AN_IMAGE,
     ImageFile,
+    collect_tree,
     is_image_name,
-    list_tree,
     path_bytes,
     without_common_folder,
 )
@@ -40,41 +39,33 @@ def is_zip(name: str) -> bool:
     return name.lower().endswith(".zip")
 
 
-class ZipSource(LazySource):
-    """Zip archives. Workers read a member at its offset, without reading the central directory again.
+class ZipSource(Source):
+    """Zip archives: an archive, a pattern, or a folder of archives.
 
-    Args:
-        path: An archive, a pattern, or a folder of archives.
-        classes: Names of the class folders, by number.
-        columns: Must be None: an archive has no columns.
+    Workers read a member at its offset, without reading the central directory again.
     """
 
     kind = "zip"
+    unit = "file"
+    roles = ()
 
-    def __init__(
-        self, path: str | Path, classes: tuple[str, ...] | None = None, columns: Mapping[str, str] | None = None
-    ) -> None:
-        if columns:
-            raise OptionError(
-                f"columns={columns!r}, but an archive has no columns: omit --column and --label (columns=)"
-            )
-        self.path = Path(path)
-        self.classes = classes
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
         self.paths = find_files(self.path, is_zip, "zip")
 
-    def scan(self) -> Listing:
-        """List all members.
+    def collect(self, found: Collector) -> None:
+        """Add all members.
 
         Raises:
             SourceError: There is no archive, an archive is damaged, or there is no image.
         """
         files: list[ImageFile] = []
-        skipped: list[Skip] = []
         for number, path in enumerate(self.paths):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
             with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
-            found: dict[str, ImageFile] = {}  # of members with the same name, the last one counts
+            images: dict[str, ImageFile] = {}  # of members with the same name, the last one counts
             for info in members:
                 is_windows = info.create_system == _WINDOWS  # where some programs write backslashes
                 name = info.filename.replace("\\", "/") if is_windows else info.filename
@@ -83,13 +74,14 @@ class ZipSource(LazySource):
                     continue
                 reason = _reason_to_skip(info, name)
                 if reason:
-                    skipped.append(Skip(name, reason))
+                    found.account.given += 1
+                    found.skip(name, reason)
                 else:
                     location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
-                    found[name] = (path_bytes(name), info.file_size, location)
-            files += found.values()
-        stamp = stamp_files(list(self.paths))
-        return list_tree(str(self.path), without_common_folder(files), skipped, self.classes, stamp)
+                    images[name] = (path_bytes(name), info.file_size, location)
+            files += images.values()
+        found.stamp = stamp_files(list(self.paths))
+        collect_tree(found, without_common_folder(files))
 
     def read(self, entry: Input) -> Record:
         """Read a member.

@@ -9,14 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, ManifestError, OptionError, ShardError, StoreError, WdsToolsError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
-from wds_tools.format.index import Index, index_names, shard_entry, to_bytes
+from wds_tools.format.index import NO_LABEL, Index, index_names, shard_entry, to_bytes
 from wds_tools.format.index_edit import add_columns, is_index, relabel
+from wds_tools.format.label import NO_NUMBER, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import Totals
@@ -28,7 +31,6 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folders
-from wds_tools.upkeep.labelling import LabelNames
 from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, scan_shard
 from wds_tools.upkeep.shard_table import columns_by_key, is_table
 from wds_tools.wording import counted
@@ -45,6 +47,7 @@ def index_shards(
     manifest: str | None = None,
     label: str | None = None,
     classes: str | Path | Sequence[str] | None = None,
+    label_type: LabelType | None = None,
     dots_in_fields: bool = False,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -65,6 +68,8 @@ def index_shards(
             that of an existing manifest, otherwise ``cls``. Names get numbers in sorted order.
         classes: Class names by number, or a file with one name per line. By default those of an existing manifest,
             and then new names in sorted order.
+        label_type: "name" or "number" if labels of unknown meaning are all names or all numbers. By default whole
+            numbers are numbers, other texts are names, and both together are an error.
         dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field
             ``2024.01.jpg``. By default, it is an error if this would put several images whose keys
             seem to have dots into one sample.
@@ -79,7 +84,8 @@ def index_shards(
         OptionError: Shards are in several folders, a shard is given twice, a URL is not writable, or ``label`` is
             invalid.
         ShardError: A shard is damaged, truncated or not a WebDataset; the error has shard and byte.
-            Or keys have dots, a label is neither a number nor a name, or a table beside a shard cannot be read.
+            Or keys have dots, or a table beside a shard cannot be read.
+        LabelError: Labels that are not whole numbers or names, or both numbers and names, or not among ``classes``.
         DestinationError: The folder cannot be written to, or has other files with the names of
             indexes or manifest.
         StoreError: The storage at a URL fails.
@@ -91,7 +97,7 @@ def index_shards(
             f"shards are in {len(jobs)} folders ({jobs[0].folder.name}, {jobs[1].folder.name}, ...); allowed is one, "
             "because a manifest is in the folder of its shards: index them with index_folders()"
         )
-    return _index(jobs, class_names(classes), remote, progress, dots_in_fields=dots_in_fields)[0]
+    return _index(jobs, class_names(classes), label_type, remote, progress, dots_in_fields=dots_in_fields)[0]
 
 
 def index_folders(
@@ -100,6 +106,7 @@ def index_folders(
     manifest: str | None = None,
     label: str | None = None,
     classes: str | Path | Sequence[str] | None = None,
+    label_type: LabelType | None = None,
     dots_in_fields: bool = False,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -113,6 +120,7 @@ def index_folders(
         manifest: As for `index_shards`.
         label: As for `index_shards`.
         classes: As for `index_shards`.
+        label_type: As for `index_shards`.
         dots_in_fields: As for `index_shards`.
         progress: As for `index_shards`.
         storage_options: As for `index_shards`.
@@ -122,7 +130,7 @@ def index_folders(
     """
     remote = RemoteOptions.of(storage_options=storage_options)
     jobs = _open(patterns, manifest, label, remote)
-    manifests_ = _index(jobs, class_names(classes), remote, progress, dots_in_fields=dots_in_fields)
+    manifests_ = _index(jobs, class_names(classes), label_type, remote, progress, dots_in_fields=dots_in_fields)
     return {job.folder.name: new for job, new in zip(jobs, manifests_, strict=True)}
 
 
@@ -145,6 +153,9 @@ class _Job:
         manifest_name: File name of the manifest.
         old: An existing manifest.
         label: Where labels are, as given or as in the existing manifest; None for the default.
+        labels: The label of each sample of all shards as it is stored.
+        texts: The different texts among them, each kept once.
+        numbers: int64 [n] for each shard, the labels that its index has.
         entries: Entries of the shards for the manifest, as far as they are indexed.
         totals: Totals over them.
     """
@@ -155,6 +166,9 @@ class _Job:
     manifest_name: str
     old: Manifest | None
     label: str | None
+    labels: list[Any] = field(default_factory=list)
+    texts: dict[bytes | str, bytes | str] = field(default_factory=dict)
+    numbers: list[NDArray[np.int64]] = field(default_factory=list)
     entries: list[ShardEntry] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
 
@@ -179,6 +193,7 @@ def _open(patterns: Sequence[str], manifest: str | None, label: str | None, remo
 def _index(
     jobs: Sequence[_Job],
     classes: tuple[str, ...] | None,
+    label_type: LabelType | None,
     remote: RemoteOptions,
     progress: bool | None,
     *,
@@ -188,20 +203,20 @@ def _index(
     manifests_: list[Manifest] = []
     try:
         with _progress_bar(jobs, progress) as bar:
-            names = LabelNames(jobs[0].source, is_required=any(job.label for job in jobs))
             for job in jobs:
-                _index_folder(job, names, bar, dots_in_fields=dots_in_fields)
-        if any(job.label for job in jobs) and not names.has_labels:
+                _index_folder(job, bar, dots_in_fields=dots_in_fields)
+        numbered = _number(jobs, classes, label_type)
+        if any(job.label for job in jobs) and (numbered.numbers == NO_NUMBER).all():
             fields = dict.fromkeys(name for job in jobs for name in job.totals.fields)
             raise ShardError(
                 f"no sample has the label {jobs[0].label!r}; the fields are {', '.join(fields)}: choose another label, "
                 "such as --label cls, json:label or folder (label=)"
             )
-        known = classes or dict.fromkeys(name for job in jobs if job.old for name in job.old.classes)
-        numbered = names.classes(known, closed=classes is not None)
-        for job in jobs:
-            _number_names(job, names, numbered)
-            new = _manifest_of(job, numbered if classes or names.is_used else ())
+        for note in numbered.notes:
+            _log.warning("%s", note)
+        for job, numbers in zip(jobs, _divided(numbered.numbers, [len(job.labels) for job in jobs]), strict=True):
+            _relabel(job, numbers)
+            new = _manifest_of(job, numbered.classes)
             if job.manifest_name == MANIFEST_NAME:  # a folder of several datasets has no card
                 job.folder.write_card(card(new))
             job.folder.write(job.manifest_name, manifests.to_json(new).encode())
@@ -223,13 +238,16 @@ def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
     return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)
 
 
-def _index_folder(job: _Job, names: LabelNames, bar: Any, *, dots_in_fields: bool) -> None:
+def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool) -> None:
     """Write the index of every shard of a folder."""
     dots = Dots()
     for shard, beside in zip(job.shards, job.files, strict=True):
         with job.folder.open(shard, bar.update) as view:
             result = scan_shard(view, shard, job.source)
-        names.add(f"{job.folder.name}/{shard}", result.index, result.names)
+        job.labels += [
+            job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
+        ]
+        job.numbers.append(result.index.label)
         job.entries.append(_write_index(job.folder, result.index, beside))
         job.totals.add(result.index)
         dots.add_index(result.index)
@@ -242,11 +260,31 @@ def _index_folder(job: _Job, names: LabelNames, bar: Any, *, dots_in_fields: boo
         raise ShardError(f"{dots}. {DOTS_REMEDY}")
 
 
-def _number_names(job: _Job, names: LabelNames, classes: Sequence[str]) -> None:
-    """Write the class numbers of labels that are names to the indexes."""
-    for number, entry in enumerate(job.entries):
-        label = names.numbers(f"{job.folder.name}/{entry.name}", classes)
-        if label is None:
+def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: LabelType | None) -> Numbered:
+    """Return the labels of all samples of all folders as numbers.
+
+    Classes of existing manifests keep their numbers, and new names follow in sorted order.
+    """
+    where = jobs[0].folder.name if len(jobs) == 1 else f"{jobs[0].folder.name} and other folders"
+    labels = Labels(f"{where}, {jobs[0].source}", label_type=label_type)
+    labels.extend(jobs[0].source.resolved([value for job in jobs for value in job.labels]))
+    if classes is not None:
+        return labels.numbered(classes)
+    known = Classes(dict.fromkeys(name for job in jobs if job.old for name in job.old.classes))
+    found = labels.numbered()
+    return labels.numbered(own=known.united(found.classes)[0]) if known and found.classes else found
+
+
+def _divided(numbers: NDArray[np.int64], counts: Sequence[int]) -> list[NDArray[np.int64]]:
+    return np.split(numbers, np.cumsum(counts)[:-1])
+
+
+def _relabel(job: _Job, numbers: NDArray[np.int64]) -> None:
+    """Write class numbers to the indexes where they have others."""
+    parts = _divided(numbers, [len(part) for part in job.numbers])
+    for number, (old, new, entry) in enumerate(zip(job.numbers, parts, job.entries, strict=True)):
+        label = np.where(new == NO_NUMBER, NO_LABEL, new)
+        if np.array_equal(old, label):
             continue
         data = relabel(job.folder.read(entry.index) or b"", label, name=join(job.folder.name, entry.index))
         job.folder.write(entry.index, data)
@@ -265,12 +303,14 @@ def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
         label=label,
     )
     old = job.old
-    if old is not None and old.fingerprint == new.fingerprint:
-        return replace(
-            new, classes=classes or old.classes, shuffled=old.shuffled, source=old.source, additions=old.additions
-        )
-    if old is not None and old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
-        return replace(new, classes=classes or old.classes, additions=old.additions)  # shards were added
+    if old is None:
+        return new
+    if not classes and old.label == label:
+        classes = old.classes
+    if old.fingerprint == new.fingerprint:
+        return replace(new, classes=classes, shuffled=old.shuffled, source=old.source, additions=old.additions)
+    if old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
+        return replace(new, classes=classes, additions=old.additions)  # shards were added
     return new
 
 

@@ -14,14 +14,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 from tqdm import tqdm
 
-from wds_tools.errors import ChecksumError, DestinationError, OptionError, WdsToolsError
-from wds_tools.format.index import index_name, shard_entry
+from wds_tools.errors import ChecksumError, DestinationError, LabelError, OptionError, WdsToolsError
+from wds_tools.format.index import NO_LABEL, index_name, shard_entry
 from wds_tools.format.index_edit import relabel, rename
+from wds_tools.format.label import Classes
 from wds_tools.format.label_source import INDEX
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.totals import count_fields, image_stats
@@ -35,7 +38,6 @@ from wds_tools.storage import is_url
 from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.class_union import ClassUnion, unite_classes
 
 _log = logging.getLogger("wds_tools")
 SOURCE_KIND = "merge"
@@ -120,8 +122,8 @@ def merge(
         The manifest, and how many shards were linked and copied.
 
     Raises:
-        OptionError: A dataset is given twice, one has labels without class names and another has names, or
-            ``dst`` is an input or a URL.
+        OptionError: A dataset is given twice, or ``dst`` is an input or a URL.
+        LabelError: One dataset has labels without class names and another has names.
         NotADatasetError: An input is not a dataset.
         DestinationError: ``dst`` contains something else, is in use, or its disk is full.
         ChecksumError: A copied shard does not match its checksum.
@@ -140,16 +142,16 @@ def merge(
         if shards.manifest.additions:
             names = ", ".join(name for addition in shards.manifest.additions for name in addition.fields)
             _log.warning("%s: the fields that were added later are not merged: %s", shards.name, names)
-    union = unite_classes(sets)
-    source = _source(sets, union)
-    pairs = zip(sets, union.numbers, strict=True)
+    classes = _unite_classes(sets)
+    source = _source(sets, classes)
+    pairs = zip(sets, classes.numbers, strict=True)
     relabelled = sum(len(shards.locations) for shards, numbers in pairs if numbers is not None)
     if not fresh and (done := _finished(dst, source)) is not None:
         return MergeReport(done, dst, 0, 0, len(done.shards), time.monotonic() - started, relabelled)
     try:
         with FolderDestination(dst) as destination:
             destination.start(source, fresh=fresh)
-            run = _MergeRun(sets, union, destination, copy)
+            run = _MergeRun(sets, classes, destination, copy)
             try:
                 repeated = find_repeated_key(run.shards)
                 manifest = run.run(source, progress)
@@ -173,9 +175,9 @@ def merge(
 class _MergeRun:
     """One run over all shards of all inputs."""
 
-    def __init__(self, sets: Sequence[ShardSet], union: ClassUnion, destination: FolderDestination, copy: bool) -> None:
+    def __init__(self, sets: Sequence[ShardSet], classes: _United, destination: FolderDestination, copy: bool) -> None:
         self.shards = join_sets(sets)
-        self.union = union
+        self.classes = classes
         self.is_shuffled = _shuffled(sets)
         self.dataset_of = [number for number, shards in enumerate(sets) for _ in shards.locations]
         self.destination = destination
@@ -195,8 +197,8 @@ class _MergeRun:
                 reports.append(report if report is not None else self._add_shard(number, bar))
                 if report is not None:
                     bar.update(entry.bytes)
-        manifest = manifest_of(reports, classes=self.union.names, shuffled=self.is_shuffled, source=source)
-        manifest = replace(manifest, label=INDEX if self.union.is_changed else self.shards.manifest.label)
+        manifest = manifest_of(reports, classes=self.classes.names, shuffled=self.is_shuffled, source=source)
+        manifest = replace(manifest, label=INDEX if self.classes.is_changed else self.shards.manifest.label)
         self.destination.commit(manifest, ())
         return manifest
 
@@ -207,7 +209,7 @@ class _MergeRun:
         location = self.shards.locations[number]
         url = self.shards.shard_url(number)
         data = rename(location.store.read(location.entry.index), name=url, shard=name)
-        label = self.union.relabelled(self.dataset_of[number], index.label, name=url)
+        label = self.classes.relabelled(self.dataset_of[number], index.label, name=url)
         if label is not None:
             data = relabel(data, label, name=url)
         if self._link(number, folder / name):
@@ -259,7 +261,69 @@ class _MergeRun:
                 )
 
 
-def _source(sets: Sequence[ShardSet], union: ClassUnion) -> dict[str, Any]:
+class _United(NamedTuple):
+    """The classes of several datasets.
+
+    Attributes:
+        names: Class names by number: those of the first dataset, then the new names of each other one.
+        numbers: For each dataset, int64 [classes], the new number of each of its classes; None if they keep theirs.
+    """
+
+    names: Classes
+    numbers: list[NDArray[np.int64] | None]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a class has another number than before."""
+        return any(numbers is not None for numbers in self.numbers)
+
+    @property
+    def digest(self) -> str:
+        """Hash of the new numbers."""
+        return xxhash.xxh3_128_hexdigest(b"".join(b"-" if n is None else n.tobytes() for n in self.numbers))
+
+    def relabelled(self, dataset: int, label: NDArray[np.int64], *, name: str) -> NDArray[np.int64] | None:
+        """Return the new labels of a shard of a dataset, int64 [n]; None if they stay the same.
+
+        Raises:
+            LabelError: A label has no class name.
+        """
+        numbers = self.numbers[dataset]
+        if numbers is None:
+            return None
+        known = label != NO_LABEL
+        if known.any() and not 0 <= int(label[known].min()) <= int(label[known].max()) < len(numbers):
+            raise LabelError(
+                f"{name} has labels from {label[known].min()} to {label[known].max()}, but its manifest names "
+                f"{len(numbers)} classes, so the others cannot be matched by name: name all in the manifest, then "
+                "`wds-tools reseal`"
+            )
+        return np.where(known, numbers[np.where(known, label, 0)], label)
+
+
+def _unite_classes(sets: Sequence[ShardSet]) -> _United:
+    """Return one list of classes for all datasets, by name.
+
+    Raises:
+        LabelError: Labels without class names next to class names, or a list that has a name twice.
+    """
+    labelled = [shards for shards in sets if shards.manifest.has_labels or shards.manifest.classes]
+    named = [shards for shards in labelled if shards.manifest.classes]
+    if named and len(named) < len(labelled):
+        other = next(shards for shards in labelled if not shards.manifest.classes)
+        raise LabelError(
+            f"{other.name} has labels without class names, {named[0].name} names {len(named[0].manifest.classes)} "
+            "classes, so they cannot be matched by name: add the names to `classes` in its manifest.json, then run "
+            "`wds-tools reseal`"
+        )
+    union, numbers = Classes(), list[NDArray[np.int64] | None]()
+    for shards in sets:
+        union, new = union.united(shards.manifest.classes)
+        numbers.append(None if np.array_equal(new, np.arange(len(new))) else new)
+    return _United(union, numbers)
+
+
+def _source(sets: Sequence[ShardSet], classes: _United) -> dict[str, Any]:
     """Return the ``source`` of the manifest: the identity of each input, without its path, and of new class numbers."""
     inputs = [
         {
@@ -269,7 +333,7 @@ def _source(sets: Sequence[ShardSet], union: ClassUnion) -> dict[str, Any]:
         }
         for shards in sets
     ]
-    return {"kind": SOURCE_KIND, "inputs": inputs, **({"classes": union.digest} if union.is_changed else {})}
+    return {"kind": SOURCE_KIND, "inputs": inputs, **({"classes": classes.digest} if classes.is_changed else {})}
 
 
 def _shuffled(sets: Sequence[ShardSet]) -> bool:

@@ -7,11 +7,12 @@ from typing import Any
 
 import xxhash
 
-from wds_tools.errors import DecodeError, ShardError
+from wds_tools.errors import DecodeError, LabelError, ShardError
 from wds_tools.format import codecs, tar
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.index import NO_LABEL, Index
+from wds_tools.format.index import Index
 from wds_tools.format.index_builder import IndexBuilder
+from wds_tools.format.label import parse
 from wds_tools.format.label_source import LabelSource
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.format.tar import Bytes, Member
@@ -36,13 +37,13 @@ class ScanResult:
         ignored: Number of members that WebDataset ignores: folders, links, hidden files, names
             without an extension.
         broken: Keys of the samples whose image header cannot be read.
-        names: Labels that are names, by row; their samples have no label in the index.
+        labels: The label of each sample as it is stored; the index has only those that are plainly numbers.
     """
 
     index: Index
     ignored: int
     broken: list[str]
-    names: dict[int, str]
+    labels: list[Any]
 
 
 def scan_shard(view: Bytes, shard: str, label: LabelSource) -> ScanResult:
@@ -55,7 +56,7 @@ def scan_shard(view: Bytes, shard: str, label: LabelSource) -> ScanResult:
 
     Raises:
         ShardError: The shard is damaged or truncated, the members of a sample are not consecutive,
-            or a sample has a field twice, or a label that is neither a number nor a name.
+            or a sample has a field twice.
     """
     scan = _ShardScan(view, shard, label)
     for member in tar.walk(view, shard=shard):
@@ -73,7 +74,7 @@ class _ShardScan:
     rows: IndexBuilder = field(default_factory=IndexBuilder)
     ignored: int = 0
     broken: list[str] = field(default_factory=list)
-    names: dict[int, str] = field(default_factory=dict)
+    labels: list[Any] = field(default_factory=list)
     _digest: Any = field(default_factory=xxhash.xxh3_128)
     _digested: int = 0
     _keys: set[str] = field(default_factory=set)
@@ -112,7 +113,7 @@ class _ShardScan:
         self._end()
         self._digest_to(len(self.view))
         index = self.rows.build(shard=self.shard, shard_bytes=len(self.view), shard_xxh3=self._digest.hexdigest())
-        return ScanResult(index, self.ignored, self.broken, self.names)
+        return ScanResult(index, self.ignored, self.broken, self.labels)
 
     def _begin(self, key: str, member: Member) -> None:
         self._end()
@@ -134,15 +135,16 @@ class _ShardScan:
         self._fields, self._contents, self._headers = {}, {}, {}
 
     def _label(self, key: str) -> int | None:
-        """Return the class number of a sample; a name is added to ``names``."""
+        """Add the label of a sample to ``labels``, and return its number if it is plainly one."""
         try:
             value = self.label.value(key, self._contents.get(self.label.field or ""))
         except ValueError as error:
             raise ShardError(f"{error}: choose another label, or fix the sample", shard=self.shard, key=key) from error
-        if isinstance(value, str):
-            self.names[len(self.rows.keys)] = value
-            return None
-        return value if value is not None and NO_LABEL < value < -NO_LABEL else None
+        self.labels.append(value)
+        try:
+            return None if self.label.field is None else parse(value).number
+        except LabelError:
+            return None  # `Labels` decides about the labels of all shards
 
     def _image(self, key: str) -> ImageInfo | None:
         name = next((name for name in IMAGE_FIELDS if name in self._fields), None)
