@@ -32,7 +32,8 @@ READING_ORDER = {
         explanation tasks pools statistics diagnosis stats_output ceiling dataset web_dataset pipeline bridge
         loader factory""",
     "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer
-        class_union merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
+        class_union merger copier resealer restore exporter field_source spool field_adder content_check
+        verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
         access connections sending data listing reports verifications live pages.frames pages.thumbnails pages.indexes

@@ -22,6 +22,7 @@ from native_helpers import (
     region,
     regions_of,
     sampled,
+    unknown_sizes,
 )
 from numpy.typing import NDArray
 from PIL import Image
@@ -344,7 +345,7 @@ def test_several_crops_of_an_image_are_those_of_single_calls(files: list[bytes])
     views = [RandomResizedCrop(224), RandomResizedCrop((200, 60), flip=True), RandomResizedCrop(64, scale=(0.02, 0.05))]
     regions = [regions_of(view, files, key) for key, view in enumerate(views)]
     outputs = [np.zeros((len(files), 3, *view.shape), np.uint8) for view in views]
-    rendered = native.render_jpegs([memoryview(data) for data in files], regions, outputs)
+    rendered = native.render_jpegs([memoryview(data) for data in files], unknown_sizes(len(files)), regions, outputs)
     for number, output in enumerate(outputs):
         done, expected = by_native(files, regions[number])
         assert rendered[:, number].tolist() == done
@@ -357,7 +358,7 @@ def test_images_of_different_sizes_are_those_of_single_calls(files: list[bytes])
     regions = regions_of(view, files)
     output = [np.zeros((3, *size), np.uint8) for size in regions.size.tolist()]
     assert len({array.shape for array in output}) > 3
-    rendered = native.render_jpegs([memoryview(data) for data in files], [regions], [output])
+    rendered = native.render_jpegs([memoryview(data) for data in files], unknown_sizes(len(files)), [regions], [output])
     singles = [by_native([data], regions_of(view, [data])) for data in files]
     assert rendered[:, 0].tolist() == [done for (done,), _ in singles]
     assert rendered.mean() >= 0.9
@@ -388,7 +389,7 @@ def test_a_crop_that_is_not_resized_is_skipped_and_the_others_are_rendered(photo
     size = np.array([photo.width]), np.array([photo.height])
     crops = [view.regions(*size, np.zeros((1, view.draws))) for view in (CenterCrop(32), Resize((40, 50)))]
     outputs = [np.zeros((1, 3, 32, 32), np.uint8), np.zeros((1, 3, 40, 50), np.uint8)]
-    assert native.render_jpegs([memoryview(data)], crops, outputs).tolist() == [[False, True]]
+    assert native.render_jpegs([memoryview(data)], unknown_sizes(1), crops, outputs).tolist() == [[False, True]]
     assert not outputs[0].any()
     assert (outputs[1] == by_native([data], crops[1])[1]).all()
 
@@ -404,7 +405,7 @@ def test_any_region_agrees_with_the_python_path_and_nothing_else_is_written(phot
         return
     height, width = regions.size[0].tolist()
     batch = np.full((3, 3, height, width), 0xA5, np.uint8)
-    assert native.render_jpegs([memoryview(data)], [regions], [batch[1:2]]).tolist() == [[True]]
+    assert native.render_jpegs([memoryview(data)], unknown_sizes(1), [regions], [batch[1:2]]).tolist() == [[True]]
     assert (batch[[0, 2]] == 0xA5).all()
     # The Python path interpolates subsampled chroma and never decodes at a reduced size. In a
     # result of a few pixels this makes a larger difference.

@@ -50,16 +50,18 @@ def description() -> str:
 
 def render_jpegs(
     data: Sequence[memoryview | None],
+    sizes: NDArray[np.int64],
     crops: Sequence[Regions],
     outputs: Sequence[Sequence[NDArray[np.uint8]]],
 ) -> NDArray[np.bool_]:
     """Render those crops of a batch that the compiled path supports. Each image is decoded once for all its crops.
 
     The path must be available, see `is_enabled`. It skips crops that are not resized, images that are
-    damaged, and files that are not grey or three-colour JPEGs of 8 bits.
+    damaged or have another size than expected, and files that are not grey or three-colour JPEGs of 8 bits.
 
     Args:
         data: The n files; None skips an image.
+        sizes: int64 [n, 2], expected width and height of the images as stored; 0 if they are not known.
         crops: For each crop of an image the regions of the n images.
         outputs: For each crop n contiguous arrays, uint8 [3, height, width], to which the pixels are written. An array
             [n, 3, height, width] is also a sequence of them.
@@ -67,7 +69,7 @@ def render_jpegs(
     Returns:
         bool [n, crops], whether a crop was rendered.
     """
-    geometry = np.stack([_geometry(regions) for regions in crops], axis=1)
+    geometry = np.stack([_geometry(regions, sizes) for regions in crops], axis=1)
     rendered = _render(list(data), geometry, outputs)
     if len(crops) > 1:
         # A large and a small crop of one image may need different scales. Then the large one is decoded by itself.
@@ -77,9 +79,9 @@ def render_jpegs(
     return rendered
 
 
-def _geometry(regions: Regions) -> NDArray[np.int32]:
-    """Return the numbers of `CropGeometry` in batch.h: int32 [n, 13]; -1 for images that are not resized."""
-    parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed())
+def _geometry(regions: Regions, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the numbers of `CropGeometry` in batch.h: int32 [n, 15]; -1 for images that are not resized."""
+    parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed(), sizes)
     # Clipped, because an index may record any number, and a large one must not wrap around to a valid one.
     geometry = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
     geometry[~_are_resized(regions)] = -1

@@ -109,13 +109,15 @@ static int has_supported_sampling(const Header *header)
             cb->h_factor == cr->h_factor && cb->v_factor == cr->v_factor);
 }
 
-/* Returns whether an image is supported, contains `region`, has at most `max_pixels`, and has a
-   file that is long enough for its size: at least one bit per block. check_effort() in
+/* Returns whether an image is supported, has the expected size, contains the needed region, has at most `max_pixels`,
+   and has a file that is long enough for its size: at least one bit per block. check_effort() in
    wds_tools/format/jpeg.py explains the limits. */
-static int is_supported(const Header *header, const Region *region, size_t max_pixels)
+static int is_supported(const Header *header, const Image *image, size_t max_pixels)
 {
     size_t width = (size_t)header->width, height = (size_t)header->height;
-    return has_supported_sampling(header) && header->adobe_transform <= 1 && width * height <= max_pixels &&
+    const Region *region = &image->needed;
+    return has_supported_sampling(header) && (!image->width || image->width == header->width) &&
+           (!image->height || image->height == header->height) && header->adobe_transform <= 1 && width * height <= max_pixels &&
            (size_t)region->left + (size_t)region->width <= width &&
            (size_t)region->top + (size_t)region->height <= height &&
            8 * header->size >= ((width + 7) / 8) * ((height + 7) / 8);
@@ -284,7 +286,7 @@ static int open_image(Decoder *decoder, ActiveImage *active)
     Header *header = &active->header;
     active->next_interval = active->lanes = active->intervals.count = 0;
     header_start(header, image->data, image->size);
-    if (next_scan(header) != SCAN_FOUND || !is_supported(header, &image->needed, decoder->max_pixels))
+    if (next_scan(header) != SCAN_FOUND || !is_supported(header, image, decoder->max_pixels))
         return -1;
     active->needed = cells_of(&image->needed, BLOCK_SIDE * header->max_h_factor, BLOCK_SIDE * header->max_v_factor);
     if (!is_only_scan(header))
