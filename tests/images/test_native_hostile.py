@@ -325,13 +325,13 @@ def decode_damaged(data: bytes) -> Pixels:
 
 def expected_of(data: bytes, geometry: list[int], regions: Regions) -> Pixels:
     """Return the pixels of the Python path; if it refuses the file, decode it despite the damage."""
-    left, top, width, height = geometry[9:]
+    left, top, width, height = geometry[9:13]
     try:
         part = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1, box=(left, top, width, height))
     except DecodeError:  # damage outside the region; the compiled path skips an image with damage inside
         part = decode_damaged(data)[top : top + height, left : left + width]
         assert part.shape == (height, width, 3)
-    return render_region(part, regions, 0, geometry[9:])
+    return render_region(part, regions, 0, geometry[9:13])
 
 
 def test_a_mutant_is_skipped_or_has_the_pixels_of_the_python_path(seeds, monkeypatch: pytest.MonkeyPatch) -> None:
