@@ -349,5 +349,7 @@ def test_a_mutant_is_skipped_or_has_the_pixels_of_the_python_path(seeds, monkeyp
                 differences.append(abs(images[i].astype(int) - expected).mean())
     assert len(differences) > 300
     assert skipped > 1500
-    # Values that no encoder writes overflow differently here and in libjpeg.
     assert np.quantile(differences, 0.98) < 4
+    assert (
+        max(differences) < 16
+    )  # chroma that is far outside of RGB: it is clipped after resizing here, before in libjpeg
