@@ -20,7 +20,7 @@ READING_ORDER = {
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
         labels arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
-    "order": "keyed_random where selection tally sequence mixture ban buckets planner history quality",
+    "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
     "reading": "locations shardset keys reader requested_fields read_ahead select banned stored_samples",
     "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock

@@ -350,6 +350,4 @@ def test_a_mutant_is_skipped_or_has_the_pixels_of_the_python_path(seeds, monkeyp
     assert len(differences) > 300
     assert skipped > 1500
     assert np.quantile(differences, 0.98) < 4
-    assert (
-        max(differences) < 16
-    )  # chroma that is far outside of RGB: it is clipped after resizing here, before in libjpeg
+    assert max(differences) < 16  # chroma far outside of RGB is clipped here after resizing, in libjpeg before

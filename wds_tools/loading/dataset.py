@@ -26,7 +26,7 @@ from wds_tools.loading.handover import Handover
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.options import RemoteOptions
-from wds_tools.order import planner
+from wds_tools.order import planner, saved_state
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
@@ -230,7 +230,7 @@ class StreamingDataset(IterableDataset[Any]):
         ``StatefulDataLoader`` of torchdata calls this in each worker; its own ``state_dict`` is the one to save.
         """
         epoch, samples = self._position
-        return {"epoch": epoch, "samples": samples, **self._fixed_entries()}
+        return saved_state.sealed({"epoch": epoch, "samples": samples, **self._fixed_entries()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue at a position that `state_dict` returned.
@@ -239,13 +239,15 @@ class StreamingDataset(IterableDataset[Any]):
             ResumeError: The state belongs to another dataset, selection, seed, rank or batch size, or to another number
                 of ranks or workers.
         """
+        saved_state.check_seal(state)
         try:
             planner.resume(state["order"], self._opened.order)
-            now = {key: (value, state[key]) for key, value in self._fixed_entries().items()}
-            self._loaded = {"epoch": int(state["epoch"]), "samples": int(state["samples"])}
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ResumeError):
-                raise
+            now = {key: (value, saved_state.plain(state[key])) for key, value in self._fixed_entries().items()}
+            loaded = {
+                "epoch": saved_state.whole_number(state["epoch"], "epoch", most=saved_state.MAX_EPOCH),
+                "samples": saved_state.whole_number(state["samples"], "samples"),
+            }
+        except (LookupError, TypeError) as error:
             raise ResumeError(f"this is not a state of a StreamingDataset ({type(error).__name__}: {error})") from error
         for key, (value, saved) in now.items():
             if value != saved:
@@ -253,6 +255,9 @@ class StreamingDataset(IterableDataset[Any]):
                     f"the state has {key}={saved!r}, this dataset {value!r}: use the same options, and the same number "
                     "of ranks and workers, or make_loader, which resumes with any number"
                 )
+        most = len(self._plan(loaded["epoch"])) * self.batch_size
+        saved_state.whole_number(loaded["samples"], "samples", most=most)
+        self._loaded = loaded
 
     def _fixed_entries(self) -> dict[str, Any]:
         """Return the entries of a state that must be the same when it is loaded."""

@@ -19,6 +19,7 @@ from wds_tools.errors import OptionError, ResumeError, WdsToolsError
 from wds_tools.loading.assemble import Assembler
 from wds_tools.loading.dataset import StreamingDataset, worker_of
 from wds_tools.order.planner import Cursor, EpochPlan
+from wds_tools.order.saved_state import MAX_EPOCH, check_seal, sealed, whole_number
 from wds_tools.reading.read_ahead import ReadAhead
 
 _CHUNK = 64  # samples that are read together
@@ -73,7 +74,7 @@ class _Source(StreamingDataset):
         """Return the position of this worker, or of this process if there are no workers."""
         epoch, samples = self._position
         worker, num_workers = worker_of()
-        return {"epoch": epoch, "samples": samples, "worker": worker, "num_workers": num_workers}
+        return sealed({"epoch": epoch, "samples": samples, "worker": worker, "num_workers": num_workers})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue at a position that `state_dict` returned.
@@ -81,9 +82,11 @@ class _Source(StreamingDataset):
         Raises:
             ResumeError: It is not such a state.
         """
+        check_seal(state)
         try:
-            self._loaded = {name: int(state[name]) for name in ("epoch", "samples", "worker", "num_workers")}
-        except (KeyError, TypeError, ValueError) as error:
+            names = ("epoch", "samples", "worker", "num_workers")
+            self._loaded = {name: whole_number(state[name], name, most=MAX_EPOCH) for name in names}
+        except KeyError as error:
             raise ResumeError(
                 f"this is not a state of a WebDataset ({type(error).__name__}: {error}): pass the result of its "
                 "state_dict()"
@@ -321,7 +324,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Make the next iteration start epoch ``epoch`` (zero-based)."""
         self.source.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the position of the source, in this process or DataLoader worker.
 
         It is exact if no stage holds samples back: ``batched`` does not; a ``shuffle`` after another stage does.
@@ -329,7 +332,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         source: Any = self.source
         return dict(source.state_dict())
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue at a position that `state_dict` returned.
 
         Raises:

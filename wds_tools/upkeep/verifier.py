@@ -310,9 +310,9 @@ def _check_members(
                 yield from _check_member(member, start, expected, shard)
                 offset = start + member.offset
                 if offset not in expected and check.needs(offset):
-                    field_ = split_name(member.name)
+                    parts = split_name(member.name) or ("", "")
                     reasons = check.differences(offset, data[offset : offset + member.size])
-                    contents += [Damage(shard, *(field_ or (None, None)), offset, reason) for reason in reasons]
+                    contents += [Damage(shard, *parts, offset, reason) for reason in reasons]
             break
         except ShardError as error:
             broken = start + (error.offset or 0)
