@@ -583,20 +583,28 @@ def test_several_processes_share_a_port_and_their_metrics(root: Path, data: byte
         wait_for(lambda: counted in request(running.url, "/metrics").body.decode())
 
 
-def test_a_process_that_dies_is_started_again(root: Path) -> None:
+def served_by(running: Running) -> list[int]:
+    """Return the processes of a service that answer requests."""
+    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+    lines = {int(pid): Path(f"/proc/{pid}/cmdline") for pid in children}
+    return [pid for pid, path in lines.items() if readable(path) and b"spawn_main" in path.read_bytes()]
+
+
+def test_a_process_that_dies_is_started_again_and_a_stop_meanwhile_is_quiet(root: Path) -> None:
     with program("--processes", "2", root) as running:
-        children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-        served = [
-            int(pid)
-            for pid in children.read_text().split()
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        served = served_by(running)
         assert len(served) == 2
         os.kill(served[0], signal.SIGKILL)
         assert running.process.stderr is not None
         assert "ended with code -9: started again" in running.process.stderr.readline()
         for _ in range(20):
             assert request(running.url, "/healthz").status == 200
+        wait_for(lambda: set(served_by(running)) - set(served))
+        (new,) = set(served_by(running)) - set(served)
+        for pid in (running.process.pid, new):  # as Ctrl-C does in a terminal
+            os.kill(pid, signal.SIGINT)
+        out, err = running.process.communicate(timeout=60)
+    assert (running.process.returncode, out, err) == (0, "stopped\n", "")
 
 
 def test_the_processes_end_with_the_one_that_started_them(root: Path) -> None:
