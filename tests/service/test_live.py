@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.server
 import json
 import logging
@@ -309,6 +310,19 @@ def test_a_report_must_be_small_and_of_this_origin(server: Running) -> None:
     assert post(server.url, REPORT, Content_Type="text/plain") == 415
     assert post(server.url, REPORT, Origin="http://evil.example") == 403
     assert post(server.url, REPORT, Sec_Fetch_Site="cross-site") == 403
+
+
+@pytest.mark.parametrize(
+    "body", [json.dumps(REPORT).encode(), gzip.compress(bytes(60 << 20), 9)], ids=["plain", "bomb"]
+)
+def test_a_report_marked_as_compressed_is_refused_without_a_message_in_the_log(
+    few: Path, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with in_thread(few) as url:
+        for coding in ("gzip", "deflate", "br"):
+            assert post(url, body, Content_Encoding=coding) == 400
+        assert post(url, REPORT, Content_Encoding="identity") == 204
+    assert not caplog.records
 
 
 def test_a_report_that_is_sent_slowly_is_cut_off(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:

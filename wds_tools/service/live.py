@@ -49,6 +49,8 @@ class LiveRoutes:
         """Accept a report."""
         if request.content_type != "application/json":
             return error_answer(415, "a report has the Content-Type application/json")
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return error_answer(400, "the report is compressed: send it without Content-Encoding")
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
