@@ -47,11 +47,11 @@ class LiveRoutes:
 
     async def post_report(self, request: web.Request) -> web.Response:
         """Accept a report."""
-        if request.content_type != "application/json":
-            return error_answer(415, "a report has the Content-Type application/json")
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            return error_answer(400, "the report is compressed: send it without Content-Encoding")
         try:
+            if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise InvalidReportError("it is compressed: send it without Content-Encoding")
+            if request.content_type != "application/json":
+                return error_answer(415, "a report has the Content-Type application/json")
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
             values = check_report(body)
