@@ -21,6 +21,7 @@ OPEN_PATHS = frozenset({"/healthz"})
 """Paths that need no token: probes have none, and the answer shows nothing."""
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="wds_tools", Basic realm="wds_tools", charset="UTF-8"'}
+_HOW_TO_AUTHORIZE = "set WDS_TOOLS_TOKEN=ORIGIN=TOKEN, or send it in the header Authorization, after Bearer"
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -85,10 +86,11 @@ class Gate:
             return None
         if request.path in OPEN_PATHS:
             return None
-        token = self._tokens.find(_secret_of(request.headers.getall("Authorization", [])))
+        secret = _secret_of(request.headers.getall("Authorization", []))
+        token = self._tokens.find(secret)
         if token is None:
-            message = "no valid token: send `Authorization: Bearer TOKEN`; it may have expired or been revoked"
-            return error_answer(401, message, _CHALLENGE)
+            fact = "the token is wrong, has expired or was revoked" if secret else "the request has no token"
+            return error_answer(401, f"{fact}: {_HOW_TO_AUTHORIZE}", _CHALLENGE)
         request[GRANT] = Grant(token)
         return None
 
