@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from servers import PROGRAM, Running, copy_of, in_thread, program, request
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, StoreError
 from wds_tools.service.config import ServeOptions
 from wds_tools.service.limits import Limits
 from wds_tools.service.tokens import create_token, revoke_token
@@ -316,15 +316,29 @@ def test_a_new_dataset_and_a_new_version_of_one_are_found_within_five_seconds(
         assert reply.headers["ETag"] == f'"{xxhash.xxh3_128_hexdigest(reply.body)}"'
 
 
-def test_a_damaged_shard_is_reported_and_no_byte_of_it_is_sent(few: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "fact"),
+    [
+        (lambda path: path.write_bytes(b"short"), "it has 5 bytes, but its manifest records"),
+        (lambda _: None, "it cannot be opened: No such file or directory"),
+    ],
+    ids=["truncated", "missing"],
+)
+def test_a_damaged_shard_is_reported_by_the_client_and_no_byte_of_it_is_sent(
+    few: Path, tmp_path: Path, damage: Callable[[Path], object], fact: str
+) -> None:
     copy_of(few, tmp_path / "few")
     (tmp_path / "few" / SHARD).unlink()
-    (tmp_path / "few" / SHARD).write_bytes(b"short")
+    damage(tmp_path / "few" / SHARD)
     with in_thread(tmp_path) as url:
         reply = request(url, f"/data/few/{SHARD}")
-        assert reply.status == 404
-        assert "it has 5 bytes, but its manifest records" in json.loads(reply.body)["error"]["message"]
+        assert reply.status == 500
+        error = json.loads(reply.body)["error"]
+        assert fact in error["message"]
+        assert error["reason"] == "damaged"
         assert str(tmp_path).encode() not in reply.body
+        with pytest.raises(StoreError, match=rf"damaged on the server: {fact}.* 1 attempt .*repair .* on the server"):
+            batches(f"{url}/data/few")
 
 
 def test_the_files_of_a_removed_dataset_are_closed(few: Path, tmp_path: Path) -> None:
@@ -360,7 +374,7 @@ def test_a_shard_that_was_replaced_or_removed_while_it_was_served_is_noticed(few
         put(data)  # repaired: the manifest is the same
         wait_for(lambda: request(url, f"/data/few/{SHARD}").body == data)
         (folder / SHARD).unlink()
-        wait_for(lambda: request(url, f"/data/few/{SHARD}").status == 404)
+        wait_for(lambda: request(url, f"/data/few/{SHARD}").status == 500)
         assert b"1 problem" in request(url, "/datasets/few?tab=health").body
         put(data)
         assert request(url, f"/data/few/{SHARD}").body == data

@@ -19,6 +19,7 @@ from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.ranges import answer
 from wds_tools.service.sending import FileAnswer, SlowClientError
+from wds_tools.storage.failures import DAMAGED
 
 PREFIX = "/data/"
 _log = logging.getLogger("wds_tools")
@@ -61,7 +62,7 @@ class DataRoutes:
             return await (self._answer(request, dataset, file) if file else self._list(dataset))
         except DamagedFileError as error:
             _log.warning("%s/%s cannot be sent: %s", dataset, file, error)
-            return error_answer(404, f"the file is damaged on the server: {error}")
+            return error_answer(500, f"the file is damaged on the server: {error}", reason=DAMAGED)
         except UnavailableError as error:
             return error_answer(503, str(error), {"Retry-After": str(error.retry_seconds)})
 
