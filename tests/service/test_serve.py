@@ -341,6 +341,26 @@ def test_a_damaged_shard_is_reported_by_the_client_and_no_byte_of_it_is_sent(
             batches(f"{url}/data/few")
 
 
+@pytest.mark.parametrize("served", [True, False], ids=["service", "folder"])
+@pytest.mark.parametrize("begun", [True, False], ids=["after a batch", "before"])
+def test_a_dataset_that_is_replaced_under_a_loader_is_reported_as_such(
+    few: Path, packed: Path, tmp_path: Path, served: bool, begun: bool
+) -> None:
+    folder = copy_of(packed, tmp_path / "root" / "set")
+    with in_thread(tmp_path / "root") as url:
+        source = f"{url}/data/set" if served else folder
+        with wt.make_loader(
+            source, batch_size=16, view=VIEW, num_workers=0, cache_dir=tmp_path / "cache", read_ahead_bytes="100kB"
+        ) as loader:
+            batches = iter(loader)
+            if begun:
+                next(batches)
+            folder.rename(tmp_path / "old")
+            copy_of(few, folder)
+            with pytest.raises(StoreError, match=r"set was replaced by another version of the dataset.*start again"):
+                list(batches)
+
+
 def test_the_files_of_a_removed_dataset_are_closed(few: Path, tmp_path: Path) -> None:
     copy_of(few, tmp_path / "root" / "few")
     with in_thread(tmp_path / "root") as url:
