@@ -29,8 +29,11 @@ from servers import PROGRAM, Running, copy_of, in_thread, program, request
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, StoreError
+from wds_tools.service.access import Route
 from wds_tools.service.config import ServeOptions
 from wds_tools.service.limits import Limits
+from wds_tools.service.metrics import Metrics
+from wds_tools.service.process import application
 from wds_tools.service.tokens import create_token, revoke_token
 
 SHARD = "shard-000000.tar"
@@ -410,18 +413,47 @@ def tokens(tmp_path: Path) -> Path:
     return tmp_path / "tokens.json"
 
 
-ROUTES = ["/", "/api/datasets", "/metrics", "/data/few/", f"/data/few/{SHARD}", "/data/none/a", "/none", "/api/x"]
+def paths_of_the_application(root: Path) -> dict[str, bool]:
+    """Return a path for each route, about the dataset few if the route is about one; and whether it is."""
+    app, library = application(ServeOptions(roots=(root,)), Metrics())
+    library.close()
+    values = {"number": "0", "field": "jpg", "name": "style.css"}
+    found = {}
+    for pattern in {route.resource.canonical for route in app.router.routes() if route.resource}:
+        dataset = f"few/{SHARD}" if pattern.startswith("/data/") else "few"
+        found[pattern.format(**values, path=dataset)] = "{path}" in pattern
+    return found
 
 
 def test_every_route_but_the_probe_needs_a_token(root: Path, tokens: Path) -> None:
     create_token(tokens)
+    paths = {*paths_of_the_application(root), "/data/few/", "/data/none/a", "/none", "/api/x"} - {"/healthz"}
+    assert len(paths) >= 14
     with in_thread(root, token_file=tokens) as url:
-        for path, method in itertools.product(ROUTES, ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")):
+        for path, method in itertools.product(sorted(paths), ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")):
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic d3Jvbmc="}):
                 reply = request(url, path, method, **headers)
                 assert reply.status == 401, (path, method)
                 assert reply.headers["WWW-Authenticate"].startswith("Bearer")
         assert request(url, "/healthz").body == b"ok\n"
+
+
+def test_no_route_shows_a_dataset_to_a_token_for_another_one(root: Path, tokens: Path) -> None:
+    _, limited = create_token(tokens, datasets=["deep*"])
+    _, every = create_token(tokens)
+    with in_thread(root, token_file=tokens) as url:
+        for path, is_about_a_dataset in paths_of_the_application(root).items():
+            refused = request(url, path, Authorization=f"Bearer {limited}")
+            assert b"few" not in refused.body, path
+            if is_about_a_dataset:
+                unknown = request(url, path.replace("few", "none"), Authorization=f"Bearer {limited}")
+                assert (refused.status, refused.body) == (403, unknown.body), path
+                assert request(url, path, Authorization=f"Bearer {every}").status == 200, path
+
+
+def test_a_route_declares_what_a_request_needs() -> None:
+    with pytest.raises(TypeError, match="access"):
+        Route("GET", "/new", wt.verify, "new")  # type: ignore[call-arg, arg-type]
 
 
 def test_a_token_shows_only_its_datasets_and_not_whether_others_exist(root: Path, tokens: Path) -> None:

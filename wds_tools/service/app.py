@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from wds_tools.service.access import Gate
+from wds_tools.service.access import ANY_TOKEN, Gate, Route
 from wds_tools.service.answers import add_security_headers, error_answer
 from wds_tools.service.catalogue import SCAN_SECONDS
 from wds_tools.service.connections import Connection
@@ -21,15 +21,16 @@ _log = logging.getLogger("wds_tools")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(gate: Gate, routes: Iterable[web.RouteDef], limits: Limits, metrics: Metrics) -> web.Application:
+def make_app(gate: Gate, routes: Sequence[Route], limits: Limits, metrics: Metrics) -> web.Application:
     """Return the application.
 
     Args:
         gate: Checks every request first.
-        routes: The routes of all modules. Their names are the labels of metrics.
+        routes: The routes of all modules.
         limits: Sizes of requests.
         metrics: Where requests are counted.
     """
+    access = {route.name: route.access for route in routes}
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -38,7 +39,8 @@ def make_app(gate: Gate, routes: Iterable[web.RouteDef], limits: Limits, metrics
         status = 500
         try:
             with Connection.busy(request.protocol):
-                response = gate.check(request) or await _answer(request, handler)
+                needed = access.get(route, ANY_TOKEN)  # a path without a route does not show that there is none
+                response = gate.check(request, needed) or await _answer(request, handler)
                 status = response.status
                 return response
         finally:
@@ -46,7 +48,9 @@ def make_app(gate: Gate, routes: Iterable[web.RouteDef], limits: Limits, metrics
 
     app = web.Application(middlewares=[guard], client_max_size=limits.body_bytes)
     app.on_response_prepare.append(add_security_headers)
-    app.add_routes(list(routes))
+    for one in routes:
+        add = app.router.add_get if one.method == "GET" else app.router.add_post
+        add(one.path, one.handler, name=one.name)
     return app
 
 

@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 
 from wds_tools.reporting import REPORT_PATH
-from wds_tools.service.access import GRANT, Grant
+from wds_tools.service.access import ANY_TOKEN, GRANT, Grant, Route
 from wds_tools.service.answers import error_answer, json_answer
 from wds_tools.service.connections import Connection
 from wds_tools.service.reports import (
@@ -38,11 +38,11 @@ class LiveRoutes:
         self._table = table
         self._verifications = verifications
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            web.post(REPORT_PATH, self.post_report, name="report"),
-            web.get("/api/runs", self.get_runs, name="runs"),
+            Route("POST", REPORT_PATH, self.post_report, "report", ANY_TOKEN),
+            Route("GET", "/api/runs", self.get_runs, "runs", ANY_TOKEN),
         ]
 
     async def post_report(self, request: web.Request) -> web.Response:
