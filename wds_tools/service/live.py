@@ -14,7 +14,6 @@ from wds_tools.service.reports import (
     InvalidReportError,
     Report,
     ReportTable,
-    TooManyReportsError,
     check_report,
     packs_of,
     runs_of,
@@ -56,7 +55,7 @@ class LiveRoutes:
                 body = await request.read()
             values = check_report(body)
             if values["kind"] != "verify":
-                self._table.add(_owner(request[GRANT]), values)
+                self._table.add(_owner(request[GRANT]), request.remote or "", values)
             elif request[GRANT].allows_all:
                 await asyncio.get_running_loop().run_in_executor(None, self._verifications.add, values)
             else:
@@ -66,8 +65,6 @@ class LiveRoutes:
             return error_answer(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")
         except InvalidReportError as error:
             return error_answer(400, f"the report is invalid: {error}")
-        except TooManyReportsError:
-            return error_answer(429, "too many loaders and packers report to this server", {"Retry-After": "10"})
         return web.Response(status=204)
 
     async def get_runs(self, request: web.Request) -> web.Response:
