@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -498,6 +499,64 @@ def test_a_token_is_in_no_output_of_the_service_and_in_no_command_line(root: Pat
         out, err = running.process.communicate(timeout=60)
     assert secret not in out + err
     assert err == ""
+
+
+def test_the_access_log_names_token_dataset_range_bytes_and_status_and_never_the_token(
+    root: Path, large: Path, tokens: Path, data: bytes, tmp_path: Path
+) -> None:
+    _, secret = create_token(tokens, name="ann")
+    _, other = create_token(tokens, name="bob", datasets=["none"])
+    path, ann = tmp_path / "access.jsonl", {"Authorization": f"Bearer {secret}"}
+    with in_thread(root, large, token_file=tokens, access_log=path) as url:
+        request(url, f"/data/few/{SHARD}", Range="bytes=100-299", **ann)
+        request(url, f"/data/few/{SHARD}", "HEAD", **ann)
+        path.write_bytes(b"")  # as logrotate does with copytruncate
+        request(url, f"/data/few/{SHARD}", **ann)
+        request(url, f"/data/few/{SHARD}", Authorization=f"Bearer {other}")
+        request(url, f"/data/few/{SHARD}", Authorization="Bearer wdst_wrong")
+        request(url, f"/data/few/{secret}?token={secret}", Range=secret)
+        request(url, "/datasets/deep%20er/photos/samples/3", **ann)
+        request(url, "/healthz")
+        with connect(url, buffer_bytes=4096) as connection:
+            head = f"GET /data/large/{SHARD} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n\r\n"
+            connection.sendall(head.encode())
+            connection.recv(4096)
+        wait_for(lambda: path.read_text().count("\n") == 7)
+        text = path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    found = [tuple(line[key] for key in ("token", "dataset", "file", "status")) for line in lines]
+    assert found == [
+        ("ann", "few", SHARD, 200),
+        ("bob", "few", SHARD, 403),
+        (None, "few", SHARD, 401),
+        (None, "few", "wdst_***", 401),
+        ("ann", "deep er/photos", "samples/3", 200),
+        (None, None, None, 200),
+        ("ann", "large", SHARD, 200),
+    ]
+    assert (lines[0]["bytes"], lines[0]["range"], lines[0]["client"]) == (len(data), None, "127.0.0.1")
+    assert 4096 < lines[-1]["bytes"] < (large / "large" / SHARD).stat().st_size  # the client went away
+    assert datetime.fromisoformat(lines[0]["time"]).tzinfo
+    assert secret not in text
+
+
+def test_an_access_log_that_cannot_be_written_is_named(root: Path) -> None:
+    command = [*PROGRAM, "serve", root, "--port", "0", "--access-log", "/"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: the access log / cannot be written: Is a directory; name another file\n"
+
+
+def test_the_access_log_goes_to_standard_output_too_and_counts_ranges(root: Path) -> None:
+    with program(root, "--access-log", "-") as running:
+        request(running.url, f"/data/few/{SHARD}", Range="bytes=100-299")
+        request(running.url, f"/data/few/{SHARD}", "HEAD")
+        assert running.process.stdout is not None
+        lines = [json.loads(running.process.stdout.readline()) for _ in range(2)]
+    assert [(line["method"], line["range"], line["status"], line["bytes"]) for line in lines] == [
+        ("GET", "bytes=100-299", 206, 200),
+        ("HEAD", None, 200, 0),
+    ]
 
 
 def readable(path: Path) -> bool:

@@ -18,6 +18,7 @@ from aiohttp import web
 from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
 from wds_tools.service.access import Gate
+from wds_tools.service.access_log import AccessLog
 from wds_tools.service.app import background, make_app, rescan
 from wds_tools.service.catalogue import Catalogue
 from wds_tools.service.config import ServeOptions, Started
@@ -94,7 +95,10 @@ def application(options: ServeOptions, metrics: Metrics) -> tuple[web.Applicatio
         *LiveRoutes(table, verifications).routes(),
         *pages.routes(),
     ]
-    app = make_app(gate, routes, limits, metrics)
+    log = AccessLog(options.access_log) if options.access_log else None
+    app = make_app(gate, routes, limits, metrics, log)
+    if log is not None:
+        app.cleanup_ctx.append(log.run)
     app.cleanup_ctx.append(pages.run)
     background(app, lambda: rescan(library))
     return app, library
