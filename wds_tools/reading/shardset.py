@@ -11,6 +11,7 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +21,19 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
-from wds_tools.format.index import Index, from_bytes, index_names, shard_entry
-from wds_tools.format.index_edit import header_bytes, is_index, read_columns
+from wds_tools.format.index import Index, from_bytes
+from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.locations import ShardLocation, added_shards
+from wds_tools.reading.locations import (
+    ShardLocation,
+    added_shards,
+    entry_from_index,
+    find_manifest,
+    replacement_reported,
+)
 from wds_tools.storage import (
     Block,
     Extent,
@@ -133,7 +140,8 @@ class ShardSet:
         known = self._indexes.get(shard)
         if known is not None:
             return known
-        index = self._read_index(self._all[shard])
+        with self.replacement_reported([shard]):
+            index = self._read_index(self._all[shard])
         if keep:
             self._indexes.put(shard, index, index.memory_bytes)
         return index
@@ -162,7 +170,8 @@ class ShardSet:
             StoreError: The shard cannot be read.
         """
         location = self._all[shard]
-        return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
+        with self.replacement_reported([shard]):
+            return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
 
     def fetch_extents(self, shards: Sequence[int], extents: Sequence[Extent]) -> list[memoryview]:
         """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does.
@@ -173,7 +182,8 @@ class ShardSet:
         """
         found: list[memoryview] = [memoryview(b"")] * len(extents)
         for store, positions in self._by_store(shards):
-            values = store.fetch_extents([extents[position] for position in positions])
+            with self.replacement_reported(shards):
+                values = store.fetch_extents([extents[position] for position in positions])
             for position, value in zip(positions, values, strict=True):
                 found[position] = value
         return found
@@ -186,7 +196,8 @@ class ShardSet:
             blocks: The blocks.
         """
         for store, positions in self._by_store(shards):
-            store.read_ahead([blocks[position] for position in positions])
+            with self.replacement_reported(shards):
+                store.read_ahead([blocks[position] for position in positions])
 
     def read_samples_ahead(self, shards: Sequence[int], extents: Sequence[Extent], *, machines: int) -> None:
         """Start reading the samples of the first batch on one of several machines, before their blocks."""
@@ -200,7 +211,8 @@ class ShardSet:
         missing = [shard for shard in wanted if self._indexes.get(shard) is None]
         for store, positions in self._by_store(missing):
             entries = [self._all[missing[position]].entry for position in positions]
-            store.read_files_ahead([_index_file(entry) for entry in entries], wait=wait)
+            with self.replacement_reported(missing):
+                store.read_files_ahead([_index_file(entry) for entry in entries], wait=wait)
 
     def release(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
         """Mark blocks that will not be fetched again in this epoch, so that a cache evicts them first."""
@@ -225,6 +237,10 @@ class ShardSet:
         """Return the bytes of a shard, to be read from start to end; see `stream_object`."""
         location = self._all[shard]
         return stream_object(location.store, location.entry.name, total_bytes=location.entry.bytes, on_chunk=on_chunk)
+
+    def replacement_reported(self, shards: Sequence[int]) -> AbstractContextManager[None]:
+        """Let an error about damaged or missing shards report another version of the dataset, if there is one."""
+        return replacement_reported([self._all[shard] for shard in shards])
 
     def _by_store(self, shards: Sequence[int]) -> Iterator[tuple[Store, Sequence[int]]]:
         """Yield each store, and the positions in ``shards`` of those that it has."""
@@ -379,49 +395,16 @@ def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) ->
         folder, name = split_folder(url)
         if folder not in stores:
             stores[folder] = open_store(folder, remote=remote, for_training=for_training)
-            found = manifests[folder] = _find_manifest(stores[folder])
+            found = manifests[folder] = find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
             added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
-        entry = listed[folder].get(name) or _entry_from_index(stores[folder], name, totals)
+        entry = listed[folder].get(name) or entry_from_index(stores[folder], name, totals)
         locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(name, ())))
     known = [manifest for manifest in manifests.values() if manifest]
     combined = _combine(known, locations)
     fields = dict(Counter(combined.fields) + totals.fields)
     images = None if known else totals.images
     return ShardSet(replace(combined, fields=fields, images=images), locations, name=pattern)
-
-
-def _find_manifest(store: Store) -> Manifest | None:
-    try:
-        return from_json(store.read(MANIFEST_NAME), name=join(store.folder, MANIFEST_NAME))
-    except FileNotFoundError:
-        return None
-
-
-def _entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
-    """Return the manifest entry of a shard, and add its index to the totals."""
-    for file_name in index_names(name):
-        try:
-            data = store.read(file_name)
-        except FileNotFoundError:
-            continue
-        if is_index(data):
-            break
-    else:
-        path = join(store.folder, name)
-        raise NotADatasetError(
-            f"{path}: no such shard, or no index beside it: index it once with `wds-tools index '{path}'`"
-        )
-    index = from_bytes(data, name=join(store.folder, file_name))
-    totals.add(index)
-    return shard_entry(
-        name,
-        data,
-        samples=len(index),
-        shard_bytes=index.shard_bytes,
-        shard_xxh3=index.shard_xxh3,
-        name=file_name,
-    )
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:

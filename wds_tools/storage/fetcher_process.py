@@ -70,9 +70,9 @@ class FetcherConnection:
         self._lock = threading.Lock()  # a connection is used by one thread at a time
         self._connection = _connect_or_start(folder, remote)
 
-    def read(self, name: str, file: StoredFile | None = None) -> bytes:
+    def read(self, name: str, file: StoredFile | None = None, *, fresh: bool = False) -> bytes:
         """See `Fetcher.read`."""
-        return cast(bytes, self._call("read", name, file))
+        return cast(bytes, self._call("read", name, file, fresh=fresh))
 
     def read_many(self, files: Sequence[StoredFile], *, wait: bool = True) -> None:
         """See `Fetcher.read_many`."""

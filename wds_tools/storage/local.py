@@ -34,7 +34,13 @@ class LocalStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["folder"])  # type: ignore[misc]
 
-    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:  # noqa: ARG002 - of the protocol
+    def read(
+        self,
+        name: str,
+        *,
+        file: StoredFile | None = None,  # noqa: ARG002 - of the protocol
+        fresh: bool = False,  # noqa: ARG002 - of the protocol
+    ) -> bytes:
         """Return a whole file: a manifest or an index."""
         path = Path(self.folder) / name
         try:
