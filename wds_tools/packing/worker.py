@@ -23,6 +23,7 @@ from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerE
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
+from wds_tools.images import native
 from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
@@ -66,7 +67,9 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 
     Raises:
         DestinationError: The shard cannot be written; the attribute ``shard`` has its name.
+        WorkerError: This process lacks the compiled module, which the main process has.
     """
+    native.check_worker(compiled_in_parent=task.images.compiled)
     name = shard_name(task.number)
     skipped = []
     try:
