@@ -279,7 +279,7 @@ def test_a_missing_compiled_module_is_a_single_warning_and_only_when_packing_sta
 def test_without_the_compiled_module_the_warning_depends_on_the_image_options(six_photos: Path, tmp_path: Path) -> None:
     result = not_compiled("pack", six_photos, tmp_path / "out", "--resize", "64x48")
     assert result.code == 0
-    assert "so JPEGs that need no resizing are kept unchanged" in result.err
+    assert "Until then, JPEGs that need no resizing are kept unchanged" in result.err
     images = json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]
     assert images == {"min_width": 64, "max_width": 64, "min_height": 48, "max_height": 48}
 
