@@ -61,7 +61,8 @@ def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int, box:
         return _crop(_stored_pixels(data), box)
     if sixteen_bit_mode(data):
         raise DecodeError(
-            f"image has 16 bits per channel, but field 'image' has 8: read the stored field {kind!r}, as in "
+            "image has 16 bits per channel, but field 'image' has 8: read all bits with "
+            f"fields={{'image': wds_tools.Image(mode='unchanged'), ...}} or the stored field {kind!r}, as in "
             f"fields=({kind!r}, 'label'), or convert the image to 8 bits before packing"
         )
     is_jpeg = kind in ("jpg", "jpeg")

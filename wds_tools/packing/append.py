@@ -19,6 +19,7 @@ from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
+from wds_tools.reading.shardset import open_shards
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.labels import with_classes
 from wds_tools.sources.objects import ObjectSource
@@ -99,6 +100,7 @@ def append(
     if plan.source in parts:  # an earlier call has appended it
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _continue_numbering(plan, onto, parts)
+    plan = replace(plan, deep=options.images.keeps_all or _has_deep_images(dst))
     with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress, dataset=str(dst)) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing.skipped, onto=onto)
@@ -149,6 +151,11 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     if isinstance(source, ObjectSource):
         source.renumber(numbered.classes)
     return source, numbered
+
+
+def _has_deep_images(dst: Path) -> bool:
+    """Return whether the first shard of a dataset has images with 16 bits per channel."""
+    return any(mode.endswith(";16") for mode in open_shards(dst).index(0).mode)
 
 
 def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:

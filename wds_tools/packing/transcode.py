@@ -92,6 +92,11 @@ class ImageOptions:
             raise OptionError(f"verify_pixels with images={chosen!r}; it requires 'crop-ready' or 'resize'")
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether ``keep`` was chosen, and is not only what is left without the compiled module."""
+        return self.images == "keep" and not self.notice
+
+    @property
     def size(self) -> int | tuple[int, int] | None:
         """Pixels of the shorter side, or (height, width)."""
         return parse_size(self.resize)
