@@ -24,6 +24,7 @@ BUILT_INS = {
     "SampleError": ValueError,
     "DecodeError": ValueError,
     "MissingFieldError": LookupError,
+    "MissingSourceError": OSError,
     "StoreError": OSError,
     "ResumeError": ValueError,
     "ProofError": RuntimeError,

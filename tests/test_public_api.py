@@ -31,6 +31,7 @@ NAMES = [
     "ManifestError",
     "Mask",
     "MissingFieldError",
+    "MissingSourceError",
     "MixUp",
     "Mixture",
     "Normalize",

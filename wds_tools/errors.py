@@ -5,6 +5,7 @@
     WdsToolsError                     .shard .key .offset: location of the problem, as far as known
     ├── OptionError (ValueError)      invalid option or argument
     ├── SourceError (OSError)         input of the packer: missing, unreadable, or refused by --strict
+    │   └── MissingSourceError        no file or folder at the path of the input, or nothing of its format there
     ├── DestinationError (OSError)    output of the packer: in use for something else, full, or failing
     ├── NotADatasetError (FileNotFoundError)   no manifest, no index, a pattern without matches
     ├── ManifestError (ValueError)    invalid manifest or index
@@ -114,6 +115,10 @@ class SourceError(WdsToolsError, OSError):
     """The input of the packer is missing, unreadable, or refused by ``strict``."""
 
     __str__ = WdsToolsError.__str__
+
+
+class MissingSourceError(SourceError):
+    """There is no file or folder at the path of the input, or nothing of its format there."""
 
 
 class DestinationError(WdsToolsError, OSError):

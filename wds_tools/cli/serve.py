@@ -143,10 +143,9 @@ def view(
     is_url = "://" in folder
     if not is_url and not (Path(folder) / MANIFEST_NAME).is_file():
         from wds_tools.errors import NotADatasetError
+        from wds_tools.reading.locations import why_not_a_dataset
 
-        raise NotADatasetError(
-            f"{folder} has no {MANIFEST_NAME}: name a folder that `wds-tools pack` or `wds-tools index` wrote"
-        )
+        raise NotADatasetError(why_not_a_dataset(dataset, folder, MANIFEST_NAME))
     options = ServeOptions(
         roots=() if is_url else (Path(folder),),
         port=port,

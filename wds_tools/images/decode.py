@@ -70,7 +70,8 @@ def decode_rgb(
         return _crop(_of_size(_stored_pixels(data), size), box)
     if sixteen_bit_mode(data):
         raise DecodeError(
-            f"image has 16 bits per channel, but field 'image' has 8: read the stored field {kind!r}, as in "
+            "image has 16 bits per channel, but field 'image' has 8: read all bits with "
+            f"fields={{'image': wds_tools.Image(mode='unchanged'), ...}} or the stored field {kind!r}, as in "
             f"fields=({kind!r}, 'label'), or convert the image to 8 bits before packing"
         )
     is_jpeg = kind in ("jpg", "jpeg")

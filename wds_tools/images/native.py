@@ -9,20 +9,28 @@ two paths differ by 0.4 of 255 on average.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
+from platform import node
+from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools import stages
+from wds_tools.errors import WorkerError
 from wds_tools.format.codecs import MAX_PIXELS, npy_header
 from wds_tools.images.views import Regions
 from wds_tools.options import use_native
 
+_problem = ""  # why a module that exists cannot be loaded
 try:
-    from wds_tools.images import _native as compiled
-except ImportError:
+    import wds_tools.images._native as compiled
+except ImportError as error:
     compiled = None  # type: ignore[assignment]
+    _problem = "" if isinstance(error, ModuleNotFoundError) else str(error)
 """The compiled module, with the functions of ``_native.pyi``; None if it was not built."""
+
+_FOLDER = __file__.rpartition("/images/")[0]  # of the package
 
 LONGEST_CODE = 11
 """Maximum length in bits of the Huffman codes that `transcode_jpeg` writes. The decoder needs one table lookup for a
@@ -39,6 +47,35 @@ def is_available() -> bool:
 def is_enabled() -> bool:
     """Return whether the compiled module is available, and not disabled by ``WDS_TOOLS_NATIVE=0``."""
     return is_available() and use_native()
+
+
+def why_missing() -> str:
+    """Return why there is no compiled module, and what to do."""
+    if _problem:
+        return f"the compiled module of wds_tools cannot be loaded ({_problem}): install wds_tools again"
+    if find_spec("wds_tools.images.csrc"):  # the C sources are not installed
+        root = _FOLDER.rpartition("/")[0]
+        return (
+            f"the compiled module of wds_tools is missing: Python imports the package from the source tree {root}, in "
+            f"which it was not compiled; run `pip install --editable {quote(root)}`"
+        )
+    return (
+        "the compiled module of wds_tools is missing: it was not compiled when the package was installed in "
+        f"{_FOLDER}; install a C compiler, then wds_tools again"
+    )
+
+
+def check_worker(*, compiled_in_parent: bool) -> None:
+    """Check that a worker process has the compiled module if the process that started it has it.
+
+    Raises:
+        WorkerError: It does not.
+    """
+    if compiled_in_parent and not is_available():
+        raise WorkerError(
+            f"a worker process on {node() or 'this machine'} differs from the process that started it, which has the "
+            f"compiled module: {why_missing()}. Both need the same installation of wds_tools, and the same PYTHONPATH"
+        )
 
 
 def description() -> str:

@@ -26,6 +26,19 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+class OnlyIterable:
+    """Base of what is read with a ``for`` loop: ``next(x)`` and ``x[0]`` are errors that name the remedy."""
+
+    def __next__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} is not an iterator: next(iter(...)) returns the first item of an epoch")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError(
+            f"{type(self).__name__} has no items by number: next(iter(...)) returns the first item of an epoch, "
+            "subset=[...] selects samples by their ids, and a for loop reads all"
+        )
+
+
 def checked(hints: Mapping[str, str] = MappingProxyType({})) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return a decorator that checks the names and values of arguments. The signature stays the same.
 

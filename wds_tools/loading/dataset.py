@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from wds_tools.errors import OptionError, ResumeError, WdsToolsError
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
-from wds_tools.loading.arguments import DATASET_HINTS, checked
+from wds_tools.loading.arguments import DATASET_HINTS, OnlyIterable, checked
 from wds_tools.loading.assemble import Assembler, samples_of
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
 from wds_tools.loading.collate import join_parts
@@ -37,7 +37,7 @@ from wds_tools.reading.select import Subset, Weights
 _CHUNK = 16  # samples that are decoded together
 
 
-class StreamingDataset(IterableDataset[Any]):
+class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     """Iterable dataset for a torch ``DataLoader``: samples in the order of `make_loader`, split over ranks and workers.
 
     A sample is a named tuple with one value per name in ``fields``: ``image`` is a uint8 tensor [3, height, width] (or

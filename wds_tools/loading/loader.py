@@ -13,7 +13,7 @@ import torch
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError
-from wds_tools.loading.arguments import checked
+from wds_tools.loading.arguments import OnlyIterable, checked
 from wds_tools.loading.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
@@ -34,7 +34,7 @@ from wds_tools.order.tally import EpochProof
 from wds_tools.storage import FetchStatistics
 
 
-class Loader:
+class Loader(OnlyIterable):
     """Iterable over the batches of a dataset. `make_loader` creates it and documents the batches.
 
     Each ``iter(loader)`` is the next epoch. The epoch starts when its first batch is requested. A loader has one active

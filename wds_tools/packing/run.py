@@ -153,6 +153,7 @@ class PackJob:
             folder=self.destination.folder,
             images=self.options.images,
             threads=threads,
+            deep=self.plan.deep,
         )
 
     def _write_error(self, error: OSError) -> DestinationError:
@@ -250,9 +251,9 @@ def _warn_once(notice: str) -> None:
 def _warn_of_sixteen_bits(images: int) -> None:
     if images:
         _log.warning(
-            "%d images have 16 bits per channel and were packed unchanged: loaders return them as the stored field "
-            "'png' (fields=('png', 'label'), uint16), but not as 'image', which has 8 bits",
-            images,
+            "packed %s with 16 bits per channel unchanged: loaders return all bits with "
+            "wds_tools.Image(mode='unchanged'), but no RGB image of 8 bits, which is the default",
+            counted(images, "image"),
         )
 
 

@@ -23,6 +23,7 @@ from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerE
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
+from wds_tools.images import native
 from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
@@ -49,6 +50,7 @@ class ShardTask:
         folder: Where the shard is written.
         images: What happens to images.
         threads: Number of samples that are encoded at the same time.
+        deep: Whether images with 16 bits per channel are packed, as in `Plan`.
     """
 
     number: int
@@ -59,6 +61,7 @@ class ShardTask:
     folder: Path
     images: ImageOptions
     threads: int
+    deep: bool = True
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -66,7 +69,9 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 
     Raises:
         DestinationError: The shard cannot be written; the attribute ``shard`` has its name.
+        WorkerError: This process lacks the compiled module, which the main process has.
     """
+    native.check_worker(compiled_in_parent=task.images.compiled)
     name = shard_name(task.number)
     skipped = []
     try:
@@ -151,6 +156,11 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     if record.label is not None:
         entry = entry._replace(label=record.label)
     image = transcode(record.image, task.images)
+    if image.info.mode.endswith(";16") and not task.deep:
+        raise DecodeError(
+            "has 16 bits per channel, where most images have 8: convert it to 8 bits, or pack with images='keep', "
+            "which keeps every file unchanged"
+        )
     hiding = IMAGE_FIELDS[: IMAGE_FIELDS.index(image.kind) + 1]  # readers would take the first of these as the image
     if (other := next((name for name in hiding if name in record.fields), None)) is not None:
         raise SourceError(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import as_source_error
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
@@ -36,7 +36,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     found = (path for path in root.rglob("*") if matches(path.name) and path.name[0] not in "._")
     paths = sorted(path for path in found if not path.is_dir())
     if not paths:
-        raise SourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
+        raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
     splits = sorted({match[0].lower() for path in paths if (match := _SPLIT.match(_name_with_split(root, path)))})
     if len(splits) > 1:
         raise SourceError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import Input, Listing, Skip
 from wds_tools.sources.labels import quoted_list
 from wds_tools.wording import counted
@@ -50,7 +50,7 @@ def list_tree(
             inputs.append(Input(path_text(path), size, labels[path_text(folder)] if labels else None, location))
     skipped.sort(key=lambda skip: path_bytes(skip.path))
     if not inputs:
-        raise SourceError(_no_images_message(root, skipped))
+        raise MissingSourceError(_no_images_message(root, skipped))
     return Listing(inputs, skipped, tuple(labels), stamp)
 
 
