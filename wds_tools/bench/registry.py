@@ -226,8 +226,8 @@ LOADERS = {
     "turboloader": Entry(
         "peers.turboloader",
         ("turboloader",),
-        "one tar of the files, threads held to one core per worker; float32 pixels; no labels; nothing is verified: the "
-        "rest of a truncated JPEG is gray, and images of another format are black, with a warning",
+        "one tar of the files, threads held to one core per worker; float32 pixels; no labels; nothing is verified: "
+        "the rest of a truncated JPEG is gray, and images of another format are black, with a warning",
         workloads=("train", "small"),
         workload_notes={"train": "train_aug=True decodes only the crop", "small": "image_size=128, antialias=True"},
         size_ratio=1.1,
