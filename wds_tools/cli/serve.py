@@ -143,7 +143,7 @@ def view(
     is_url = "://" in folder
     if not is_url and not (Path(folder) / MANIFEST_NAME).is_file():
         from wds_tools.errors import NotADatasetError
-        from wds_tools.reading.locations import why_not_a_dataset
+        from wds_tools.reading.names import why_not_a_dataset
 
         raise NotADatasetError(why_not_a_dataset(dataset, folder, MANIFEST_NAME))
     options = ServeOptions(

@@ -31,6 +31,7 @@ from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned
+from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.select import Subset, Weights
 
@@ -51,8 +52,8 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     number of workers or ranks.
 
     Args:
-        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
-            `Mixture` of several datasets.
+        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
+            of such shards, or a `Mixture` of several datasets.
         batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
             distributes single samples over ranks and workers.
         view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
@@ -121,7 +122,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     @checked(DATASET_HINTS)
     def __init__(
         self,
-        dataset: str | os.PathLike[str] | Mixture,
+        dataset: Dataset | Mixture,
         *,
         batch_size: int = 1,
         view: AnyView | None = None,

@@ -29,13 +29,14 @@ from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned
+from wds_tools.reading.names import Dataset
 from wds_tools.reading.select import Subset, Weights
 from wds_tools.terminal import shows_progress
 
 
 @checked(LOADER_HINTS)
 def make_loader(
-    dataset: str | os.PathLike[str] | Mixture,
+    dataset: Dataset | Mixture,
     *,
     batch_size: int,
     view: AnyView | None = None,
@@ -96,8 +97,8 @@ def make_loader(
     The samples, their order and their crops depend on ``seed`` and the epoch, not on the number of workers.
 
     Args:
-        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
-            `Mixture` of several datasets.
+        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
+            of such shards, or a `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
         view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
             `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,6 +32,7 @@ from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned, banned_ids
+from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.requested_fields import check_fields
 from wds_tools.reading.select import Choice, Subset, Weights
@@ -148,7 +148,7 @@ class OpenedDataset:
         return world
 
 
-def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) -> OpenedDataset:
+def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
     """Open a dataset and check the options against it, before any worker starts.
 
     Raises:
@@ -234,7 +234,7 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int
     return np.concatenate(labels)
 
 
-def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:
+def _open_part(name: Dataset, request: Request, world: World) -> MixturePart:
     """Open one dataset and check the options against it."""
     shards = open_shards(name, remote=request.remote, for_training=True)
     manifest = shards.manifest

@@ -19,7 +19,7 @@ from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
-from wds_tools.reading.locations import why_not_a_dataset
+from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.shardset import open_shards
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.labels import with_classes

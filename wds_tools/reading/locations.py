@@ -6,11 +6,9 @@ folder is read again, so that the error is about the new version and not about d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from wds_tools.errors import NotADatasetError, ShardError, StoreError, WdsToolsError
 from wds_tools.format.index import from_bytes, index_names, shard_entry
@@ -18,10 +16,7 @@ from wds_tools.format.index_edit import is_index
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
-from wds_tools.storage import Store, is_url, join, open_store
-from wds_tools.wording import broken_url_remedy
-
-_MAX_NAMES = 5  # datasets that a message names
+from wds_tools.storage import Store, join, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,31 +128,3 @@ def added_shards(
             location = ShardLocation(other, entry, tuple(added.fields))
             found[entry.name] = (*found.get(entry.name, ()), location)
     return found
-
-
-def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
-    """Return why there is no dataset, and what to do.
-
-    Args:
-        name: What the user has named: a folder, a URL, or a manifest.
-        folder: The folder in it.
-        manifest_name: File name of the manifest that was not found.
-    """
-    if is_url(name):
-        return f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"
-    if not os.path.isdir(folder):  # noqa: PTH112 - Path would normalize the string
-        if remedy := broken_url_remedy(name):
-            return remedy
-        return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote"
-    if any(entry.endswith(".tar") for entry in os.listdir(folder)):  # noqa: PTH208
-        return (
-            f"{folder} contains tar files but no {manifest_name}: "
-            f"index them once with `wds-tools index '{folder.rstrip('/')}/*.tar'`"
-        )
-    if splits := sorted(path.parent.name for path in Path(folder).glob(f"*/{manifest_name}")):
-        named, more = ", ".join(splits[:_MAX_NAMES]), f" and {len(splits) - _MAX_NAMES:,} more"
-        return (
-            f"{folder} is not one dataset: it holds the {'dataset' if len(splits) == 1 else 'datasets'} "
-            f"{named}{more if len(splits) > _MAX_NAMES else ''}; name one of them, such as {join(folder, splits[0])}"
-        )
-    return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
 from wds_tools.format.index import Index, from_bytes
 from wds_tools.format.index_edit import header_bytes, read_columns
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
+from wds_tools.format.manifest import Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
@@ -33,8 +33,8 @@ from wds_tools.reading.locations import (
     entry_from_index,
     find_manifest,
     replacement_reported,
-    why_not_a_dataset,
 )
+from wds_tools.reading.names import Dataset, is_pattern, listed_shards, name_of_list, split_manifest, why_not_a_dataset
 from wds_tools.storage import (
     Block,
     Extent,
@@ -48,7 +48,7 @@ from wds_tools.storage import (
     split_folder,
     whole_file,
 )
-from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
@@ -64,7 +64,7 @@ class ShardSet:
     Args:
         manifest: Manifest of the dataset.
         locations: Location of each shard, in the order of the manifest.
-        name: The folder, URL, manifest or pattern that was opened.
+        name: The folder, URL, manifest or pattern that was opened; of a list of shards, the first and the last one.
     """
 
     def __init__(self, manifest: Manifest, locations: Sequence[ShardLocation], *, name: str) -> None:
@@ -315,26 +315,28 @@ def _matches(data: bytes, entry: ShardEntry) -> bool:
     return len(data) == entry.index_bytes and xxhash.xxh3_128_hexdigest(data) == entry.index_xxh3
 
 
-def open_shards(
-    spec: str | os.PathLike[str], *, remote: RemoteOptions | None = None, for_training: bool = False
-) -> ShardSet:
-    """Open a dataset given by its folder, URL, manifest or pattern.
+def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_training: bool = False) -> ShardSet:
+    """Open a dataset given by its folder, URL, manifest, pattern or shards.
 
     Args:
-        spec: Folder or URL with a manifest, the manifest itself, or a pattern of indexed shards.
+        spec: Folder or URL with a manifest, the manifest itself, a pattern of indexed shards, or a list of such shards.
         remote: How URLs are read; None uses the defaults.
         for_training: Fetch from a URL in a separate process, see `open_store`.
 
     Raises:
         NotADatasetError: The folder or manifest does not exist, a shard has no index, the pattern
-            matches nothing, or the dataset has no samples.
+            matches nothing, a list is empty, or the dataset has no samples.
+        OptionError: A list has something else than shards.
         ManifestError: The manifest is invalid.
         StoreError: The storage fails.
     """
-    name = os.fspath(spec)
     remote = remote or RemoteOptions.of()
+    if not isinstance(spec, str | os.PathLike):
+        names = [os.fspath(name) for name in spec]
+        return _from_shards(listed_shards(names), remote, name=name_of_list(names), for_training=for_training)
+    name = os.fspath(spec)
     if is_pattern(name):
-        return _from_pattern(name, remote, for_training=for_training)
+        return _from_shards(expand_pattern(name), remote, name=name, for_training=for_training)
     folder, manifest_name = split_manifest(name)
     if not is_url(folder) and os.path.isfile(folder):  # noqa: PTH113 - Path would normalize the string
         raise NotADatasetError(
@@ -353,43 +355,27 @@ def open_shards(
     return ShardSet(manifest, locations, name=name)
 
 
-def is_pattern(name: str) -> bool:
-    """Return whether a dataset is given by its shards, not by its folder or manifest."""
-    return not _is_folder(name) and (has_pattern(name) or name.endswith(".tar"))
-
-
-def split_manifest(name: str) -> tuple[str, str]:
-    """Split the path or URL of a dataset's folder or manifest into folder and file name of the manifest."""
-    return split_folder(name) if name.endswith(".json") and not _is_folder(name) else (name, MANIFEST_NAME)
-
-
-def _is_folder(name: str) -> bool:
-    """Return whether this is an existing local folder; its name may contain characters of patterns."""
-    return not is_url(name) and os.path.isdir(name)  # noqa: PTH112 - Path would normalize the string
-
-
-def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) -> ShardSet:
-    """Open shards by a pattern: as the manifests of their folders list them, otherwise by their indexes."""
-    urls = expand_pattern(pattern)
+def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
+    """Open shards: as the manifests of their folders list them, otherwise by their indexes."""
     stores: dict[str, Store] = {}
     manifests: dict[str, Manifest | None] = {}
     listed: dict[str, dict[str, ShardEntry]] = {}
     added: dict[str, dict[str, tuple[ShardLocation, ...]]] = {}
     locations, totals = [], Totals()  # totals of the shards that no manifest lists
     for url in urls:
-        folder, name = split_folder(url)
+        folder, file_name = split_folder(url)
         if folder not in stores:
             stores[folder] = open_store(folder, remote=remote, for_training=for_training)
             found = manifests[folder] = find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
             added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
-        entry = listed[folder].get(name) or entry_from_index(stores[folder], name, totals)
-        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(name, ())))
+        entry = listed[folder].get(file_name) or entry_from_index(stores[folder], file_name, totals)
+        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(file_name, ())))
     known = [manifest for manifest in manifests.values() if manifest]
     combined = _combine(known, locations)
     fields = dict(Counter(combined.fields) + totals.fields)
     images = None if known else totals.images
-    return ShardSet(replace(combined, fields=fields, images=images), locations, name=pattern)
+    return ShardSet(replace(combined, fields=fields, images=images), locations, name=name)
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:

@@ -25,7 +25,7 @@ from wds_tools.errors import ChecksumError, DestinationError, ManifestError, Not
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, from_json
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, commit_card
-from wds_tools.reading.shardset import split_manifest
+from wds_tools.reading.names import split_manifest
 from wds_tools.storage import StoredFile, is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.clients import Client, open_client

@@ -32,7 +32,8 @@ from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import Totals
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.reading.shardset import ShardSet, is_pattern, open_shards, split_manifest
+from wds_tools.reading.names import is_pattern, split_manifest
+from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.sources.columns import plain_name
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import lock_file

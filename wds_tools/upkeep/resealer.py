@@ -15,8 +15,9 @@ from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card, commit_card
 from wds_tools.packing.remote_destination import parse_destination, publish_card
-from wds_tools.reading.locations import ShardLocation, why_not_a_dataset
-from wds_tools.reading.shardset import ShardSet, is_pattern, split_manifest
+from wds_tools.reading.locations import ShardLocation
+from wds_tools.reading.names import is_pattern, split_manifest, why_not_a_dataset
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Store, is_url, join, open_store
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
