@@ -135,7 +135,8 @@ def make_loader(
             Albumentations. Random number generators are seeded as for ``transform``.
         collate_fn: Function of the list of samples of a batch that returns the batch, called in this process with
             tensors in CPU memory. A sample is a named tuple with one value per field; with ``tail="mask"``, also
-            ``valid``. Tensors in lists, tuples and dictionaries of the result are moved to ``device``. The CPU
+            ``valid``. Tensors in sequences, mappings and dataclasses of the result are moved to ``device``, and so are
+            objects with a method ``to(device)``; arrays are not. The CPU
             generators are seeded as for ``batch_transform``, which then gets the result as its only argument. By
             default, values are stacked as described above.
         batch_transform: Function of a batch, called in this process with tensors on ``device``, for example to

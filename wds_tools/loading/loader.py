@@ -18,6 +18,7 @@ from wds_tools.loading.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
 from wds_tools.loading.ceiling import Ceiling
+from wds_tools.loading.cleanup import run_after
 from wds_tools.loading.cuda import device_of_process
 from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.diagnosis import Setting, has_large_images, report
@@ -364,8 +365,8 @@ class Loader(OnlyIterable):
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        run_after(error, self.close)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._pipeline:
