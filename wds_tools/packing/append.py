@@ -101,7 +101,7 @@ def append(
     plan = _continue_numbering(plan, onto, parts)
     with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress, dataset=str(dst)) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
-        manifest, skipped = job.run(listing.skipped, onto=onto)
+        manifest, skipped = job.run(listing, onto=onto)
     packed = manifest.samples - onto.samples
     return PackReport(manifest, dst, packed, skipped, len(job.kept), time.monotonic() - started)
 

@@ -27,7 +27,7 @@ from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
-from wds_tools.sources.base import Input, Record, Skip, Source, SourceStoreError
+from wds_tools.sources.base import FileState, Input, Record, Skip, Source, SourceStoreError, check_unchanged
 
 Advance = Callable[[int, int], None]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
@@ -49,6 +49,7 @@ class ShardTask:
         folder: Where the shard is written.
         images: What happens to images.
         threads: Number of samples that are encoded at the same time.
+        files: `Listing.files`.
     """
 
     number: int
@@ -59,6 +60,7 @@ class ShardTask:
     folder: Path
     images: ImageOptions
     threads: int
+    files: tuple[FileState, ...] = ()
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -66,6 +68,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 
     Raises:
         DestinationError: The shard cannot be written; the attribute ``shard`` has its name.
+        SourceStoreError: The source fails, or is not as it was listed.
     """
     name = shard_name(task.number)
     skipped = []
@@ -80,6 +83,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
                     shard.write(sample, label=label, image=image)
                 if advance is not None:
                     advance(1, entry.size)
+        check_unchanged(task.files)
         report = _report(task.number, shard, tuple(skipped))
         if report.entry is None:
             remove_shard(task.folder, task.number)  # an earlier run may have packed inputs that cannot be read any more

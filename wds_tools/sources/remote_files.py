@@ -14,7 +14,14 @@ import xxhash
 from wds_tools.errors import ShardError, SourceError, StoreError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import WINDOW_BYTES, SourceStoreError, stamp_files
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    FileState,
+    SourceChangedError,
+    SourceStoreError,
+    file_states,
+    stamp_files,
+)
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.storage import Store, is_url, open_store, split_folder
 from wds_tools.storage.failures import clean_url
@@ -113,6 +120,11 @@ def stamp_of(paths: tuple[Path | RemoteFile, ...]) -> str:
     return stamp_remote_files(remote) if remote else stamp_files([path for path in paths if isinstance(path, Path)])
 
 
+def states_of(paths: tuple[Path | RemoteFile, ...]) -> tuple[FileState, ...]:
+    """Return the states of the local files that `locate` returned."""
+    return file_states(path for path in paths if isinstance(path, Path))
+
+
 class RemoteFiles:
     """Files at URLs, with the methods of `MappedFiles`. It is not pickled; each process creates its own."""
 
@@ -132,7 +144,7 @@ class RemoteFiles:
         """Return the bytes from ``start`` to ``stop`` of file ``number``.
 
         Raises:
-            SourceError: The file was removed, or has another length.
+            SourceChangedError: The file was removed, or has another length.
             SourceStoreError: The storage fails.
         """
         parts = []
@@ -158,9 +170,9 @@ class RemoteFiles:
         try:
             return self._store(number).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
         except (ShardError, FileNotFoundError) as error:
-            raise SourceError(f"{file} changed while it was packed: {error}") from error
+            raise SourceChangedError(f"{file} changed while it was packed: {error}") from error
         except StoreError as error:
-            raise SourceStoreError(f"the source cannot be read: {error}") from error
+            raise SourceStoreError(str(error)) from error
 
     def _store(self, number: int) -> Store:
         folder = split_folder(self.files[number].url)[0]
