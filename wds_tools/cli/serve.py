@@ -135,9 +135,11 @@ def view(
     is_url = "://" in folder
     if not is_url and not (Path(folder) / MANIFEST_NAME).is_file():
         from wds_tools.errors import NotADatasetError
+        from wds_tools.storage.unfinished import why_unfinished
 
         raise NotADatasetError(
-            f"{folder} has no {MANIFEST_NAME}: name a folder that `wds-tools pack` or `wds-tools index` wrote"
+            why_unfinished(folder, lambda name: (Path(folder) / name).read_bytes())
+            or f"{folder} has no {MANIFEST_NAME}: name a folder that `wds-tools pack` or `wds-tools index` wrote"
         )
     options = ServeOptions(
         roots=() if is_url else (Path(folder),),

@@ -22,6 +22,7 @@ from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.labels import with_classes
 from wds_tools.sources.objects import ObjectSource
+from wds_tools.storage.unfinished import why_unfinished
 
 
 def append(
@@ -121,7 +122,8 @@ def _read_dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
     onto = read_manifest(dst)
     if onto is None:
         raise DestinationError(
-            f"{dst} is not a packed dataset (no {MANIFEST_NAME}): append to a finished dataset, or create one with pack"
+            why_unfinished(str(dst), lambda name: (dst / name).read_bytes())
+            or f"{dst} is not a packed dataset (no {MANIFEST_NAME}): append to a finished dataset, or pack one"
         )
     source = onto.source or {}
     parts = source["parts"] if source.get("kind") == APPENDED else [source]

@@ -42,6 +42,7 @@ from wds_tools.storage import (
 )
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
+from wds_tools.storage.unfinished import why_unfinished
 from wds_tools.wording import broken_url_remedy
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
@@ -329,7 +330,9 @@ def open_shards(
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(_why_not_a_dataset(name, folder, manifest_name)) from None
+        raise NotADatasetError(
+            why_unfinished(folder, store.read) or _why_not_a_dataset(name, folder, manifest_name)
+        ) from None
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     added = added_shards(store, manifest, remote, for_training=for_training)
@@ -374,6 +377,7 @@ def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) ->
     manifests: dict[str, Manifest | None] = {}
     listed: dict[str, dict[str, ShardEntry]] = {}
     added: dict[str, dict[str, tuple[ShardLocation, ...]]] = {}
+    checked: set[str] = set()  # folders with shards that no manifest lists
     locations, totals = [], Totals()  # totals of the shards that no manifest lists
     for url in urls:
         folder, name = split_folder(url)
@@ -382,7 +386,12 @@ def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) ->
             found = manifests[folder] = _find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
             added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
-        entry = listed[folder].get(name) or _entry_from_index(stores[folder], name, totals)
+        entry = listed[folder].get(name)
+        if entry is None:
+            if folder not in checked and (reason := why_unfinished(folder, stores[folder].read)) is not None:
+                raise NotADatasetError(reason)
+            checked.add(folder)
+            entry = _entry_from_index(stores[folder], name, totals)
         locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(name, ())))
     known = [manifest for manifest in manifests.values() if manifest]
     combined = _combine(known, locations)

@@ -28,6 +28,7 @@ from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, find_object, list_objects
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
+from wds_tools.storage.unfinished import why_unfinished
 
 
 def find_remote_files(
@@ -94,17 +95,31 @@ def locate(
         remote: How URLs are read; None if the source is local.
         names: Names of the files in the folder, if they are known.
     """
-    if remote is None:
-        return find_files(Path(path), matches, what) if names is None else tuple(Path(path) / name for name in names)
     if names is None:
-        return find_remote_files(str(path), matches, what, remote)
-    found = list_objects(str(path), remote)
-    if missing := [name for name in names if name not in found]:
+        found = (
+            find_files(Path(path), matches, what)
+            if remote is None
+            else find_remote_files(str(path), matches, what, remote)
+        )
+        _refuse_unfinished(found, remote)
+        return found
+    if remote is None:
+        return tuple(Path(path) / name for name in names)
+    listed = list_objects(str(path), remote)
+    if missing := [name for name in names if name not in listed]:
         raise SourceError(
             f"{clean_url(str(path))} lists the shard {missing[0]}, which does not exist: copy it again, or pack it "
             "again"
         )
-    return tuple(found[name] for name in names)
+    return tuple(listed[name] for name in names)
+
+
+def _refuse_unfinished(paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None) -> None:
+    """Raise an error for shards of a dataset that is not complete."""
+    for folder in dict.fromkeys(split_folder(f.url)[0] if isinstance(f, RemoteFile) else str(f.parent) for f in paths):
+        reason = why_unfinished(clean_url(folder), open_store(folder, remote=remote or RemoteOptions.of()).read)
+        if reason is not None:
+            raise SourceError(reason)
 
 
 def open_files(paths: tuple[Path | RemoteFile, ...], remote: RemoteOptions | None) -> MappedFiles | RemoteFiles:
