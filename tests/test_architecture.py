@@ -15,8 +15,8 @@ READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
     "format": "jpeg pages sample tar label_source codecs manifest index index_builder index_edit dots totals",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
-        object_client s3_client fsspec_client clients schemes listing cache commit lock patterns upload local fetcher
-        fetcher_process remote stream""",
+        object_client s3_client fsspec_client clients schemes listing cache commit lock unfinished patterns upload local
+        fetcher fetcher_process remote stream""",
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
         labels arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
@@ -37,7 +37,8 @@ READING_ORDER = {
     ".": "webdataset",  # at the top level too, after what it imports
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
-        access connections sending access_log data listing reports verifications live pages.frames pages.thumbnails pages.indexes
+        access connections sending access_log data listing reports verifications live pages.frames pages.thumbnails
+        pages.indexes
         pages.helper pages.helpers pages.browse pages.state pages.thumbnail_cache pages.views pages.routes app process
         server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report

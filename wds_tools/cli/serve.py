@@ -144,8 +144,12 @@ def view(
     if not is_url and not (Path(folder) / MANIFEST_NAME).is_file():
         from wds_tools.errors import NotADatasetError
         from wds_tools.reading.names import why_not_a_dataset
+        from wds_tools.storage.unfinished import why_unfinished
 
-        raise NotADatasetError(why_not_a_dataset(dataset, folder, MANIFEST_NAME))
+        raise NotADatasetError(
+            why_unfinished(folder, lambda name: (Path(folder) / name).read_bytes())
+            or why_not_a_dataset(dataset, folder, MANIFEST_NAME)
+        )
     options = ServeOptions(
         roots=() if is_url else (Path(folder),),
         port=port,

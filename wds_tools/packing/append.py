@@ -24,6 +24,7 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.labels import with_classes
 from wds_tools.sources.objects import ObjectSource
+from wds_tools.storage.unfinished import why_unfinished
 
 
 def append(
@@ -105,7 +106,7 @@ def append(
     plan = replace(plan, deep=options.images.keeps_all or _has_deep_images(dst))
     with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress, dataset=str(dst)) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
-        manifest, skipped = job.run(listing.skipped, onto=onto)
+        manifest, skipped = job.run(listing, onto=onto)
     packed = manifest.samples - onto.samples
     return PackReport(manifest, dst, packed, skipped, len(job.kept), time.monotonic() - started)
 
@@ -124,7 +125,10 @@ def _read_dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
     """Return a dataset's manifest, and the description of each source that it was packed from."""
     onto = read_manifest(dst)
     if onto is None:
-        raise NotADatasetError(why_not_a_dataset(str(dst), str(dst), MANIFEST_NAME))
+        raise NotADatasetError(
+            why_unfinished(str(dst), lambda name: (dst / name).read_bytes())
+            or why_not_a_dataset(str(dst), str(dst), MANIFEST_NAME)
+        )
     source = onto.source or {}
     parts = source["parts"] if source.get("kind") == APPENDED else [source]
     if any("files" not in part for part in parts):

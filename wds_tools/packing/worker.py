@@ -28,7 +28,7 @@ from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
-from wds_tools.sources.base import Input, Record, Skip, Source, SourceStoreError
+from wds_tools.sources.base import FileState, Input, Record, Skip, Source, SourceStoreError, check_unchanged
 
 Advance = Callable[[int, int], None]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
@@ -51,6 +51,7 @@ class ShardTask:
         images: What happens to images.
         threads: Number of samples that are encoded at the same time.
         deep: Whether images with 16 bits per channel are packed, as in `Plan`.
+        files: `Listing.files`.
     """
 
     number: int
@@ -62,6 +63,7 @@ class ShardTask:
     images: ImageOptions
     threads: int
     deep: bool = True
+    files: tuple[FileState, ...] = ()
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -70,6 +72,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     Raises:
         DestinationError: The shard cannot be written; the attribute ``shard`` has its name.
         WorkerError: This process lacks the compiled module, which the main process has.
+        SourceStoreError: The source fails, or is not as it was listed.
     """
     native.check_worker(compiled_in_parent=task.images.compiled)
     name = shard_name(task.number)
@@ -85,6 +88,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
                     shard.write(sample, label=label, image=image)
                 if advance is not None:
                     advance(1, entry.size)
+        check_unchanged(task.files)
         report = _report(task.number, shard, tuple(skipped))
         if report.entry is None:
             remove_shard(task.folder, task.number)  # an earlier run may have packed inputs that cannot be read any more

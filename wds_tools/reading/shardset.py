@@ -50,6 +50,7 @@ from wds_tools.storage import (
 )
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
+from wds_tools.storage.unfinished import why_unfinished
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
@@ -347,7 +348,9 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(why_not_a_dataset(name, folder, manifest_name)) from None
+        raise NotADatasetError(
+            why_unfinished(folder, store.read) or why_not_a_dataset(name, folder, manifest_name)
+        ) from None
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     added = added_shards(store, manifest, remote, for_training=for_training)
@@ -361,6 +364,7 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
     manifests: dict[str, Manifest | None] = {}
     listed: dict[str, dict[str, ShardEntry]] = {}
     added: dict[str, dict[str, tuple[ShardLocation, ...]]] = {}
+    checked: set[str] = set()  # folders with shards that no manifest lists
     locations, totals = [], Totals()  # totals of the shards that no manifest lists
     for url in urls:
         folder, file_name = split_folder(url)
@@ -369,7 +373,12 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
             found = manifests[folder] = find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
             added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
-        entry = listed[folder].get(file_name) or entry_from_index(stores[folder], file_name, totals)
+        entry = listed[folder].get(file_name)
+        if entry is None:
+            if folder not in checked and (reason := why_unfinished(folder, stores[folder].read)) is not None:
+                raise NotADatasetError(reason)
+            checked.add(folder)
+            entry = entry_from_index(stores[folder], file_name, totals)
         locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(file_name, ())))
     known = [manifest for manifest in manifests.values() if manifest]
     combined = _combine(known, locations)

@@ -28,8 +28,10 @@ from wds_tools.sources.base import (
     Listing,
     Record,
     Skip,
+    as_read_error,
     as_source_error,
     field_bytes,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.columns import (
@@ -107,6 +109,7 @@ class ArraySource(LazySource):
         Raises:
             SourceError: There is no such file or array, or the array contains no images.
         """
+        states = file_states(self.files())
         roles = self._roles
         count = roles.images.shape[0]
         with as_source_error(f"{self.path}: labels cannot be read", *_READ_ERRORS):
@@ -121,7 +124,8 @@ class ArraySource(LazySource):
         inputs, classes = label_inputs(
             inputs, labels, self.classes, skipped, where=str(self.path), own=self._arrays.classes
         )
-        return Listing(inputs, skipped, classes, stamp_files(self.files()) + repr(sorted(self.columns.items())))
+        stamp = stamp_files(self.files()) + repr(sorted(self.columns.items()))
+        return Listing(inputs, skipped, classes, stamp, files=states)
 
     def read(self, entry: Input) -> Record:
         """Read a row: pixels, or the stored bytes of an encoded image.
@@ -130,7 +134,7 @@ class ArraySource(LazySource):
             SourceError: The row cannot be read.
         """
         roles, row = self._roles, entry.location[0]
-        with as_source_error("cannot be read", *_READ_ERRORS):
+        with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             image = self._row(IMAGE, roles.images, row)
             fields = {
                 name: _encode_other(name, np.asarray(self._row(name, array, row)))
@@ -149,7 +153,7 @@ class ArraySource(LazySource):
     @cached_property
     def _roles(self) -> _Roles:
         """Find images and labels by name, or by shape and type if only one array fits."""
-        with as_source_error(f"{self.path} cannot be read", *_READ_ERRORS):
+        with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             return self._find_roles(self._arrays.arrays, str(self.path))
 
     def _find_roles(self, arrays: Mapping[str, Any], where: str) -> _Roles:

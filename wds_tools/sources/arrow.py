@@ -15,7 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, field_bytes, stamp_files
+from wds_tools.sources.base import (
+    Input,
+    LazySource,
+    Listing,
+    Record,
+    Skip,
+    as_read_error,
+    as_source_error,
+    field_bytes,
+    file_states,
+    stamp_files,
+)
 from wds_tools.sources.columns import check_columns, facts_bytes
 from wds_tools.sources.files import find_files
 from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
@@ -52,6 +63,7 @@ class ArrowSource(LazySource):
         Raises:
             SourceError: There is no such file, or no column of images.
         """
+        states = file_states(self.paths)
         with as_source_error(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
             rows = list(self._rows())
         skipped = [Skip(path, "is empty") for path, _, size, _, _ in rows if size == 0]
@@ -61,7 +73,8 @@ class ArrowSource(LazySource):
         inputs, classes = label_inputs(
             inputs, labels, self.classes, skipped, where=str(self.path), own=self._roles.classes
         )
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+        stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
+        return Listing(inputs, skipped, classes, stamp, files=states)
 
     def read(self, entry: Input) -> Record:
         """Read one row.
@@ -70,7 +83,7 @@ class ArrowSource(LazySource):
             SourceError: The row cannot be read, or contains no image.
         """
         file, number, row = entry.location
-        with as_source_error("cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
+        with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
             roles = self._roles
             batch = self._batches(file)[number]
             return to_record({name: batch.column(name)[row].as_py() for name in [roles.image, *roles.rest]}, roles)

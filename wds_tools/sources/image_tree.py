@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wds_tools.errors import MissingSourceError, SourceError
-from wds_tools.sources.base import Input, Listing, Skip
+from wds_tools.sources.base import FileState, Input, Listing, Skip
 from wds_tools.sources.labels import quoted_list
 from wds_tools.wording import counted
 
@@ -22,7 +22,12 @@ def is_image_name(name: str | bytes) -> bool:
 
 
 def list_tree(
-    root: str, files: Sequence[ImageFile], skipped: list[Skip], classes: tuple[str, ...] | None, stamp: str = ""
+    root: str,
+    files: Sequence[ImageFile],
+    skipped: list[Skip],
+    classes: tuple[str, ...] | None,
+    stamp: str = "",
+    states: tuple[FileState, ...] = (),
 ) -> Listing:
     """Return the listing of images in ``<class>/**``, or in a flat folder, which gives no labels.
 
@@ -32,6 +37,7 @@ def list_tree(
         skipped: Files that were skipped before; more are added.
         classes: Names of the class folders, by number; None numbers those with images in sorted order.
         stamp: `Listing.stamp`.
+        states: `Listing.files`.
 
     Raises:
         SourceError: There is no image, or ``classes`` lacks the name of a class folder.
@@ -51,7 +57,7 @@ def list_tree(
     skipped.sort(key=lambda skip: path_bytes(skip.path))
     if not inputs:
         raise MissingSourceError(_no_images_message(root, skipped))
-    return Listing(inputs, skipped, tuple(labels), stamp)
+    return Listing(inputs, skipped, tuple(labels), stamp, files=states)
 
 
 def _class_numbers(root: str, names: list[str], classes: tuple[str, ...] | None) -> dict[str, int]:

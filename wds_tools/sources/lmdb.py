@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,20 @@ from typing import Any
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format import codecs
 from wds_tools.format.label_source import whole_number
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, as_source_error, field_bytes, stamp_files
+from wds_tools.sources.base import (
+    Input,
+    LazySource,
+    Listing,
+    Record,
+    Skip,
+    SourceChangedError,
+    SourceStoreError,
+    as_read_error,
+    as_source_error,
+    field_bytes,
+    file_states,
+    stamp_files,
+)
 from wds_tools.sources.image_tree import path_bytes, path_text
 from wds_tools.sources.labels import label_inputs
 from wds_tools.sources.optional_dependencies import import_optional
@@ -53,6 +67,8 @@ class LmdbSource(LazySource):
         Raises:
             SourceError: There is no database, or it has no images.
         """
+        data = self.path / "data.mdb" if self.path.is_dir() else self.path
+        states = file_states([data])
         skipped: list[Skip] = []
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
             images = list(self._find_images(skipped))
@@ -67,26 +83,34 @@ class LmdbSource(LazySource):
             for (key, size, form, _), text in zip(images, texts, strict=True)
         ]
         inputs, classes = label_inputs(inputs, labels, self.classes, skipped, where=str(self.path))
-        data = self.path / "data.mdb" if self.path.is_dir() else self.path
-        return Listing(inputs, skipped, classes, stamp_files([data]))
+        stamp = stamp_files([data])
+        return Listing(inputs, skipped, classes, stamp, files=states)
 
     def read(self, entry: Input) -> Record:
         """Read one record.
 
         Raises:
-            SourceError: The record was deleted or changed.
+            SourceError: The record is damaged.
+            SourceStoreError: The database cannot be read.
+            SourceChangedError: The record was deleted.
         """
         key = path_bytes(entry.path)
-        with (
-            as_source_error("cannot be read", self._lmdb.Error, ValueError),
-            self._env.begin(buffers=True) as transaction,
-        ):
+        with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
             value = transaction.get(key)
             if value is None:
-                raise SourceError("was deleted: the database changed while it was packed")
+                raise SourceChangedError(f"{self.path} changed while it was packed: {entry.path!r} was deleted")
             image = bytes(parse_datum(value)[0] if entry.location == (_DATUM,) else value)
             text = transaction.get(_label_key(key)) if entry.extra else None
             return Record(image, {"txt": bytes(text)} if text is not None else {})
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Begin a transaction. An error of LMDB concerns the database, not a single record."""
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                yield transaction
+        except self._lmdb.Error as error:
+            raise SourceStoreError(f"{self.path} cannot be read as LMDB: {error}") from error
 
     @cached_property
     def _lmdb(self) -> Any:

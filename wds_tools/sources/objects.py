@@ -21,7 +21,7 @@ from wds_tools.errors import OptionError, SourceError
 from wds_tools.format import codecs
 from wds_tools.format.label_source import whole_number
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Input, Listing, Record, field_bytes
+from wds_tools.sources.base import Input, Listing, Record, SourceStoreError, field_bytes, is_system_error
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
@@ -122,7 +122,8 @@ class ObjectSource:
         """Read an item.
 
         Raises:
-            SourceError: The item cannot be read, or has a type that is not supported.
+            SourceError: The item is damaged, or has a type that is not supported.
+            SourceStoreError: A file of the item is missing, or its storage fails.
         """
         try:
             item = self.items[entry.location[0]]
@@ -131,6 +132,8 @@ class ObjectSource:
             ValueError,
             SyntaxError,
         ) as error:  # of image decoders; any other error is a bug in the dataset
+            if is_system_error(error):
+                raise SourceStoreError(f"{entry.path} cannot be read: {type(error).__name__}: {error}") from error
             raise SourceError(f"cannot be read: {type(error).__name__}: {error}") from error
         if isinstance(item, dict):
             return self._from_dict(item, entry.path)

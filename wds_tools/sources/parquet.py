@@ -16,7 +16,18 @@ import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Input, LazySource, Listing, Record, Skip, as_source_error, stamp_files
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    Input,
+    LazySource,
+    Listing,
+    Record,
+    Skip,
+    as_read_error,
+    as_source_error,
+    file_states,
+    stamp_files,
+)
 from wds_tools.sources.columns import check_columns
 from wds_tools.sources.files import find_files
 from wds_tools.sources.huggingface import Roles, find_roles, to_record
@@ -57,6 +68,7 @@ class ParquetSource(LazySource):
         Raises:
             SourceError: There is no such file, or no column of images.
         """
+        states = file_states(self.paths)
         with as_source_error(f"{self.path} cannot be read as Parquet", pa.ArrowException):
             groups = list(self._groups())
             labels = self._labels()
@@ -70,7 +82,8 @@ class ParquetSource(LazySource):
         inputs, classes = label_inputs(
             inputs, labels, self.classes, skipped, where=str(self.path), own=self._roles.classes
         )
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+        stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
+        return Listing(inputs, skipped, classes, stamp, files=states)
 
     def read(self, entry: Input) -> Record:
         """Read one row.
@@ -79,7 +92,7 @@ class ParquetSource(LazySource):
             SourceError: The row cannot be read, or contains no image.
         """
         file, number, row = entry.location
-        with as_source_error("cannot be read", pa.ArrowException, ValueError):
+        with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError):
             table = self._load(file, number)
             return to_record({name: table.column(name)[row].as_py() for name in table.column_names}, self._roles)
 

@@ -16,7 +16,16 @@ import xxhash
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, Record, Skip, field_bytes
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    Input,
+    Listing,
+    Record,
+    Skip,
+    SourceStoreError,
+    field_bytes,
+    is_system_error,
+)
 from wds_tools.sources.columns import check_columns, facts_bytes
 from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
 from wds_tools.sources.labels import label_inputs
@@ -168,7 +177,9 @@ class StreamSource:
                 try:
                     with fsspec.open(cell["path"], "rb") as file:
                         row[name] = {**cell, "bytes": file.read()}
-                except (OSError, ValueError):
+                except (OSError, ValueError) as error:
+                    if is_system_error(error) and not isinstance(error, FileNotFoundError):
+                        raise SourceStoreError(f"{cell['path']} cannot be read: {error}") from error
                     continue  # the sample is skipped, with the path as the reason
         return row
 

@@ -25,7 +25,7 @@ from wds_tools.sources.image_tree import (
     path_bytes,
     without_common_folder,
 )
-from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
+from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
 from wds_tools.storage.listing import RemoteFile
 
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
@@ -68,6 +68,7 @@ class TarSource(LazySource):
         Raises:
             SourceError: An archive is damaged or truncated, or there is no image.
         """
+        states = states_of(self.paths)
         files: list[ImageFile] = []
         skipped: list[Skip] = []
         for number, path in enumerate(self.paths):
@@ -88,7 +89,7 @@ class TarSource(LazySource):
             stems = [path_bytes(tar_stem(path.name)) + b"/" for path in self.paths]
             files = [(stems[location[0]] + name, size, location) for name, size, location in files]
         listing = list_tree(
-            shown_path(self.path), without_common_folder(files), skipped, self.classes, stamp_of(self.paths)
+            shown_path(self.path), without_common_folder(files), skipped, self.classes, stamp_of(self.paths), states
         )
         grouped = [entry._replace(group=self._mapped.group(*entry.location[:2])) for entry in listing.inputs]
         return replace(listing, inputs=grouped)
@@ -97,7 +98,7 @@ class TarSource(LazySource):
         """Read a member.
 
         Raises:
-            SourceError: The archive has become shorter.
+            SourceStoreError: The archive cannot be read, or has become shorter.
         """
         number, offset, size = entry.location
         return Record(bytes(self._mapped.slice(number, offset, offset + size)))

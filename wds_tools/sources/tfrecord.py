@@ -26,6 +26,7 @@ from wds_tools.sources.base import (
     Skip,
     as_source_error,
     field_bytes,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.columns import (
@@ -85,6 +86,7 @@ class TfRecordSource(LazySource):
         Raises:
             SourceError: A file is truncated or damaged between records, or no record has an image.
         """
+        states = file_states(self.paths)
         found: list[Input] = []
         labels: list[tuple[str | None, Any]] = []  # name of the feature, value
         skipped: list[Skip] = []
@@ -105,7 +107,8 @@ class TfRecordSource(LazySource):
         self.label = self._pick(LABEL, {label: [] for label, _ in labels if label}) if labels else None
         values = [value if label == self.label else None for label, value in labels]
         inputs, classes = label_inputs(found, values, self.classes, skipped, where=str(self.path))
-        return Listing(inputs, skipped, classes, stamp_files(list(self.paths)) + repr(sorted(self.columns.items())))
+        stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
+        return Listing(inputs, skipped, classes, stamp, files=states)
 
     def read(self, entry: Input) -> Record:
         """Read one record.

@@ -24,11 +24,21 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.added_fields import AddedFields
-from wds_tools.sources.base import Input, LazySource, Listing, Record, Skip, SourceStoreError, as_source_error
+from wds_tools.sources.base import (
+    Input,
+    LazySource,
+    Listing,
+    Record,
+    Skip,
+    SourceChangedError,
+    SourceStoreError,
+    as_read_error,
+    as_source_error,
+)
 from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.labels import label_inputs, quoted_list
-from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
+from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
 from wds_tools.storage import open_store
 from wds_tools.storage.patterns import has_pattern
 
@@ -86,6 +96,7 @@ class WebDatasetSource(LazySource):
         Raises:
             SourceError: A shard is damaged or truncated, or no sample has an image, or the label that was chosen.
         """
+        states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         skipped: list[Skip] = []
         inputs: list[Input] = []
         labels: list[Any] = []
@@ -119,16 +130,17 @@ class WebDatasetSource(LazySource):
         inputs, classes = label_inputs(
             inputs, labels, self.classes, skipped, where=shown_path(self.path), own=self._own_classes
         )
-        return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled)
+        return Listing(inputs, skipped, classes, stamp_of(self.paths), self.shuffled, states)
 
     def read(self, entry: Input) -> Record:
         """Read a sample.
 
         Raises:
-            SourceError: The shard has changed since it was listed.
+            SourceError: The sample cannot be packed.
+            SourceStoreError: The shard cannot be read, or has changed since it was listed.
         """
         number, start, stop, *ends = entry.location
-        with as_source_error("cannot be read", ShardError):
+        with as_read_error("cannot be read", ShardError):
             found = list(
                 samples(
                     self._mapped.slice(number, start, stop),
@@ -139,11 +151,11 @@ class WebDatasetSource(LazySource):
                 )
             )
         if len(found) != 1:
-            raise SourceError("changed while it was packed")
+            raise SourceChangedError(f"{self.paths[number]} changed while it was packed")
         key, _, fields = found[0]
         image = image_field(fields)
         if image is None:
-            raise SourceError("changed while it was packed: it has no image")
+            raise SourceChangedError(f"{self.paths[number]} changed while it was packed: sample {key!r} has no image")
         kept = {name: bytes(data) for name, data in fields.items() if name not in (image, "cls", "json")}
         if codecs.sniff(fields[image]) in kept:
             raise SourceError(
@@ -198,7 +210,7 @@ class WebDatasetSource(LazySource):
                 return None
             except StoreError as error:
                 kind = SourceError if self.remote is None else SourceStoreError
-                raise kind(f"the source cannot be read: {error}") from error
+                raise kind(str(error)) from error
             return manifests.from_json(data)
 
 

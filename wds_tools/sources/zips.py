@@ -18,6 +18,7 @@ from wds_tools.sources.base import (
     Record,
     Skip,
     as_source_error,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.files import MappedFiles, find_files
@@ -68,6 +69,7 @@ class ZipSource(LazySource):
         Raises:
             SourceError: There is no archive, an archive is damaged, or there is no image.
         """
+        states = file_states(self.paths)
         files: list[ImageFile] = []
         skipped: list[Skip] = []
         for number, path in enumerate(self.paths):
@@ -89,13 +91,14 @@ class ZipSource(LazySource):
                     found[name] = (path_bytes(name), info.file_size, location)
             files += found.values()
         stamp = stamp_files(list(self.paths))
-        return list_tree(str(self.path), without_common_folder(files), skipped, self.classes, stamp)
+        return list_tree(str(self.path), without_common_folder(files), skipped, self.classes, stamp, states)
 
     def read(self, entry: Input) -> Record:
         """Read a member.
 
         Raises:
             SourceError: The member is damaged.
+            SourceStoreError: The archive cannot be read, or has become shorter.
         """
         number, offset, packed_size, method, checksum = entry.location
         head = self._mapped.slice(number, offset, offset + _LOCAL_HEADER)

@@ -33,9 +33,9 @@ from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import lock_file
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
+from wds_tools.storage.unfinished import COPY_NAME
 from wds_tools.terminal import shows_progress
 
-WORK_NAME = ".copying"
 PART_BYTES = 8 << 20  # of one request, and what is lost at most if the copy is killed
 THREADS = 4
 _WRITE_BYTES = 64 << 10  # Linux takes larger pages for larger writes: 2.7 CPU-s per GB with 8 MiB, 0.7 with 64 KiB
@@ -173,7 +173,7 @@ class _Copy:
         self._manifest = manifest
         self._stop = stop
         self._before_manifest = before_manifest
-        self._work = folder / WORK_NAME
+        self._work = folder / COPY_NAME
         self._is_complete = False
         self._mutex = threading.Lock()
 
@@ -231,7 +231,7 @@ class _Copy:
         known = self._read(self.folder / MANIFEST_NAME)
         if known is None:
             known = self._read(self._work / MANIFEST_NAME)
-        names = {path.name for path in self.folder.iterdir()} - {WORK_NAME}
+        names = {path.name for path in self.folder.iterdir()} - {COPY_NAME}
         if known is None and names:
             raise DestinationError(f"{self.folder} contains {min(names)}, and is not a copy: choose another folder")
         if known is not None and known != self._manifest:
