@@ -28,7 +28,7 @@ READING_ORDER = {
     "loading": """field_checks fields arguments autoscale bad_samples columns reused_memory padded collate ranks
         shared_memory messages worker_process part batch_padding slots recipe user_functions pixel_values
         image_values frame_values object_values albumentations sample_transform assemble delivery_check numa
-        workers request batch_steps handover augment ring advice cleanup cuda copier pacing epochs sheet
+        workers request batch_steps handover augment rand_augment ring advice cleanup cuda copier pacing epochs sheet
         explanation tasks pools statistics diagnosis stats_output ceiling dataset web_source web_dataset pipeline bridge
         loader factory""",
     "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder labelling indexer

@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
-    from wds_tools.loading.augment import ColorJitter, CutMix, MixUp, RandAugment, RandomHorizontalFlip
+    from wds_tools.loading.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
     from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, Pad, Text
     from wds_tools.loading.loader import Loader
+    from wds_tools.loading.rand_augment import RandAugment
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.web_dataset import WebDataset
     from wds_tools.order.mixture import Mixture
@@ -102,7 +103,7 @@ _HOMES = {
     "Pad": "loading.fields",
     "PeriodStats": "loading.statistics",
     "ProofError": "errors",
-    "RandAugment": "loading.augment",
+    "RandAugment": "loading.rand_augment",
     "RandomHorizontalFlip": "loading.augment",
     "RandomResizedCrop": "images.views",
     "Resize": "images.views",

@@ -147,7 +147,8 @@ def make_loader(
             position in the epoch and restored afterwards. Random numbers drawn on another device come from the
             generator of that device. Or one of `Normalize`, `RandomHorizontalFlip`, `ColorJitter`, `RandAugment`,
             `MixUp` and `CutMix` of this package, or a list of these and of functions of the images: their random
-            numbers belong to the samples, so they do not depend on the number of ranks.
+            numbers belong to the samples, so they do not depend on the number of ranks. The samples that `MixUp` and
+            `CutMix` mix do: a rank mixes those of its own batch.
         tail: The last samples of an epoch, if they do not fill a batch on every rank. ``"drop"`` (the default) skips
             them. ``"pad"`` fills up with other samples. ``"mask"`` also fills up, and adds the field ``valid``, bool
             [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is always a named tuple.
