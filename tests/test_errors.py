@@ -25,6 +25,7 @@ BUILT_INS = {
     "DecodeError": ValueError,
     "MissingFieldError": LookupError,
     "StoreError": OSError,
+    "MissingFileError": FileNotFoundError,
     "ResumeError": ValueError,
     "ProofError": RuntimeError,
     "DeviceError": RuntimeError,

@@ -18,7 +18,12 @@ from wds_tools.storage_options import redacted
 _RETRIED = {408, 425, 429}  # and all of 500 to 599
 _RETRIED_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy"}  # S3 sends RequestTimeout with HTTP 400
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
-_CLOCK = {"RequestTimeTooSkewed"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_REMEDIES = {
+    **dict.fromkeys(_NO_BUCKET, "the bucket or container does not exist: check its name, the endpoint and the account"),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), "check the access key and the secret key"),
+    "RequestTimeTooSkewed": "set the clock of this machine",
+}
 _REGION = {
     "PermanentRedirect",
     "TemporaryRedirect",
@@ -185,19 +190,17 @@ def failure_of_status(
         code=code,
         retry_after=retry_after,
         remedy=_remedy_of_status(status, code),
-        missing=status in {404, 410},
+        missing=status in {404, 410} and code not in _NO_BUCKET,
     )
 
 
 def _remedy_of_status(status: int, code: str) -> str:  # noqa: PLR0911 - one remedy per line
     if code in _EXPIRED or (code == "InvalidToken" and status in {400, 403}):
         return "the credentials have expired: renew them, then start again"
-    if code in _CLOCK:
-        return "set the clock of this machine"
+    if code in _REMEDIES:
+        return _REMEDIES[code]
     if code in _REGION or (status in {301, 307} and not code):
         return "the bucket may be in another region: set AWS_REGION, or the region_name of client_kwargs"
-    if code in {"InvalidAccessKeyId", "SignatureDoesNotMatch"}:
-        return "check the access key and the secret key"
     if status == 401:
         return "check that credentials are configured, and that they have not expired"
     if status == 403:
