@@ -26,6 +26,7 @@ BUILT_INS = {
     "MissingFieldError": LookupError,
     "MissingSourceError": OSError,
     "StoreError": OSError,
+    "MissingFileError": FileNotFoundError,
     "ResumeError": ValueError,
     "ProofError": RuntimeError,
     "DeviceError": RuntimeError,

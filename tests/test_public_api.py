@@ -31,6 +31,7 @@ NAMES = [
     "ManifestError",
     "Mask",
     "MissingFieldError",
+    "MissingFileError",
     "MissingSourceError",
     "MixUp",
     "Mixture",

@@ -16,6 +16,7 @@
     │   ├── DecodeError               image with damaged or unsupported data
     │   └── MissingFieldError (LookupError)    requested field that a sample or dataset lacks
     ├── StoreError (OSError)          storage that fails or returns wrong data
+    │   └── MissingFileError (FileNotFoundError)   file or object that does not exist
     ├── ResumeError (ValueError)      state of another dataset, seed or version
     ├── ProofError (RuntimeError)     epoch that did not deliver each sample once
     ├── DeviceError (RuntimeError)    device that is not available
@@ -165,6 +166,10 @@ class StoreError(WdsToolsError, OSError):
     """Storage fails or returns wrong data."""
 
     __str__ = WdsToolsError.__str__
+
+
+class MissingFileError(StoreError, FileNotFoundError):
+    """A file or an object does not exist, such as a shard that its manifest lists."""
 
 
 class ResumeError(WdsToolsError, ValueError):

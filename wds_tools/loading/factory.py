@@ -31,6 +31,7 @@ from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.select import Subset, Weights
+from wds_tools.storage.retry import RetryPolicy
 from wds_tools.terminal import shows_progress
 
 
@@ -250,8 +251,7 @@ def make_loader(
         device_prefetch=device_prefetch,
         bind_workers=bind_workers,
         start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
-        # A request is repeated for `retry_seconds`, and then fails with a message that names the cause.
-        stall_seconds=stall_seconds + (request.remote.retry_seconds if opened.shards.is_remote else 0),
+        stall_seconds=stall_seconds + (_longest_request(request.remote) if opened.shards.is_remote else 0),
         read_ahead_bytes=opened.read_ahead_bytes,
     )
     loader = Loader(
@@ -269,3 +269,12 @@ def make_loader(
     advice.warn_of_image_lists(opened, request)
     advice.warn_of_merged_labels(opened)
     return loader
+
+
+def _longest_request(remote: RemoteOptions) -> float:
+    """Return the seconds after which a request without progress has failed, with an error that names the cause.
+
+    Its last attempt may begin when the time is over, after the last one of a request that it waited for.
+    """
+    policy = RetryPolicy(remote.retry_seconds)
+    return policy.seconds + 2 * policy.attempt_seconds

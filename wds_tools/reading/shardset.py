@@ -20,7 +20,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
+from wds_tools.errors import ChecksumError, ManifestError, MissingFileError, NotADatasetError
 from wds_tools.format.index import Index, from_bytes
 from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.manifest import Manifest, ShardEntry, from_json
@@ -286,8 +286,9 @@ class ShardSet:
         try:
             data = location.store.read(entry.index, file=_index_file(entry))
         except FileNotFoundError as error:
-            raise StoreError(
-                f"the index {path} is missing: copy it, or rebuild it with `wds-tools index`",
+            raise MissingFileError(
+                f"the index {path} is missing, but its manifest lists it: copy it, or rebuild it with "
+                "`wds-tools index`",
                 shard=entry.name,
             ) from error
         if not _matches(data, entry) and location.store.drop_cached([whole_file(_index_file(entry))]):

@@ -184,7 +184,9 @@ class RemoteFiles:
         file = self.files[number]
         try:
             return self._store(number).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
-        except (ShardError, FileNotFoundError) as error:
+        except FileNotFoundError as error:
+            raise SourceChangedError(f"{file} was removed while it was packed") from error
+        except ShardError as error:
             raise SourceChangedError(f"{file} changed while it was packed: {error}") from error
         except StoreError as error:
             raise SourceStoreError(str(error)) from error

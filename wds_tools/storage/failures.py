@@ -21,6 +21,12 @@ DAMAGED = "damaged"
 """The code of `wds-tools serve` for a file that is missing or damaged there, sent with HTTP 500."""
 
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_REMEDIES = {
+    **dict.fromkeys(_NO_BUCKET, "the bucket or container does not exist: check its name, the endpoint and the account"),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), "check the access key and the secret key"),
+    "RequestTimeTooSkewed": "set the clock of this machine",
+}
 _REGION = {
     "PermanentRedirect",
     "TemporaryRedirect",
@@ -194,7 +200,7 @@ def failure_of_status(
         code=code,
         retry_after=retry_after,
         remedy=_remedy_of_status(status, code),
-        missing=status in {404, 410},
+        missing=status in {404, 410} and code not in _NO_BUCKET,
     )
 
 

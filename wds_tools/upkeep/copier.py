@@ -21,7 +21,7 @@ from typing import Any
 import xxhash
 from tqdm import tqdm
 
-from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError, StoreError
+from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, from_json
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, commit_card
@@ -284,20 +284,12 @@ class _Copy:
                     raise _StoppedError
                 stop = min(position + PART_BYTES, file.bytes)
                 data = buffer[: stop - position]
-                self._request(file, position, data)
+                self._client.read_range(file.name, position, stop, data, total_bytes=file.bytes)
                 _write(opened.fileno(), position, data, digest)
                 self._count(bar, copied=len(data))
                 position = stop
             os.fsync(opened.fileno())
         return digest.hexdigest(), position
-
-    def _request(self, file: StoredFile, position: int, data: memoryview) -> None:
-        try:
-            self._client.read_range(file.name, position, position + len(data), data, total_bytes=file.bytes)
-        except FileNotFoundError:
-            raise StoreError(
-                f"{self._client.url}/{file.name} is missing, but its manifest lists it: upload it again"
-            ) from None
 
     def _count(self, bar: Any, *, copied: int = 0, kept: int = 0) -> None:
         with self._mutex:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from wds_tools.errors import ManifestError, ShardError, StoreError, shortened
+from wds_tools.errors import ManifestError, MissingFileError, ShardError, StoreError, shortened
 from wds_tools.format import tar
 from wds_tools.format.index import ABSENT, Index
 from wds_tools.format.manifest import MANIFEST_NAME, OLD_VERSION, Addition
@@ -217,9 +217,9 @@ def _check_shard(shards: ShardSet, number: int, report: VerifyReport, advance: C
         try:
             damages += _check_bytes(shards, number, index, count)
             report.bytes += entry.bytes
-        except (ShardError, StoreError, FileNotFoundError) as error:
+        except (ShardError, StoreError) as error:
             damages.append(_damage_of(error, entry.name))
-    except (StoreError, FileNotFoundError) as error:
+    except StoreError as error:
         report.unchecked[entry.name] = str(error)
         return None
     finally:
@@ -234,14 +234,14 @@ def _read_index(shards: ShardSet, number: int, damages: list[Damage]) -> Index |
     """Return the index of a shard; if it is missing or damaged, return None and add that to ``damages``."""
     try:
         return shards.index(number, keep=False)
-    except (ManifestError, ShardError, StoreError, FileNotFoundError) as error:
+    except (ManifestError, ShardError, StoreError) as error:
         damages.append(_damage_of(error, shards.manifest.shards[number].name))
         return None
 
 
 def _damage_of(error: Exception, shard: str) -> Damage:
     """Convert an error to a damage. An error of the storage is raised again, unless a file is missing."""
-    if isinstance(error, StoreError) and not isinstance(error.__cause__, FileNotFoundError):
+    if isinstance(error, StoreError) and not isinstance(error, MissingFileError):
         raise error
     reason = str(error.args[0]) if error.args else str(error)
     return Damage(shard, None, None, getattr(error, "offset", None), reason)
