@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from wds_tools.errors import NotADatasetError
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.options import RemoteOptions
-from wds_tools.storage import Store, join, open_store
+from wds_tools.storage import Store, is_url, join, open_store
+from wds_tools.storage.unfinished import why_unfinished
+from wds_tools.wording import broken_url_remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,28 @@ def added_shards(
             location = ShardLocation(other, entry, tuple(added.fields))
             found[entry.name] = (*found.get(entry.name, ()), location)
     return found
+
+
+def why_not_a_dataset(name: str, store: Store, manifest_name: str) -> str:
+    """Return why a folder without a manifest is not a dataset, and what to do.
+
+    Args:
+        name: The folder or manifest as the user gave it.
+        store: The folder.
+        manifest_name: Name of the manifest that is missing.
+    """
+    folder = store.folder
+    if (reason := why_unfinished(name, store.read)) is not None:
+        return reason
+    if is_url(name):
+        return f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path would normalize the string
+        if remedy := broken_url_remedy(name):
+            return remedy
+        return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote"
+    if any(entry.endswith(".tar") for entry in os.listdir(folder)):  # noqa: PTH208
+        return (
+            f"{folder} contains tar files but no {manifest_name}: "
+            f"index them once with `wds-tools index '{folder.rstrip('/')}/*.tar'`"
+        )
+    return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"

@@ -26,7 +26,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.locations import ShardLocation, added_shards
+from wds_tools.reading.locations import ShardLocation, added_shards, why_not_a_dataset
 from wds_tools.storage import (
     Block,
     Extent,
@@ -43,7 +43,6 @@ from wds_tools.storage import (
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
 from wds_tools.storage.unfinished import why_unfinished
-from wds_tools.wording import broken_url_remedy
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
@@ -330,9 +329,7 @@ def open_shards(
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(
-            why_unfinished(folder, store.read) or _why_not_a_dataset(name, folder, manifest_name)
-        ) from None
+        raise NotADatasetError(why_not_a_dataset(name, store, manifest_name)) from None
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     added = added_shards(store, manifest, remote, for_training=for_training)
@@ -353,21 +350,6 @@ def split_manifest(name: str) -> tuple[str, str]:
 def _is_folder(name: str) -> bool:
     """Return whether this is an existing local folder; its name may contain characters of patterns."""
     return not is_url(name) and os.path.isdir(name)  # noqa: PTH112 - Path would normalize the string
-
-
-def _why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
-    if is_url(name):
-        return f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"
-    if not os.path.isdir(folder):  # noqa: PTH112 - Path would normalize the string
-        if remedy := broken_url_remedy(name):
-            return remedy
-        return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote"
-    if any(entry.endswith(".tar") for entry in os.listdir(folder)):  # noqa: PTH208
-        return (
-            f"{folder} contains tar files but no {manifest_name}: "
-            f"index them once with `wds-tools index '{folder.rstrip('/')}/*.tar'`"
-        )
-    return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"
 
 
 def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) -> ShardSet:
