@@ -101,6 +101,10 @@ def append(
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     if plan.source in parts:  # an earlier call has appended it
+        finished = FolderDestination(dst)
+        unfinished = finished.read_plan() or {}
+        if {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not that of another call
+            finished.remove_leftover_work()
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _continue_numbering(plan, onto, parts)
     plan = replace(plan, deep=options.images.keeps_all or _has_deep_images(dst))

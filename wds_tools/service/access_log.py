@@ -43,9 +43,10 @@ class AccessLog:
         self._has_warned = False
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.dup(sys.__stdout__.fileno()) if path == STANDARD_OUTPUT else os.open(path, flags, 0o640)
-        except (OSError, AttributeError) as error:
-            reason = getattr(error, "strerror", None) or error
+            output = 1 if sys.__stdout__ is None else sys.__stdout__.fileno()
+            self._file = os.dup(output) if path == STANDARD_OUTPUT else os.open(path, flags, 0o640)
+        except OSError as error:
+            reason = error.strerror or error
             raise OptionError(f"the access log {path} cannot be written: {reason}; name another file") from error
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
