@@ -35,7 +35,7 @@ READING_ORDER = {
         class_union merger copier resealer restore exporter field_source spool field_adder verifier unpacker""",
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
-        access connections sending access_log data listing reports verifications live pages.frames pages.thumbnails pages.indexes
+        access connections sending access_log data listing reports verifications live rights pages.frames pages.thumbnails pages.indexes
         pages.helper pages.helpers pages.browse pages.state pages.thumbnail_cache pages.views pages.routes app process
         server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report
