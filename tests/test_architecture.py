@@ -37,8 +37,8 @@ READING_ORDER = {
     ".": "webdataset",  # at the top level too, after what it imports
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers
-        access connections sending access_log data listing reports verifications live pages.frames pages.thumbnails
-        pages.indexes
+        access connections sending access_log data listing reports verifications live rights pages.frames
+        pages.thumbnails pages.indexes
         pages.helper pages.helpers pages.browse pages.state pages.thumbnail_cache pages.views pages.routes app process
         server""",
     "bench": """procfs registry workloads dataset limit ours process report timing crop_ready stages child tune_report

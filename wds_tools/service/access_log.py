@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,8 +42,7 @@ class AccessLog:
         self._has_warned = False
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            output = 1 if sys.__stdout__ is None else sys.__stdout__.fileno()
-            self._file = os.dup(output) if path == STANDARD_OUTPUT else os.open(path, flags, 0o640)
+            self._file = os.dup(1) if path == STANDARD_OUTPUT else os.open(path, flags, 0o640)
         except OSError as error:
             reason = error.strerror or error
             raise OptionError(f"the access log {path} cannot be written: {reason}; name another file") from error

@@ -21,6 +21,7 @@ from wds_tools.errors import WdsToolsError, WorkerError
 from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.metrics import FOLDER_VARIABLE
 from wds_tools.service.process import bind, raise_file_limit, run
+from wds_tools.service.rights import forbid_inspection
 
 _log = logging.getLogger("wds_tools")
 _JOIN_SECONDS = 10.0
@@ -40,6 +41,7 @@ def serve(options: ServeOptions, *, on_start: Callable[[Started], object] = lamb
         WorkerError: A process cannot be started.
     """
     options.check()
+    forbid_inspection()  # by the processes that decode images, if one of them is taken over
     if options.processes == 1:
         with bind(options) as listener:
             raise_file_limit()
@@ -176,6 +178,7 @@ def _main(options: ServeOptions, pipe: Connection) -> None:
         with contextlib.suppress(OSError):  # the parent has ended
             pipe.send(result)
 
+    forbid_inspection()
     try:
         with bind(options) as listener:
             raise_file_limit()
