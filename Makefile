@@ -11,11 +11,13 @@ COMPILED := $(wildcard wds_tools/images/csrc/*.* wds_tools/images/csrc/abi3/*)
 export PYTHONDONTWRITEBYTECODE :=
 # Number of parallel test processes, for two cores: many tests wait, and many start workers themselves.
 JOBS   ?= 3
+# Version of Python on the machine with a GPU, for `make gpu-wheels`.
+GPU_PYTHON ?= 3.12
 # Threads of OpenMP wait for each other by spinning when more processes than cores run: 15 % more CPU time.
 test cov torture: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format cov sanitize emulated interop torture lowest docs bench profile gpu wheels clean
+.PHONY: help demo test lint format cov sanitize emulated interop torture lowest docs bench profile gpu gpu-wheels wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
@@ -46,10 +48,11 @@ sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code w
 emulated: $(VENV)/installed-test ## compare the pixels that other processors decode, with qemu-user (Debian: qemu-user)
 	@$(BIN)/python -m pytest -m emulated $(ARGS)
 
-interop: ## read exported datasets with DALI, Energon and wids, installed in build/interop; run the migration from DALI
+interop: ## read exported datasets with DALI, Energon, LitData, Ray Data and wids, in build/interop; run the migration from DALI
 	@$(PYTHON) -m venv build/interop
 	@build/interop/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test-lowest]' \
-	  'megatron-energon>=7.4,<8' 'wids>=0.1.11' 'nvidia-dali-cuda130>=2.4'
+	  'megatron-energon>=7.4,<8' 'wids>=0.1.11' 'nvidia-dali-cuda130>=2.4' \
+	  'litdata>=0.2.76' zstd 'ray[data]>=2.40'
 	@build/interop/bin/python -m pytest -m interop tests/upkeep/test_exporter.py $(ARGS)
 	@build/interop/bin/python -m pytest -m peers -k DALI tests/test_migrate.py
 
@@ -75,9 +78,10 @@ profile: $(VENV)/installed ## profile the loader on the sample photographs: func
 	@$(BIN)/python examples/profile_loader.py $(ARGS)
 
 gpu: ## run the tests and the benchmark that need a GPU, in the Python that PYTHON= names: 9 minutes at most, no network
-	@$(PYTHON) tests/gpu_benchmark.py --check
-	@timeout 240 $(PYTHON) -m pytest -m gpu tests/loading $(ARGS)
-	@PYTHONPATH=. timeout 280 $(PYTHON) tests/gpu_benchmark.py
+	@$(PYTHON) tests/gpu_run.py $(ARGS)
+
+gpu-wheels: $(VENV)/installed-test ## collect what make gpu needs on a machine without network, for Python GPU_PYTHON=3.12
+	@$(BIN)/python tests/gpu_wheels.py $(GPU_PYTHON)
 
 wheels: ## build wheels for Linux (glibc and musl) and macOS, and check them: in dist
 	@$(PYTHON) -m venv build/wheels

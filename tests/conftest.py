@@ -20,9 +20,10 @@ import pytest
 from _pytest.doctest import DoctestItem
 from buckets import s3_server
 from hypothesis import settings
-from scenes import write_scenes
 
 import wds_tools as wt
+
+pytest_plugins = ["photo_fixtures"]
 
 settings.register_profile("default", deadline=None)  # examples are slow on a busy machine
 settings.load_profile("default")
@@ -52,9 +53,6 @@ def _never_runs(item: DoctestItem) -> bool:
     return all(example.options.get(doctest.SKIP) for example in item.dtest.examples)
 
 
-SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
-
-
 @pytest.fixture(scope="session", autouse=True)
 def jpeg_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Put the programs of `jpegtools` on the PATH, so that the suite does not depend on installed ones."""
@@ -81,20 +79,6 @@ def zig_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def photos() -> Path:
-    """Return the folder of sample photographs, one folder per class."""
-    return SAMPLE
-
-
-@pytest.fixture(scope="session")
-def packed(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """Return the sample photographs packed into several small shards. Not to be changed: see `packed_copy`."""
-    folder = tmp_path_factory.mktemp("packed") / "photos"
-    wt.pack(photos, folder, shard_bytes="1MB", workers=1, images="keep")
-    return folder
-
-
-@pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     """Return a packed dataset of 40 photographs, in several shards."""
     folder = tmp_path_factory.mktemp("few")
@@ -104,12 +88,6 @@ def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
         link.symlink_to(path)
     assert wt.pack(folder / "images", folder / "packed", shard_bytes="300kB", workers=1).packed == 40
     return folder / "packed"
-
-
-@pytest.fixture(scope="session")
-def scenes(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """Return a packed dataset of 40 photographs with masks, depth, boxes, key points and captions."""
-    return write_scenes(tmp_path_factory.mktemp("scenes") / "scenes", photos)
 
 
 @pytest.fixture

@@ -4,20 +4,27 @@ It is as lazy as CUDA may be: the operations of a stream are executed only when 
 reads its memory late, and a slot that is used again too early gives wrong pixels. Time is simulated: `Gpu.seconds` is
 the clock of the process, and each stream has its own.
 
-`Gpu.mistakes` lists what CUDA would not forgive: memory that is unmapped while it is registered or copied, copies from
-memory that is not pinned, calls for a device that is not the current one, and calls in a forked process.
+`Gpu.mistakes` lists what CUDA would not forgive: memory that is unmapped while it is registered or copied, calls for a
+device that is not the current one, calls while a graph is captured, and calls in a forked process.
+`Gpu.blocking_copies` are those for which the process waited, and `Gpu.reserved` is the memory that the allocator took
+from the device: what is free can be used again only on the stream that had it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
-from collections import deque
+import weakref
+from collections import Counter, deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+ERRORS = {2: "out of memory", 712: "memory is already registered", 801: "operation not supported"}
 
 
 class Gpu:
@@ -28,10 +35,16 @@ class Gpu:
         registered: Start address → size of registered memory.
         seconds: Simulated time of the process.
         copy_seconds: Simulated time of a copy.
-        register_error: Error that `FakeDriver.register` returns.
+        blocking_copies: Sizes of the copies for which the process waited for its stream.
+        reserved: Stream → bytes that the allocator has for it.
+        register_error: Error number that `FakeDriver.register` returns.
+        memory: Bytes of memory of a device, for tensors that exist.
+        refused: Number of the copies for which there was no memory.
         can_pin: Whether pinned memory can be allocated.
         fail_copies: Number of the next copies that raise an error.
         sync_error: Text of the error that streams raise when they are waited for, once.
+        sticky_error: Text of the error that all calls raise, as after an illegal memory access.
+        capturing: Devices on whose current stream a graph is captured.
     """
 
     def __init__(self, count=1, copy_seconds=0.0):
@@ -44,10 +57,17 @@ class Gpu:
         self.registrations = 0
         self.seconds = 0.0
         self.copy_seconds = copy_seconds
-        self.register_error = self.sync_error = ""
+        self.blocking_copies = []
+        self.reserved = Counter()
+        self.free = Counter()  # (stream, size) → free blocks
+        self.memory = math.inf
+        self.used = self.refused = 0
+        self.register_error = 0
+        self.sync_error = self.sticky_error = ""
         self.can_pin = True
         self.fail_copies = 0
-        self.is_capturing = self.is_initialized = False
+        self.capturing = set()
+        self.is_initialized = False
         self.current = 0
         self.default_streams = [Stream(self, number) for number in range(count)]
         self.current_streams = list(self.default_streams)
@@ -65,11 +85,29 @@ class Gpu:
         if os.getpid() != self.pid:
             self.mistakes.append(f"{what} in a forked process")
             raise RuntimeError("CUDA error: initialization error")
+        if self.sticky_error:
+            raise RuntimeError(self.sticky_error)
+        if self.capturing:
+            self.mistakes.append(f"{what} while a graph is captured")
         if self.current != device:
             self.mistakes.append(f"{what} for device {device} while device {self.current} is current")
 
     def is_registered(self, address, size):
         return any(start <= address and address + size <= start + n for start, n in self.registered.items())
+
+    def allocate(self, tensor, stream):
+        """Take memory for a tensor on the device, which is free when the tensor is deleted."""
+        block = stream, tensor.nbytes
+        if self.free[block]:
+            self.free[block] -= 1
+        else:
+            self.reserved[stream] += tensor.nbytes
+        self.used += tensor.nbytes
+        weakref.finalize(tensor, self._delete, block).atexit = False
+
+    def _delete(self, block):
+        self.free[block] += 1
+        self.used -= block[1]
 
     def holds(self, address, size):
         """Return the pinned buffer that contains the memory, or None."""
@@ -163,12 +201,17 @@ class Event:
         return 1000 * (end.mark.seconds - self.mark.seconds)
 
 
+@dataclass(frozen=True)
 class FakeDriver:
     """What `wds_tools.loading.cuda.CudaDriver` is on a machine with a GPU."""
 
-    def __init__(self, gpu, device):
-        assert device.index is not None
-        self.gpu, self.index = gpu, device.index
+    gpu: Gpu
+    device: torch.device
+
+    @property
+    def index(self):
+        assert self.device.index is not None
+        return self.device.index
 
     def pci_address(self):
         return f"0000:{self.index:02x}:00.0"
@@ -202,8 +245,11 @@ class FakeDriver:
     def event(self, *, is_timed=False):
         return Event(self.gpu, self.index, is_timed)
 
+    def is_initialized(self):
+        return self.gpu.is_initialized
+
     def is_capturing(self):
-        return self.gpu.is_capturing
+        return self.gpu.current in self.gpu.capturing
 
     def register(self, memory):
         gpu, address = self.gpu, memory.data_ptr()
@@ -213,15 +259,16 @@ class FakeDriver:
             return gpu.register_error
         for start, size in gpu.registered.items():
             if start < address + memory.numel() and address < start + size:
-                return "error 712, memory is already registered"
+                return 712
         gpu.registered[address] = memory.numel()
-        return ""
+        return 0
+
+    def error_text(self, status):
+        return f"error {status}, {ERRORS[status]}"
 
     def unregister(self, memory):
         gpu, address = self.gpu, memory.data_ptr()
         gpu.check(self.index, "unregister")
-        if gpu.is_capturing:
-            gpu.mistakes.append("unregister while a graph is captured")
         if any(address <= source < address + memory.numel() for source in gpu.copying):
             gpu.mistakes.append("unregister while a copy is in progress")
         if not is_mapped(address):
@@ -232,30 +279,44 @@ class FakeDriver:
         self.gpu.check(self.index, "pinned")
         if not self.gpu.can_pin:
             raise RuntimeError("CUDA error: out of memory")
-        self.gpu.pinned.append(torch.empty(size, dtype=torch.uint8))
+        self.gpu.pinned.append(torch.empty(size, dtype=torch.uint8, device="cpu"))
         return self.gpu.pinned[-1]
 
     def copy(self, tensor):
         gpu, address, size = self.gpu, tensor.data_ptr(), tensor.nbytes
         gpu.check(self.index, "copy")
-        if gpu.fail_copies:
-            gpu.fail_copies -= 1
+        if gpu.fail_copies or gpu.used + size > gpu.memory:
+            gpu.fail_copies = max(0, gpu.fail_copies - 1)
+            gpu.refused += 1
             raise torch.OutOfMemoryError("CUDA out of memory")
         on_device = torch.full_like(tensor, 1)  # what it has before the copy
         on_device.fake_device, on_device.fake_streams = self.index, set()
         if not size:  # nothing is copied, from any memory
             return on_device
+        gpu.allocate(on_device, gpu.current_streams[self.index])
         buffer = gpu.holds(address, size)
         if buffer is None and not gpu.is_registered(address, size):
-            if gpu.can_pin:
-                gpu.mistakes.append("copy from memory that is not pinned")
-            on_device.copy_(tensor)  # CUDA copies from such memory before it returns
+            self._copy_and_wait(tensor, on_device)
             return on_device
         gpu.copying.append(address)
         gpu.current_streams[self.index].launch(
             lambda: _copy(gpu, on_device, address, size, buffer), gpu.copy_seconds if size > 1000 else 0.0
         )
         return on_device
+
+    def _copy_and_wait(self, tensor, on_device):
+        """Copy from memory that is not pinned: before CUDA returns, and after all that is launched on the stream."""
+        stream = self.gpu.current_streams[self.index]
+        stream.run()
+        self.gpu.seconds = max(self.gpu.seconds, stream.seconds)
+        self.gpu.blocking_copies.append(tensor.nbytes)
+        on_device.copy_(tensor)
+
+    def move(self, value):
+        self.gpu.check(self.index, "move")
+        self.gpu.current_streams[self.index].run()
+        self.gpu.blocking_copies.append(None)  # of unknown size
+        return value.to(self.device)
 
     def record_stream(self, tensor, stream):
         tensor.fake_streams.add(stream)

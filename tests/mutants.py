@@ -158,12 +158,12 @@ def geometry(size: tuple[int, int], out: tuple[int, int], rng: random.Random) ->
     (left, width), (top, height) = (_random_part(length, rng) for length in size)
     resized = [side + rng.choice((0, 0, rng.randrange(9), rng.randrange(300))) for side in out]
     corner = [rng.randint(0, length - side) for length, side in zip(resized, out, strict=True)]
-    numbers = [left, top, width, height, *resized, *corner, rng.randrange(2), left, top, width, height]
+    numbers = [left, top, width, height, *resized, *corner, rng.randrange(2), left, top, width, height, 0, 0]
     if rng.random() < 0.2:
         (x, numbers[11]), (y, numbers[12]) = _random_part(width, rng), _random_part(height, rng)
         numbers[9:11] = left + x, top + y
     for _ in range(rng.choice((0,) * 9 + (1, 2))):
-        numbers[rng.randrange(13)] = rng.choice(LIMITS)
+        numbers[rng.randrange(15)] = rng.choice(LIMITS)
     return numbers
 
 
@@ -203,7 +203,7 @@ def run(
     Returns:
         A 1 for each crop of each image that was rendered, or a 0; and for each crop the pixels of all images.
     """
-    numbers = b"".join(struct.pack("13i", *geometry) for image in zip(*crops, strict=True) for geometry in image)
+    numbers = b"".join(struct.pack("15i", *geometry) for image in zip(*crops, strict=True) for geometry in image)
     pixels = [bytearray(len(batch) * 3 * height * width) for height, width in outs]
     outputs = [part for image in zip(*(_divided(one, len(batch)) for one in pixels), strict=True) for part in image]
     sizes = b"".join(struct.pack("2i", *out) for out in outs) * len(batch)

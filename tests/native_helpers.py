@@ -52,10 +52,16 @@ def region(
     return Regions(*arrays, flip=np.array([flip]))
 
 
+def unknown_sizes(count: int) -> NDArray[np.int64]:
+    """Return the sizes of files of which no index records the size."""
+    return np.zeros((count, 2), np.int64)
+
+
 def by_native(files: Sequence[bytes | None], regions: Regions) -> tuple[list[bool], Pixels]:
     """Render with the compiled path; return which images were rendered, and the pixels: 0 for the others."""
     out = np.zeros((len(files), 3, *regions.size[0].tolist()), np.uint8)
-    done = native.render_jpegs([memoryview(data) if data is not None else None for data in files], [regions], [out])
+    views = [memoryview(data) if data is not None else None for data in files]
+    done = native.render_jpegs(views, unknown_sizes(len(files)), [regions], [out])
     return done[:, 0].tolist(), out
 
 

@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +18,9 @@ import webdataset
 from PIL import Image
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, SourceError
+from wds_tools.errors import DestinationError, SourceError, StoreError
+from wds_tools.packing.destination import FolderDestination
+from wds_tools.packing.work_folder import ShardReport
 from wds_tools.sources.base import Input, Record, Source
 from wds_tools.sources.detect import detect, open_source
 
@@ -202,6 +204,45 @@ class Conformance:
         folder.mkdir()
         with pytest.raises(DestinationError, match="another dataset"):
             wt.pack(self.write(folder, photos[:-1]), tmp_path / "dst", workers=1)
+
+    def pack_while(self, change: Callable[[], object], src: Path, dst: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pack, and change the source after the first shard."""
+
+        def add_shard(_: FolderDestination, report: ShardReport) -> None:
+            if report.number == 0:
+                change()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderDestination, "add_shard", add_shard)
+            wt.pack(src, dst, shard_bytes=20_480, workers=1)
+
+    def test_a_source_that_disappears_ends_packing_which_continues_later(
+        self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, away, dst = tmp_path / "src", tmp_path / "away", tmp_path / "dst"
+        wt.pack(src, tmp_path / "whole", shard_bytes=20_480, workers=1)
+        with pytest.raises(StoreError, match=r"cannot be read.*No such file.* 1 of .* shards are finished and kept"):
+            self.pack_while(lambda: folder.rename(away), src, dst, monkeypatch)
+        assert not (dst / "manifest.json").exists()
+        away.rename(folder)
+        assert wt.pack(src, dst, shard_bytes=20_480, workers=1).kept == 1
+        assert contents(dst) == contents(tmp_path / "whole")
+
+    def test_a_source_that_is_replaced_ends_packing(
+        self, src: Path, photos: list[Photo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, other, dst = tmp_path / "src", tmp_path / "other", tmp_path / "dst"
+        other.mkdir()
+        backwards = zip(photos, reversed(photos), strict=True)
+        self.write(other, [Photo(one.name, two.data, two.label) for one, two in backwards])
+
+        def replace() -> None:
+            folder.rename(tmp_path / "old")
+            other.rename(folder)
+
+        with pytest.raises(StoreError, match=r"changed while it was packed|cannot be read.*No such file"):
+            self.pack_while(replace, src, dst, monkeypatch)
+        assert not (dst / "manifest.json").exists()
 
     def test_a_missing_path_is_an_error_of_one_line_that_names_it(self, tmp_path: Path) -> None:
         with pytest.raises(SourceError) as caught:

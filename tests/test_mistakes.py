@@ -264,3 +264,12 @@ def test_a_state_in_a_file_is_still_found(few, tmp_path, capsys):
             main(["plan", str(few), "--state", str(tmp_path / name), "--step", "0"])
         assert end.value.code == 0
         assert "step 0" in capsys.readouterr().out
+
+
+def test_items_that_a_loader_or_a_dataset_does_not_have_are_errors_with_the_remedy(packed):
+    with loader(packed) as batches:
+        for one in (batches, wt.StreamingDataset(packed)):
+            with pytest.raises(TypeError, match=r"is not an iterator: next\(iter\(\.\.\.\)\) returns the first item"):
+                next(one)
+            with pytest.raises(TypeError, match=r"has no items by number: next\(iter\(\.\.\.\)\) returns"):
+                one[0]

@@ -13,6 +13,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+from clones import copy_tracked_files
 
 ROOT = Path(__file__).parents[1]
 BACKEND = "import sys; sys.path.insert(0, 'wds_tools/images/csrc'); import build_backend as b; "
@@ -24,16 +25,6 @@ def run_backend(root: Path, call: str, *words: Path) -> None:
         [sys.executable, "-c", BACKEND + call, *words], cwd=root, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def copy_tracked_files(folder: Path) -> set[str]:
-    """Copy the files that git tracks, so that a build leaves nothing in the repository; return their paths."""
-    words = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
-    names = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
-    return set(names)
 
 
 def build_sdist(root: Path, out: Path) -> Path:

@@ -32,6 +32,8 @@ NAMES = [
     "ManifestError",
     "Mask",
     "MissingFieldError",
+    "MissingFileError",
+    "MissingSourceError",
     "MixUp",
     "Mixture",
     "Normalize",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,3 +145,53 @@ def decode(turbo: ctypes.CDLL, data: bytes, denominator: int) -> list[Plane]:
     turbo.jpeg_destroy_decompress(reader)
     assert not reader.errors.warnings
     return decoded
+
+
+ACCESS = ctypes.CFUNCTYPE(
+    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_int
+)  # access_virt_barray
+
+
+def recode(
+    turbo: ctypes.CDLL,
+    data: bytes,
+    edit: Callable[[int, NDArray[np.int16]], None],
+    *,
+    restart: int = 0,
+    progressive: bool = False,
+) -> bytes:
+    """Let libjpeg write a file again with other coefficients, as jpegtran does.
+
+    Args:
+        turbo: The library.
+        data: A JPEG.
+        edit: Changes the coefficients of a component in place: int16 [columns, 64] of a row of blocks. A difference
+            between the DC coefficients of two blocks is at most 2,047, and other coefficients at most 1,023.
+        restart: Restart interval in MCUs; 0: no restart markers.
+        progressive: Write a progressive file.
+    """
+    writer, reader = Writer(turbo), Reader(turbo)
+    set_error_handlers(reader.errors)
+    set_error_handlers(writer.errors)
+    turbo.jpeg_mem_src(reader, data, ctypes.c_ulong(len(data)))
+    turbo.jpeg_read_header(reader, 1)
+    turbo.jpeg_read_coefficients.restype = ctypes.c_void_p
+    arrays = turbo.jpeg_read_coefficients(reader)
+    memory = ctypes.c_void_p.from_address(ctypes.addressof(reader.info) + 8).value  # cinfo.mem
+    assert memory is not None
+    access = ACCESS(ctypes.c_void_p.from_address(memory + 64).value)
+    for number, component in enumerate(reader.info.comp_info[: reader.info.num_components]):
+        array = ctypes.c_void_p.from_address(arrays + 8 * number).value
+        for row in range(component.height_in_blocks):
+            rows = access(ctypes.addressof(reader.info), array, row, 1, 1)
+            address = ctypes.c_void_p.from_address(rows).value
+            blocks = (ctypes.c_int16 * (64 * component.width_in_blocks)).from_address(address)
+            edit(number, np.frombuffer(blocks, np.int16).reshape(-1, 64))
+    turbo.jpeg_copy_critical_parameters(reader, writer)
+    writer.info.optimize_coding, writer.info.restart_interval = 1, restart
+    if progressive:
+        turbo.jpeg_simple_progression(writer)
+    turbo.jpeg_write_coefficients(writer, ctypes.c_void_p(arrays))
+    coded = writer.finish()
+    turbo.jpeg_destroy_decompress(reader)
+    return coded

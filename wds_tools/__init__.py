@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         LoaderError,
         ManifestError,
         MissingFieldError,
+        MissingFileError,
+        MissingSourceError,
         NotADatasetError,
         OptionError,
         ProofError,
@@ -44,12 +46,13 @@ if TYPE_CHECKING:
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
-    from wds_tools.loading.augment import ColorJitter, CutMix, MixUp, RandAugment, RandomHorizontalFlip
+    from wds_tools.loading.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
     from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, Pad, Text
     from wds_tools.loading.loader import Loader
+    from wds_tools.loading.rand_augment import RandAugment
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.web_dataset import WebDataset
     from wds_tools.order.mixture import Mixture
@@ -94,6 +97,8 @@ _HOMES = {
     "ManifestError": "errors",
     "Mask": "loading.fields",
     "MissingFieldError": "errors",
+    "MissingFileError": "errors",
+    "MissingSourceError": "errors",
     "MixUp": "loading.augment",
     "Mixture": "order.mixture",
     "Normalize": "loading.batch_steps",
@@ -102,7 +107,7 @@ _HOMES = {
     "Pad": "loading.fields",
     "PeriodStats": "loading.statistics",
     "ProofError": "errors",
-    "RandAugment": "loading.augment",
+    "RandAugment": "loading.rand_augment",
     "RandomHorizontalFlip": "loading.augment",
     "RandomResizedCrop": "images.views",
     "Resize": "images.views",
@@ -163,6 +168,8 @@ __all__ = [
     "ManifestError",
     "Mask",
     "MissingFieldError",
+    "MissingFileError",
+    "MissingSourceError",
     "MixUp",
     "Mixture",
     "Normalize",
@@ -211,7 +218,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; wds_tools.webdataset has the names of webdataset"
+        )
     try:
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:

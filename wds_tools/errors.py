@@ -6,6 +6,7 @@
     ├── OptionError (ValueError)      invalid option or argument
     ├── LabelError (ValueError)       labels that cannot be numbered, or classes that do not match
     ├── SourceError (OSError)         input of the packer: missing, unreadable, or refused by --strict
+    │   └── MissingSourceError        no file or folder at the path of the input, or nothing of its format there
     ├── DestinationError (OSError)    output of the packer: in use for something else, full, or failing
     ├── NotADatasetError (FileNotFoundError)   no manifest, no index, a pattern without matches
     ├── ManifestError (ValueError)    invalid manifest or index
@@ -16,6 +17,7 @@
     │   ├── DecodeError               image with damaged or unsupported data
     │   └── MissingFieldError (LookupError)    requested field that a sample or dataset lacks
     ├── StoreError (OSError)          storage that fails or returns wrong data
+    │   └── MissingFileError (FileNotFoundError)   file or object that does not exist
     ├── ResumeError (ValueError)      state of another dataset, seed or version
     ├── ProofError (RuntimeError)     epoch that did not deliver each sample once
     ├── DeviceError (RuntimeError)    device that is not available
@@ -121,6 +123,10 @@ class SourceError(WdsToolsError, OSError):
     __str__ = WdsToolsError.__str__
 
 
+class MissingSourceError(SourceError):
+    """There is no file or folder at the path of the input, or nothing of its format there."""
+
+
 class DestinationError(WdsToolsError, OSError):
     """The output folder or URL of the packer is in use for something else, full, or failing."""
 
@@ -165,6 +171,10 @@ class StoreError(WdsToolsError, OSError):
     """Storage fails or returns wrong data."""
 
     __str__ = WdsToolsError.__str__
+
+
+class MissingFileError(StoreError, FileNotFoundError):
+    """A file or an object does not exist, such as a shard that its manifest lists."""
 
 
 class ResumeError(WdsToolsError, ValueError):

@@ -265,7 +265,11 @@ def test_a_missing_compiled_module_is_a_single_warning_and_only_when_packing_sta
 ) -> None:
     split = ["pack", six_photos, tmp_path / "split", "--split", "train=0.5,val=0.5"]
     warning = not_compiled(*split).err
-    assert re.fullmatch(r"warning: the compiled module of wds_tools is missing .*, so JPEGs are kept .*\n", warning)
+    assert re.fullmatch(
+        r"warning: the compiled module of wds_tools is missing: Python imports the package from the source tree .*, in "
+        r"which it was not compiled; run `pip install --editable .*`\. Until then, JPEGs are kept .*\n",
+        warning,
+    )
     assert not_compiled(*split).err == ""  # nothing to do
     assert_one_line_error(not_compiled("pack", tmp_path / "nowhere", tmp_path / "out"), 1, "nowhere")
     assert_one_line_error(not_compiled("pack", six_photos, tmp_path / "split" / "val"), 1, "holds another dataset")
@@ -275,7 +279,7 @@ def test_a_missing_compiled_module_is_a_single_warning_and_only_when_packing_sta
 def test_without_the_compiled_module_the_warning_depends_on_the_image_options(six_photos: Path, tmp_path: Path) -> None:
     result = not_compiled("pack", six_photos, tmp_path / "out", "--resize", "64x48")
     assert result.code == 0
-    assert "so JPEGs that need no resizing are kept unchanged" in result.err
+    assert "Until then, JPEGs that need no resizing are kept unchanged" in result.err
     images = json.loads((tmp_path / "out" / "manifest.json").read_text())["images"]
     assert images == {"min_width": 64, "max_width": 64, "min_height": 48, "max_height": 48}
 

@@ -50,7 +50,7 @@ static void choose_part(int length, int start_256, int size_255, int *start, int
 static int decode(
     Decoder *decoder, const uint8_t *data, size_t size, const Region *region, int scale_denominator, Planes *planes)
 {
-    Image image = {data, size, *region, *region, scale_denominator, 0};
+    Image image = {data, size, *region, *region, scale_denominator, 0, 0, 0};
     decoder_set_limit(decoder, MAX_PIXELS);
     return decode_image(decoder, &image, planes);
 }

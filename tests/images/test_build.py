@@ -171,12 +171,19 @@ def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path,
     assert output.split() == [str(tmp_path / "site" / module), *map(str, (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11))]
 
 
-def test_a_failed_editable_install_removes_the_old_module(sources: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_every_install_leaves_its_module_in_the_source_tree_and_removes_an_older_one(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     module = sources / "wds_tools" / "images" / "_native.abi3.so"
-    module.touch()
-    (sources / "wds_tools" / "images" / "csrc" / "batch.c").write_text("#error does not compile\n")
-    arguments = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
-    subprocess.run([sys.executable, *arguments, "--editable", str(sources)], check=True, capture_output=True)
+    code = "import sys; sys.path.insert(0, 'wds_tools/images/csrc'); import build_backend as b;"
+    words = [sys.executable, "-c", f"{code} b.build_{kind}(sys.argv[1])", tmp_path / "out"]
+    monkeypatch.setenv("CC", str(write_working_compiler(tmp_path / "cc")))
+    subprocess.run(words, cwd=sources, check=True, capture_output=True)
+    assert module.exists()
+    (tmp_path / "cc").unlink()
+    monkeypatch.setenv("WDS_TOOLS_COMPILE", "0")
+    subprocess.run(words, cwd=sources, check=True, capture_output=True)
     assert not module.exists()
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,10 +24,12 @@ from native_helpers import (
     region,
     regions_of,
     sampled,
+    unknown_sizes,
 )
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2
+from turbo import decode, library, recode
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError
@@ -344,7 +348,7 @@ def test_several_crops_of_an_image_are_those_of_single_calls(files: list[bytes])
     views = [RandomResizedCrop(224), RandomResizedCrop((200, 60), flip=True), RandomResizedCrop(64, scale=(0.02, 0.05))]
     regions = [regions_of(view, files, key) for key, view in enumerate(views)]
     outputs = [np.zeros((len(files), 3, *view.shape), np.uint8) for view in views]
-    rendered = native.render_jpegs([memoryview(data) for data in files], regions, outputs)
+    rendered = native.render_jpegs([memoryview(data) for data in files], unknown_sizes(len(files)), regions, outputs)
     for number, output in enumerate(outputs):
         done, expected = by_native(files, regions[number])
         assert rendered[:, number].tolist() == done
@@ -357,7 +361,7 @@ def test_images_of_different_sizes_are_those_of_single_calls(files: list[bytes])
     regions = regions_of(view, files)
     output = [np.zeros((3, *size), np.uint8) for size in regions.size.tolist()]
     assert len({array.shape for array in output}) > 3
-    rendered = native.render_jpegs([memoryview(data) for data in files], [regions], [output])
+    rendered = native.render_jpegs([memoryview(data) for data in files], unknown_sizes(len(files)), [regions], [output])
     singles = [by_native([data], regions_of(view, [data])) for data in files]
     assert rendered[:, 0].tolist() == [done for (done,), _ in singles]
     assert rendered.mean() >= 0.9
@@ -388,7 +392,7 @@ def test_a_crop_that_is_not_resized_is_skipped_and_the_others_are_rendered(photo
     size = np.array([photo.width]), np.array([photo.height])
     crops = [view.regions(*size, np.zeros((1, view.draws))) for view in (CenterCrop(32), Resize((40, 50)))]
     outputs = [np.zeros((1, 3, 32, 32), np.uint8), np.zeros((1, 3, 40, 50), np.uint8)]
-    assert native.render_jpegs([memoryview(data)], crops, outputs).tolist() == [[False, True]]
+    assert native.render_jpegs([memoryview(data)], unknown_sizes(1), crops, outputs).tolist() == [[False, True]]
     assert not outputs[0].any()
     assert (outputs[1] == by_native([data], crops[1])[1]).all()
 
@@ -404,7 +408,7 @@ def test_any_region_agrees_with_the_python_path_and_nothing_else_is_written(phot
         return
     height, width = regions.size[0].tolist()
     batch = np.full((3, 3, height, width), 0xA5, np.uint8)
-    assert native.render_jpegs([memoryview(data)], [regions], [batch[1:2]]).tolist() == [[True]]
+    assert native.render_jpegs([memoryview(data)], unknown_sizes(1), [regions], [batch[1:2]]).tolist() == [[True]]
     assert (batch[[0, 2]] == 0xA5).all()
     # The Python path interpolates subsampled chroma and never decodes at a reduced size. In a
     # result of a few pixels this makes a larger difference.
@@ -470,3 +474,74 @@ def test_a_loader_delivers_identical_stored_pixels_with_and_without_the_compiled
     for view in (CenterCrop((48, 64)), CenterCrop(32), RandomResizedCrop(20, flip=True)):
         ours, theirs = loaded(tmp_path / "data", view)
         assert (ours == theirs).all()
+
+
+def with_large_coefficients(image: Image.Image, number: int) -> tuple[bytes, bool]:
+    """Return a file whose coefficients are multiplied, by its DC coefficients or its quantization tables.
+
+    Returns:
+        The file, and whether a coefficient is far too large for an image with 8 bits.
+    """
+    rng = np.random.default_rng(number)
+    factor = int(rng.choice([1, 2, 4, 16, 100]))
+    largest = [0]
+
+    def edit(component: int, blocks: np.ndarray) -> None:
+        changed = rng.random(len(blocks)) < 0.3
+        blocks[changed, 0] = rng.integers(-1023, 1024, int(changed.sum()))
+        largest.append(int(abs(blocks[:, 0]).max()))
+
+    source = encoded(image, quality=int(rng.choice([75, 100])), subsampling=int(rng.choice([0, 2])))
+    data = bytearray(recode(library(), source, edit, restart=int(rng.choice([0, 2])), progressive=number % 3 == 0))
+    at, steps = -1, []
+    while (at := data.find(b"\xff\xdb", at + 1)) >= 0:  # the first element of each quantization table
+        data[at + 5] = min(255, data[at + 5] * factor)
+        steps.append(data[at + 5])
+    return bytes(data), min(steps) * max(largest) >= 8192
+
+
+@pytest.mark.parametrize("simd", [True, False])
+def test_files_with_coefficients_out_of_range_have_the_samples_of_libjpeg_or_are_left_to_it(
+    photo: Image.Image, simd: bool
+) -> None:
+    image, outcomes = photo.resize((96, 80)), Counter[tuple[bool, bool]]()
+    try:
+        native.compiled.simd(simd)
+        for number in range(60):
+            data, is_far_out = with_large_coefficients(image, number)
+            planes = native.compiled.decode_jpeg(data, (0, 0, 96, 80), 1)
+            for (width, samples), expected in zip(planes or [], decode(library(), data, 1), strict=bool(planes)):
+                got = np.frombuffer(samples, np.uint8).reshape(-1, width)
+                assert (got == expected.samples[: len(got), :width]).all(), number
+            for denominator in (2, 4, 8):
+                assert (native.compiled.decode_jpeg(data, (0, 0, 96, 80), denominator) is None) >= is_far_out, number
+            outcomes[is_far_out, planes is None] += 1
+    finally:
+        native.compiled.simd(True)
+    assert outcomes[True, False] == 0
+    assert min(outcomes[True, True], outcomes[False, False]) > 10
+
+
+def test_a_loader_delivers_the_pixels_of_libjpeg_for_coefficients_out_of_range(
+    photo: Image.Image, tmp_path: Path, loaded
+) -> None:
+    cases = [with_large_coefficients(photo.resize((96, 80)), number) for number in range(40)]
+    ours, theirs = loaded(packed(tmp_path / "data", [data for data, is_far_out in cases if is_far_out]), FULL_VIEW)
+    assert len(ours) > 6
+    assert (ours == theirs).all()
+
+
+def test_dc_coefficients_that_grow_from_block_to_block_are_left_to_libjpeg(photo: Image.Image) -> None:
+    source = encoded(photo.convert("L").resize((64, 64)), quality=100)  # a restart interval is a row of eight blocks
+    for value in (700, 2000, 3000, 4200, 8190, 8200, 16_000, -2000, -8200):
+        ramp = np.clip(np.arange(1, 9) * 2000, 0, abs(value)) * np.sign(value)
+
+        def edit(component: int, blocks: np.ndarray, ramp: np.ndarray = ramp) -> None:
+            blocks[:, 0] = ramp
+
+        data = recode(library(), source, edit, restart=8)
+        planes = native.compiled.decode_jpeg(data, (0, 0, 64, 64), 1)
+        assert (planes is None) == (abs(value) > 4096), value
+        if planes:
+            expected = simplejpeg.decode_jpeg(data, "GRAY").tobytes()
+            assert planes == [(64, expected)], value

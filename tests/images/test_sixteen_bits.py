@@ -142,7 +142,7 @@ def test_the_policy_keep_packs_sixteen_bit_images_unchanged_with_a_warning(
     with caplog.at_level(logging.WARNING, "wds_tools"):
         report = wt.pack(folder, tmp_path / "out", workers=1, images="keep")
     assert report.packed == 3
-    assert "2 images have 16 bits per channel" in caplog.text
+    assert "packed 2 images with 16 bits per channel unchanged" in caplog.text
     wt.unpack(tmp_path / "out", tmp_path / "back", progress=False)
     kept = {path.read_bytes() for path in (tmp_path / "back").rglob("*.png")}
     assert kept == {path.read_bytes() for path in folder.glob("*.png")}
@@ -151,6 +151,35 @@ def test_the_policy_keep_packs_sixteen_bit_images_unchanged_with_a_warning(
 def test_the_policy_crop_ready_leaves_sixteen_bit_images_unchanged() -> None:
     data = deep_png(noise(3))
     assert transcode(data, ImageOptions(images="crop-ready")).data == data
+
+
+def write_folder(folder: Path, *, shallow: int, deep: int) -> Path:
+    """Write PNGs of two classes that Pillow encodes, and grey ones with 16 bits."""
+    for number in range(shallow + deep):
+        path = folder / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(depth_image() if number >= shallow else np.zeros((48, 64, 3), np.uint8)).save(path)
+    return folder
+
+
+def test_one_image_of_sixteen_bits_among_others_of_eight_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    report = wt.pack(write_folder(tmp_path / "in", shallow=15, deep=1), tmp_path / "out", workers=1)
+    assert [skip.path for skip in report.skipped] == ["b/15.png"]
+    assert "has 16 bits per channel, where most images have 8: convert it to 8 bits" in report.skipped[0].reason
+    with wt.make_loader(tmp_path / "out", batch_size=15, view=wt.Resize((8, 8)), num_workers=0) as loader:
+        assert next(iter(loader)).image.shape == (15, 3, 8, 8)
+    write_folder(tmp_path / "more", shallow=0, deep=3)
+    Image.new("RGB", (64, 48)).save(tmp_path / "more" / "a" / "3.png")
+    more = wt.append(tmp_path / "more", tmp_path / "out", workers=1)
+    assert more.packed == 1
+    assert {skip.path for skip in more.skipped} == {"a/0.png", "b/1.png", "a/2.png"}
+
+
+def test_a_folder_of_images_with_sixteen_bits_is_packed_and_appended_to_with_all_bits(tmp_path: Path) -> None:
+    assert wt.pack(write_folder(tmp_path / "in", shallow=1, deep=3), tmp_path / "out", workers=1).packed == 4
+    (tmp_path / "more" / "a").mkdir(parents=True)
+    Image.fromarray(depth_image(7)).save(tmp_path / "more" / "a" / "x.png")
+    assert wt.append(tmp_path / "more", tmp_path / "out", workers=1).packed == 1
 
 
 @pytest.mark.parametrize("mode", ["I", "F", "I;16B"])

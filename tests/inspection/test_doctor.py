@@ -242,12 +242,6 @@ def test_damaged_indexes_and_missing_or_truncated_shards_are_problems(packed_cop
     assert found["shards"] == ("problem", "2 of 7 are missing or have another length, such as shard-000002.tar")
 
 
-def test_a_missing_dataset_is_the_only_problem(tmp_path: Path) -> None:
-    ((name, (status, text)),) = findings_of(tmp_path / "nowhere").items()
-    assert (name, status) == ("dataset", "problem")
-    assert "no such folder" in text
-
-
 # --- the command ---
 
 
@@ -281,10 +275,10 @@ def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) 
     assert done.returncode == any(one["status"] == "problem" for one in problems)
 
 
-def test_the_exit_code_is_1_for_a_missing_dataset(tmp_path: Path) -> None:
+def test_the_exit_code_is_2_for_a_missing_dataset(tmp_path: Path) -> None:
     done = doctor(tmp_path / "nowhere")
-    assert done.returncode == 1
-    assert "no such folder" in done.stdout
+    assert done.returncode == 2
+    assert "nowhere: no such folder" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,21 @@
 
 import json
 import random
+from collections import OrderedDict, UserDict, defaultdict, deque
+from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, default_collate
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
+from wds_tools.loading.cuda import copy_to_device
 
 VIEW = wt.RandomResizedCrop(24, flip=True)
 FIELDS = {
@@ -125,3 +132,120 @@ def test_an_exception_in_collate_fn_reaches_the_loop_and_steps_are_refused(scene
         loader_of(scenes, list, batch_transform=wt.RandomHorizontalFlip())
     with pytest.raises(OptionError, match="collate_fn=7; allowed are functions"):
         loader_of(scenes, 7)
+
+
+# Batches on a device
+
+
+class Pair(NamedTuple):
+    one: torch.Tensor
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A dataclass that checks its values when it is made."""
+
+    size: torch.Tensor
+    name: str
+    area: torch.Tensor = field(init=False)
+
+    def __post_init__(self):
+        assert self.size.tolist() == [3, 4]
+        object.__setattr__(self, "area", self.size.prod())
+
+
+class Encoding(UserDict):
+    """As the tokenizers of transformers return: it has a method ``to``, and its values are also attributes."""
+
+    def __init__(self, values, kind):
+        super().__init__(values)
+        self.kind = kind
+
+    def to(self, device):
+        raise AssertionError(device)
+
+
+class Grouped:
+    """As `torch_geometric.data.Batch`: it moves itself."""
+
+    def __init__(self, nodes, device=None):
+        self.nodes, self.device = nodes, device
+
+    def to(self, device):
+        return Grouped(self.nodes.to(device), device)
+
+
+CONTAINERS = {
+    "mapping": (lambda one: MappingProxyType({"one": one}), lambda value: value["one"]),
+    "ordered": (lambda one: OrderedDict(one=one), lambda value: value["one"]),
+    "default": (lambda one: defaultdict(list, one=one), lambda value: [value["one"], value["none"]][0]),
+    "encoding": (lambda one: Encoding({"one": one}, "fast"), lambda value: {"fast": value["one"]}[value.kind]),
+    "pair": (lambda one: Pair(one, "x"), lambda value: value.one),
+    "deque": (lambda one: deque([one], maxlen=1), lambda value: value[0]),
+    "target": (lambda one: Target(one[:2], "x"), lambda value: value.area),
+    "list of targets": (lambda one: [Target(one[:2], "x")], lambda value: value[0].size),
+    "grouped": (Grouped, lambda value: value.nodes),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers_of_tensors_are_moved_to_the_device_and_keep_their_class(scenes, name):
+    make, tensor_of = CONTAINERS[name]
+    original = make(torch.tensor([3, 4, 5]))
+    with loader_of(scenes, lambda _: {"a": original}, device="meta") as loader:
+        moved = next(iter(loader))["a"]
+    assert type(moved) is type(original)
+    assert tensor_of(moved).device.type == "meta"
+    assert tensor_of(original).device.type == "cpu"
+
+
+class Quantity(np.ndarray):
+    """As that of astropy: its method ``to`` converts the unit."""
+
+    def to(self, unit):
+        raise AssertionError(unit)
+
+
+def test_arrays_text_and_containers_without_tensors_are_the_same_on_a_device(scenes):
+    size, words = np.array([3, 4]), ["a", {"b": 1}]
+    made = {"size": size, "length": size.view(Quantity), "words": words, "one": torch.ones(1)}
+    with loader_of(scenes, lambda _: made, device="meta") as loader:
+        batch = next(iter(loader))
+    assert batch["size"] is size
+    assert batch["length"] is made["length"]
+    assert batch["words"] is words
+    assert batch["one"].device.type == "meta"
+
+
+def test_a_packed_sequence_is_moved_without_the_tensor_that_must_stay_on_the_cpu(scenes):
+    with loader_of(scenes, lambda _: pack_sequence([torch.ones(2), torch.ones(1)]), device="meta") as loader:
+        batch = next(iter(loader))
+    assert type(batch) is PackedSequence
+    assert batch.data.device.type == "meta"
+    assert batch.batch_sizes.tolist() == [2, 1]
+
+
+@pytest.mark.frameworks
+def test_the_result_of_a_tokenizer_is_moved_to_the_device(scenes):
+    from transformers import BatchEncoding
+
+    original = BatchEncoding({"input_ids": torch.ones(2, 3), "length": [3, 3]})
+    with loader_of(scenes, lambda _: original, device="meta") as loader:
+        batch = next(iter(loader))
+    assert type(batch) is BatchEncoding
+    assert batch.input_ids.device.type == "meta"
+    assert batch["length"] == [3, 3]
+
+
+class Recorded(torch.Tensor):
+    """A tensor that records how it is copied."""
+
+    def to(self, device, non_blocking):
+        return device.type, non_blocking
+
+
+def test_copies_to_mps_are_awaited_because_their_memory_is_freed_at_once():
+    values = [torch.ones(1).as_subclass(Recorded)]
+    for name, is_asynchronous in {"mps": False, "xpu": True}.items():
+        assert copy_to_device(values, torch.device(name)) == [(name, is_asynchronous)]

@@ -5,11 +5,13 @@ import logging
 import multiprocessing
 import os
 import signal
+import time
 import weakref
 
 import pytest
 import torch
 from fake_cuda import FakeDriver, Gpu
+from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 from worker_processes import worker_processes
 
 import wds_tools as wt
@@ -36,6 +38,7 @@ def gpu(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     yield gpu
     assert gpu.mistakes == []
+    assert gpu.blocking_copies == []
     gc.collect()
     assert gpu.registered == {}
 
@@ -115,17 +118,18 @@ def test_a_slot_is_released_only_after_its_copy(copier):
         assert copy.values[1].tolist() == [value]
 
 
-def test_a_slot_is_released_after_an_error_of_its_copy(copier, gpu):
+def test_a_slot_whose_copy_failed_may_be_copied_again(copier, gpu):
     copier, ring = copier
-    for _ in range(6):
-        copier.release_copied(at_least_one=not ring.free)
-        slot = ring.take()
-        gpu.fail_copies = 1
-        with pytest.raises(torch.OutOfMemoryError):
-            copier.start([None], slot)
-    assert gpu.copying == []
+    slot = ring.take()
+    ring.tensors(slot)[0].fill_(7)
+    gpu.fail_copies = 1
+    with pytest.raises(torch.OutOfMemoryError):
+        copier.start([None], slot)
+    copier.release_copied(at_least_one=False)
+    assert ring.free == 1
+    copy = copier.start([None], slot)
     copier.release_copied(at_least_one=True)
-    copier.release_copied(at_least_one=True)
+    assert copy.values[0].tolist() == [[7] * 4]
     assert ring.free == 2
 
 
@@ -181,6 +185,71 @@ def test_after_a_break_the_next_epoch_is_right(packed, gpu, expected):
         assert_equal(train(loader, gpu), expected[1])
 
 
+# Memory
+
+
+def test_only_slots_in_use_are_pinned(packed, gpu):
+    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        next(iter(loader))
+        slot = 32 * 3 * 32 * 32  # bytes, a multiple of the size of a page
+        assert set(gpu.registered.values()) == {slot}
+        assert gpu.registrations <= 3  # the batch, and two that are copied ahead
+
+
+def test_all_loaders_of_a_process_share_a_stream_and_so_the_memory_of_the_allocator(packed, gpu):
+    reserved = set()
+    for _ in range(3):
+        with wt.make_loader(packed, **{**OPTIONS, "num_workers": 0}, device="cuda") as loader:
+            train(loader, gpu)
+        gc.collect()
+        reserved.add(tuple(gpu.reserved.items()))
+    assert len(gpu.streams) - len(gpu.default_streams) == 1
+    assert len(reserved) == 1
+
+
+def test_too_little_memory_for_a_batch_that_is_copied_ahead_does_not_end_the_epoch(packed, gpu, expected):
+    batch_bytes = 32 * 3 * 32 * 32 + 32 * 8
+    gpu.memory = 2 * batch_bytes  # the batch of the loop, and one more
+    epoch = 0
+    while not gpu.refused:  # until workers finished a batch early
+        seen = []
+        with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+            for images, labels in loader:
+                gpu.synchronize()
+                seen.append((images.clone(), labels.clone()))
+                del images, labels
+                time.sleep(0.02 * epoch)
+        assert_equal(seen, expected[0])
+        epoch += 1
+    gpu.memory = batch_bytes - 1
+    with (
+        wt.make_loader(packed, **OPTIONS, device="cuda") as loader,
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_default_device_of_the_program_does_not_matter(scenes, gpu, num_workers):
+    fields = {
+        "image": wt.Image(view=wt.Resize(40), pad=0, transform=lambda image: image + torch.ones(1, dtype=torch.uint8)),
+        "boxes": wt.Boxes(path="objects.bbox", like="image", pad=-1),
+        "label": wt.Label(),
+    }
+    options = {"batch_size": 8, "fields": fields, "multiprocessing_context": "fork"}
+    with wt.make_loader(scenes, **options, num_workers=0) as loader:
+        wanted = [(batch.image.clone(), batch.boxes, batch.label) for batch in loader]
+    torch.set_default_device("meta")
+    try:
+        with wt.make_loader(scenes, **options, num_workers=num_workers, device="cuda") as loader:
+            batches = list(loader)
+    finally:
+        torch.set_default_device(None)
+    gpu.synchronize()
+    for batch, values in zip(batches, wanted, strict=True):
+        assert all(map(torch.equal, batch, values))
+
+
 # Memory that stays registered
 
 
@@ -218,41 +287,60 @@ def test_a_forked_process_that_deletes_the_loader_does_not_call_cuda(packed, gpu
 def test_memory_is_unregistered_later_if_a_graph_is_captured_meanwhile(packed, gpu):
     loader = wt.make_loader(packed, **OPTIONS, device="cuda")
     next(iter(loader))
-    gpu.is_capturing = True
+    gpu.capturing.add(0)
     del loader
     gc.collect()
-    assert len(gpu.registered) == 1
-    gpu.is_capturing = False
+    kept = set(gpu.registered)
+    assert kept
+    gpu.capturing.clear()
     with wt.make_loader(packed, **OPTIONS, device="cuda") as another:
         next(iter(another))
-        assert len(gpu.registered) == 1
+        assert not kept & set(gpu.registered)
     assert gpu.registered == {}
 
 
-def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error(packed, gpu, expected):
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+@pytest.mark.parametrize("captured", [0, 1])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error(
+    packed, gpu, expected, captured, before
+):
+    # The current device is 0. A capture forbids allocations on the other devices too.
+    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
         batches = iter(loader)
-        next(batches)
-        gpu.is_capturing = True
+        for _ in range(before):
+            next(batches)
+        gpu.is_initialized = True
+        gpu.capturing.add(captured)
         with pytest.raises(LoaderError, match="while a CUDA graph is captured"):
             next(batches)
-        gpu.is_capturing = False
+        gpu.capturing.clear()
         assert_equal(train(loader, gpu), expected[1])
 
 
 # CUDA refuses to pin memory
 
 
-@pytest.mark.parametrize("can_pin", [True, False])
-def test_without_registered_memory_batches_are_still_copied_to_the_device(packed, gpu, expected, caplog, can_pin):
-    gpu.register_error, gpu.can_pin = "error 2, out of memory", can_pin
+@pytest.mark.parametrize(
+    ("error", "can_pin", "cause", "advice"),
+    [
+        (2, True, "(error 2, out of memory)", "raise its limit, or use fewer workers or a smaller prefetch_factor="),
+        (801, True, "(error 801, operation not supported)", "this system does not support pinned memory"),
+        (712, False, "(error 712, memory is already registered)", "an earlier error of CUDA"),
+    ],
+)
+def test_without_registered_memory_batches_are_still_copied_to_the_device(
+    packed, gpu, expected, caplog, error, can_pin, cause, advice
+):
+    gpu.register_error, gpu.can_pin = error, can_pin
     with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
         for epoch in range(2):
             assert_equal(train(loader, gpu), expected[epoch])
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "MB of batch slots (error 2, out of memory)" in warning.getMessage()
-    assert "ulimit -l" in warning.getMessage()
+    assert f"MB of batch slots {cause}" in warning.getMessage()
+    assert advice in warning.getMessage()
     assert gpu.registrations == 1
+    assert bool(gpu.blocking_copies) != can_pin
+    gpu.blocking_copies.clear()
 
 
 @pytest.mark.parametrize("view", [None, VIEW])
@@ -287,7 +375,7 @@ def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
     options = {"batch_size": 8, "num_workers": 2, "shuffle": True, "fields": fields}
     with wt.make_loader(scenes, **options) as loader:
         expected = [[value if isinstance(value, list) else value.clone() for value in batch] for batch in loader]
-    gpu.register_error = "" if can_pin else "error 2, out of memory"
+    gpu.register_error = 0 if can_pin else 2
     with wt.make_loader(scenes, **options, device="cuda") as loader:
         for batch, (images, boxes, masks, labels) in zip(loader, expected, strict=True):
             gpu.synchronize()
@@ -317,9 +405,23 @@ def test_padded_tensors_are_copied(scenes, gpu, pad):
             assert (batch.image_mask.shape, batch.boxes_mask.shape) == (other.image_mask.shape, other.boxes_mask.shape)
 
 
+class Own:
+    """An object that moves itself."""
+
+    def __init__(self, values, device="cpu"):
+        self.values, self.device = values, device
+
+    def to(self, device):
+        return Own(self.values, device)
+
+
 def test_tensors_that_collate_fn_returns_are_copied(scenes, gpu):
     def collate(samples):
-        return {"images": torch.stack([sample.image for sample in samples]), "keys": [sample.key for sample in samples]}
+        images = torch.stack([sample.image for sample in samples])
+        box = BoundingBoxes(torch.rand(1, 4), format="XYXY", canvas_size=(32, 32))
+        elsewhere = torch.empty(3, device="meta")
+        keys = [sample.key for sample in samples]
+        return {"images": images, "keys": keys, "box": box, "elsewhere": elsewhere, "own": Own(images)}
 
     fields = {"image": wt.Image(view=VIEW), "key": wt.Key()}
     options = {"batch_size": 8, "num_workers": 2, "shuffle": True, "fields": fields, "collate_fn": collate}
@@ -329,6 +431,15 @@ def test_tensors_that_collate_fn_returns_are_copied(scenes, gpu):
             assert batch["images"].fake_device == 0
             assert torch.equal(batch["images"], expected["images"])
             assert batch["keys"] == expected["keys"]
+            assert type(batch["box"]) is BoundingBoxes
+            assert (batch["box"].format, batch["box"].canvas_size) == (BoundingBoxFormat.XYXY, (32, 32))
+            assert torch.equal(batch["box"], expected["box"])
+            assert batch["elsewhere"].device.type == "meta"
+            assert batch["own"].device == cuda.device
+            # An object that moves itself does so when it is handed over, which waits for the training steps.
+            assert gpu.blocking_copies == [None]
+            gpu.blocking_copies.clear()
+    assert gpu.registrations == 0  # its batches never come from a slot
 
 
 def test_close_stops_the_workers_and_raises_the_first_error(packed, gpu):
@@ -360,9 +471,34 @@ def test_an_error_of_close_does_not_hide_the_error_of_the_iteration(packed, gpu)
 # Slots after an error
 
 
+def test_an_error_that_cuda_does_not_survive_is_a_note_of_the_users_exception(packed, gpu):
+    def run():
+        with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+            next(iter(loader))
+            gpu.sticky_error = "CUDA error: device-side assert triggered"
+            raise ValueError("of the loop")
+
+    with pytest.raises(ValueError, match="of the loop") as caught:
+        run()
+    assert any("device-side assert triggered" in note for note in caught.value.__notes__)
+    assert not multiprocessing.active_children()
+    gpu.registered.clear()  # CUDA does not unregister anything any more
+
+
+def test_an_error_after_a_loader_was_deleted_is_a_debug_message(packed, gpu, caplog):
+    caplog.set_level(logging.DEBUG, "wds_tools")
+    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    next(iter(loader))
+    gpu.sticky_error = "CUDA error: an illegal memory access was encountered"
+    del loader
+    gc.collect()  # pytest fails if this prints a traceback
+    assert "not unregistered: CUDA error: an illegal memory access" in caplog.text
+    gpu.registered.clear()
+
+
 def test_errors_of_copies_do_not_use_up_the_slots(packed, gpu, expected):
     with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
-        for _ in range(8):
+        for _ in range(2):
             gpu.fail_copies = 1
             with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
                 next(iter(loader))

@@ -8,11 +8,13 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import wds_tools as wt
 from wds_tools.loading import autoscale, pipeline
+from wds_tools.loading.batch_steps import SampleKeys
 from wds_tools.loading.cuda import CudaDriver
 
 pytestmark = [
@@ -183,18 +185,17 @@ def test_a_forked_process_may_delete_the_loader(packed):
 
 def test_cuda_is_not_initialized_before_the_workers_are_forked(packed, tmp_path):
     program = f"""
+        import os
         import torch
         import wds_tools as wt
 
-        def check(image):
-            assert not torch.cuda._is_in_bad_fork()
-            return image
-
-        loader = wt.make_loader({str(packed)!r}, batch_size=32, view=wt.CenterCrop(32), num_workers=2, transform=check,
+        forks = []
+        os.register_at_fork(before=lambda: forks.append(torch.cuda.is_initialized()))
+        loader = wt.make_loader({str(packed)!r}, batch_size=32, view=wt.CenterCrop(32), num_workers=2,
                                 multiprocessing_context="fork", device="cuda")
-        assert not torch.cuda.is_initialized()
         images, _ = next(iter(loader))
         assert images.is_cuda
+        assert forks == [False, False], forks
         loader.close()
     """
     (tmp_path / "program.py").write_text(textwrap.dedent(program))
@@ -264,3 +265,21 @@ def test_auto_adds_workers_while_slots_are_pinned_and_batches_stay_the_same(pack
 def test_the_pci_address_is_that_of_a_device_of_this_machine():
     address = CudaDriver(torch.device("cuda", 0)).pci_address()
     assert not Path("/sys/bus/pci/devices").exists() or Path("/sys/bus/pci/devices", address).exists()
+
+
+def test_steps_of_batch_transform_do_not_wait_for_the_device_and_have_the_pixels_of_the_cpu():
+    images = torch.randint(0, 256, (64, 3, 64, 48), dtype=torch.uint8)
+    labels, keys = torch.arange(64) % 10, SampleKeys(0, 0, np.arange(64))
+    steps = [wt.RandomHorizontalFlip(), wt.ColorJitter(0.4, 0.4, 0.4, 0.1), wt.RandAugment(1, 9)]
+    for step in [*steps, wt.MixUp(num_classes=10), wt.CutMix(num_classes=10)]:
+        moved, moved_labels = images.cuda(), labels.cuda()
+        step.apply(moved, moved_labels, keys, "")  # checks labels
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = step.apply(moved, moved_labels, keys, "")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        expected = step.apply(images, labels, keys, "")
+        for after, on_cpu in zip(*((one if step.needs_labels else [one]) for one in (found, expected)), strict=True):
+            difference = (after.cpu().float() - on_cpu.float()).abs()
+            assert (difference > 1).float().mean() < 0.001  # a warp may take the other of two pixels

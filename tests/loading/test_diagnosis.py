@@ -17,9 +17,10 @@ SETTING = Setting(
     is_crop_ready=True,
     device="cuda:0",
 )
+FETCHED = FetchStatistics(fetched_bytes=1_000_000_000)
 
 
-def stats_of(*, workers=4, step=69.0, waits=None, work=None):
+def stats_of(*, workers=4, step=69.0, waits=None, work=None, fetched=FETCHED):
     """Return statistics of 100 seconds, if the times add up to that."""
     waits = {**dict.fromkeys(CAUSES, 0.0), **(waits or {})}
     waited = sum(waits.values())
@@ -36,7 +37,7 @@ def stats_of(*, workers=4, step=69.0, waits=None, work=None):
         ready_batches=0.5,
         parts_in_progress=4.0,
         bytes_read=2_000_000_000,
-        fetched=FetchStatistics(fetched_bytes=1_000_000_000),
+        fetched=fetched,
     )
 
 
@@ -104,6 +105,11 @@ def test_other_causes_have_their_own_remedies():
     assert "it read 20 MB/s: use a faster disk" in remedy("storage")
     remote = remedy("storage", replace(SETTING, is_remote=True))
     assert "it fetched 10 MB/s: raise read_ahead_bytes= (now 512 MB)" in remote
+    outage = remedy("storage", replace(SETTING, is_remote=True), fetched=FetchStatistics(blocks=9, cached_blocks=5))
+    assert "it fetched 0 B/s: raise read_ahead_bytes=" in outage
+    cached = remedy("storage", replace(SETTING, is_remote=True), fetched=FetchStatistics(blocks=9, cached_blocks=9))
+    assert "it read 20 MB/s from the cache, which has all that was needed: put the cache on a faster disk" in cached
+    assert "fetched" not in cached
     assert remedy("copy").startswith("copy: ")
     assert "copies to cuda:0 are too slow" in remedy("copy")
     assert remedy("start").startswith("start of the workers: ")

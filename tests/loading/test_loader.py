@@ -426,6 +426,13 @@ def test_an_unavailable_device_raises_device_error(make):
         make(view=VIEW, device="abacus")
 
 
+@pytest.mark.parametrize("name", ["mps", "xpu"])
+def test_an_unavailable_device_of_another_kind_raises_device_error_too(make, monkeypatch, name):
+    monkeypatch.setattr(getattr(torch, name), "device_count", lambda: 0)
+    with pytest.raises(DeviceError, match=f"sees 0 {name.upper()} devices"):
+        make(view=VIEW, device=name)
+
+
 def test_an_unknown_argument_raises_type_error(packed):
     with pytest.raises(TypeError, match="batchsize"):
         wt.make_loader(packed, batchsize=3)

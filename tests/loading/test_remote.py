@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import pytest
 from bad_server import BadServer
 
 import wds_tools as wt
-from wds_tools.errors import ChecksumError, OptionError, StoreError
+from wds_tools.errors import ChecksumError, MissingFileError, OptionError, StoreError
 from wds_tools.inspection.forecast import forecast
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 from wds_tools.storage.fetcher import DIRECT_SHARE
 
@@ -230,6 +232,39 @@ def test_the_fetcher_process_ends_when_the_training_is_killed(server):
     wait_until(lambda: not fetchers())
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_fetcher_process_ends_when_the_training_is_killed_while_the_server_does_not_answer(server, workers):
+    def choose(request):
+        (bad_server.no_answer if request.path.endswith(".tar") else bad_server.good)(request)
+
+    server.default = choose
+    program = """
+import sys, wds_tools as wt
+view = wt.CenterCrop(64, resize=72)
+list(wt.make_loader(sys.argv[1], batch_size=8, num_workers=int(sys.argv[2]), view=view))
+"""
+    training = subprocess.Popen(
+        [sys.executable, "-c", program, server.url, str(workers)], stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: ranges_of(server))
+    assert len(fetchers()) == 1
+    training.kill()
+    assert training.communicate() == (None, "")
+    wait_until(lambda: not fetchers())
+
+
+def test_a_fetcher_process_whose_parent_was_killed_while_it_started_writes_nothing(tmp_path):
+    program = [sys.executable, "-c", "from wds_tools.storage.fetcher_process import main; main()"]
+    with (tmp_path / "errors").open("w") as errors:
+        subprocess.run(program, stdin=subprocess.DEVNULL, stderr=errors, check=True)
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors) as process:
+            process.stdout.close()
+            process.stdin.write(pickle.dumps((str(tmp_path / "socket"), "http://127.0.0.1:1", RemoteOptions.of())))
+    (started,) = fetchers()
+    os.kill(started, signal.SIGKILL)
+    assert (tmp_path / "errors").read_text() == ""
+
+
 def test_workers_fetch_for_themselves_after_the_fetcher_process_was_killed(server, expected, caplog):
     batches = []
     with wt.make_loader(
@@ -335,8 +370,18 @@ def failing(server, path, answer):
 
 def test_a_missing_shard_is_named(server):
     del server.objects["/shard-000003.tar"]
-    with pytest.raises((StoreError, FileNotFoundError), match=r"shard-000003\.tar"):
+    missing = rf"{server.url}/shard-000003\.tar is missing, but its manifest lists it \(HTTP 404.*upload it again"
+    with pytest.raises(MissingFileError, match=missing) as caught:
         epochs_of(server.url)
+    assert caught.value.shard == "shard-000003.tar"
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_missing_index_is_named(server):
+    del server.objects["/shard-000003.parquet"]
+    missing = rf"{server.url}/shard-000003\.parquet is missing, but its manifest lists it.*wds-tools index"
+    with pytest.raises(MissingFileError, match=missing):
+        epochs_of(server.url, workers=0)
 
 
 def test_an_expired_token_is_named_with_the_code_of_the_store(server):
@@ -356,6 +401,16 @@ def test_an_outage_ends_with_an_error_that_names_attempts_and_time(server):
     failing(server, "/shard-000003.tar", bad_server.status(503))
     with pytest.raises(StoreError, match=r"503.*attempts"):
         epochs_of(server.url, retry_seconds=2)
+
+
+def test_a_request_that_takes_longer_than_the_stall_limit_ends_with_the_error_of_the_request(server):
+    def fail_late(request):
+        time.sleep(1.2)  # longer than retry_seconds and stall_seconds together
+        bad_server.status(503)(request)
+
+    failing(server, "/shard-000003.tar", fail_late)
+    with pytest.raises(StoreError, match=r"shard-000003.tar cannot be read: HTTP 503"):
+        epochs_of(server.url, retry_seconds=0.5, stall_seconds=0.5)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -171,6 +171,9 @@ def test_a_smaller_or_different_dataset_is_refused_unless_forced(growing, make, 
     forced = make(folder, seed=3)
     forced.load_state_dict(state, force=True)
     assert keys_of(forced) == keys_of(make(folder, seed=3))[40:]
+    with pytest.raises(ResumeError, match="checksum of the state"):
+        make(packed).load_state_dict({**state, "position": 900}, force=True)
+    del state["xxh3"]
     with pytest.raises(ResumeError, match="position 900 of 400"):
         make(packed).load_state_dict({**state, "position": 900}, force=True)
 
@@ -267,5 +270,5 @@ def test_a_resumed_run_whose_pixels_differ_logs_a_warning(packed, make, monkeypa
     loader.load_state_dict(state)
     assert "with the compiled module of wds_tools, and this run continues without it" in caplog.text
     caplog.clear()
-    loader.load_state_dict({name: value for name, value in state.items() if name != "compiled"})
+    loader.load_state_dict({name: value for name, value in state.items() if name not in ("compiled", "xxh3")})
     assert not caplog.records

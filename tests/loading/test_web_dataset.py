@@ -220,11 +220,9 @@ def test_fields_are_selected_and_renamed(few):
     ("options", "text"),
     [
         ({"mode": "odd"}, "mode='odd' is not supported"),
-        ({"nodesplitter": lambda urls: urls}, "nodesplitter= is not supported: use rank= and world_size="),
-        ({"workersplitter": None}, "workersplitter= is not supported: samples are divided"),
         ({"url_to_name": str}, "url_to_name= is not supported: use cache_dir="),
-        ({"urls": ["a", "b"]}, "combine several datasets with wds_tools.merge"),
-        ({"urls": {"datasets": []}}, "urls= must be one folder"),
+        ({"urls": {"datasets": []}}, "combine several datasets with wds_tools.merge"),
+        ({"urls": "datasets.yaml"}, "urls= must be a folder"),
         ({"urls": "pipe:cat a.tar"}, "is a command: pass the URL itself"),
     ],
 )
@@ -244,6 +242,33 @@ def test_without_a_node_splitter_each_rank_reads_everything(few, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert len(list(wt.WebDataset(few))) == len(list(wt.WebDataset(few, nodesplitter=wds.split_by_node))) == KEYS // 2
     assert len(list(wt.WebDataset(few, nodesplitter=None))) == KEYS
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_splitter_for_workers_gets_the_shards_of_its_rank(few, rank):
+    shards = sorted(map(str, few.glob("*.tar")))
+    seen = []
+
+    def all_of_them(src):
+        seen.extend(shard["url"] for shard in src)
+        return [{"url": url} for url in seen]
+
+    dataset = wt.WebDataset(shards, workersplitter=all_of_them, rank=rank, world_size=2)
+    assert {sample["__url__"] for sample in dataset} == set(seen) == set(shards[rank::2])
+
+
+ITERATION_THAT_DOES_NOT_END = """
+import sys
+import wds_tools as wt
+samples = iter(wt.WebDataset(sys.argv[1], resampled=True))
+print(next(samples)["__key__"])
+"""
+
+
+def test_an_iteration_that_python_ends_at_its_exit_prints_nothing(few):
+    done = preloaded.run(["-c", ITERATION_THAT_DOES_NOT_END, str(few)], imports=("torch", "webdataset"))
+    assert done.stdout
+    assert done.stderr == ""
 
 
 def test_options_of_the_source_select_samples(few):

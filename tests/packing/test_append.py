@@ -17,7 +17,7 @@ from sources_conformance import CLASSES, image_of, photos_of
 from sources_conformance import stored as samples_of
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, LabelError, OptionError
+from wds_tools.errors import DestinationError, LabelError, NotADatasetError, OptionError
 
 REPOSITORY = Path(__file__).parents[2]
 KEEP = {"images": "keep", "workers": 1}
@@ -204,8 +204,7 @@ def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same
 
 def test_appending_with_other_options_or_labels_is_refused(halves, photos, packed_copy, tmp_path):
     first, second = halves
-    message = r"is not a packed dataset \(no manifest\.json\): append to a finished dataset"
-    with pytest.raises(DestinationError, match=message):
+    with pytest.raises(NotADatasetError, match=r"nowhere: no such folder"):
         wt.append(second, tmp_path / "nowhere", **KEEP)
     wt.pack(first, tmp_path / "dst", **KEEP)
     with pytest.raises(OptionError, match="packed with images='keep', but this call would add 'raw'"):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,17 @@ def test_an_unknown_engine_and_a_missing_ray_are_errors(photos, tmp_path, monkey
         wt.pack(photos, tmp_path / "dst", engine="ray", **OPTIONS)
 
 
+@pytest.fixture
+def dead_cluster():
+    """Return a folder of temporary files of Ray that names a cluster which has ended. Ray needs short paths."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        (Path(folder) / "ray").mkdir()
+        (Path(folder) / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+        yield folder
+
+
 @pytest.mark.frameworks
-def test_ray_writes_the_same_bytes_and_continues_an_interrupted_run(photos, whole, tmp_path):
+def test_ray_packs_on_this_machine_and_continues_an_interrupted_run(photos, whole, dead_cluster, tmp_path):
     script = (
         "import sys, wds_tools as wt\n"
         "dst = sys.argv[2]\n"
@@ -118,7 +128,7 @@ def test_ray_writes_the_same_bytes_and_continues_an_interrupted_run(photos, whol
     )
     done = subprocess.run(  # in a separate process, with which everything that Ray starts must end
         [sys.executable, "-c", script, photos, tmp_path / "dst"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "RAY_TMPDIR": dead_cluster},
         capture_output=True,
         text=True,
         timeout=300,

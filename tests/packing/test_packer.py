@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mounts
 import pytest
@@ -26,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from wds_tools.errors import DestinationError, OptionError, SourceError
+from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.manifest import Manifest, from_json
 from wds_tools.packing import packer
@@ -456,20 +458,78 @@ def test_skipped_jsonl_is_not_written_if_no_file_was_skipped(mixed: Path, tmp_pa
     assert not (tmp_path / "dst" / "skipped.jsonl").exists()
 
 
-def test_a_file_that_changes_while_packing_is_skipped(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def after_planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Change the source when it is listed and its first images are read."""
     start = FolderDestination.start
 
-    def change(self: FolderDestination, source: dict[str, object], **options: object) -> None:
-        (small / "a" / "00.jpg").unlink()
-        (small / "b" / "01.jpg").write_bytes(b"shorter")
+    def change_and_start(self: FolderDestination, source: dict[str, object], **options: object) -> None:
+        change()
         start(self, source, **options)
 
-    monkeypatch.setattr(FolderDestination, "start", change)
-    reasons = dict(pack(small, tmp_path / "dst", workers=1).skipped)
-    assert "No such file" in reasons["a/00.jpg"]
-    assert "changed while it was packed" in reasons["b/01.jpg"]
+    monkeypatch.setattr(FolderDestination, "start", change_and_start)
+
+
+@pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 2}, {"workers": 1, "task": (0, 1)}])
+def test_a_file_that_is_removed_while_packing_ends_it(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    shard_bytes = 12_000
+    with monkeypatch.context() as patch:
+        after_planning(patch, lambda: (small / "a" / "00.jpg").rename(tmp_path / "00.jpg"))
+        with pytest.raises(StoreError, match=r"a/00\.jpg cannot be read: No such file .* are finished and kept: fix"):
+            pack(small, tmp_path / "dst", shard_bytes=shard_bytes, **options)
+    assert not (tmp_path / "dst" / "manifest.json").exists()
+    (tmp_path / "00.jpg").rename(small / "a" / "00.jpg")
+    assert pack(small, tmp_path / "dst", shard_bytes=shard_bytes, workers=1).packed == 60
+
+
+def test_a_file_that_changes_while_packing_ends_it(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        after_planning(patch, lambda: (small / "b" / "01.jpg").write_bytes(b"shorter"))
+        with pytest.raises(StoreError, match=r"b/01\.jpg changed while it was packed: it has 7 of the .*--fresh"):
+            pack(small, tmp_path / "dst", workers=1)
+    assert not (tmp_path / "dst" / "manifest.json").exists()
+    assert pack(small, tmp_path / "dst", workers=1, fresh=True).packed == 59
+
+
+def test_a_class_folder_that_cannot_be_listed_because_storage_fails_ends_packing(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def fail(path: Any) -> Any:
+        if isinstance(path, bytes) and path.endswith(b"/b"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(StoreError, match="small/b cannot be listed: Stale file handle"):
+        pack(small, tmp_path / "dst", workers=1)
+
+
+def test_a_file_of_a_table_that_is_missing_when_it_is_listed_is_skipped_and_later_ends_packing(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small / "table.csv").write_text("path\na/00.jpg\nnone.jpg\nb/01.jpg\n")
+    report = pack(small / "table.csv", tmp_path / "dst", workers=1)
+    assert (report.packed, [skip.path for skip in report.skipped]) == (2, ["none.jpg"])
+    after_planning(monkeypatch, (small / "b" / "01.jpg").unlink)
+    with pytest.raises(StoreError, match=r"'b/01\.jpg' cannot be read: No such file"):
+        pack(small / "table.csv", tmp_path / "later", workers=1)
+
+
+def test_an_item_whose_file_is_missing_ends_packing(small: Path, tmp_path: Path) -> None:
+    class Items:
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, number: int) -> Image.Image:
+            return Image.open(small / "a" / ("none.jpg" if number == 40 else "00.jpg"))
+
+    with pytest.raises(StoreError, match=r"Items#40 cannot be read: FileNotFoundError"):
+        pack(Items(), tmp_path / "dst")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

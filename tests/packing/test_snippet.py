@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from wds_tools.cli import main
@@ -108,9 +109,17 @@ def test_the_call_for_images_with_sixteen_bits_runs(make: Callable[..., Batches]
     for name in ("cat", "fig"):
         (tmp_path / "deep" / name).mkdir(parents=True)
         Image.new("I;16", (40, 30), 40_000).save(tmp_path / "deep" / name / "a.png")
-    batch = make("pack", tmp_path / "deep", tmp_path / "out", "--images", "keep")["loader"]
-    assert {"png", "label"} <= set(batch._fields)
-    assert [image.numpy().max() for image in batch.png] == [40_000, 40_000]
+    images, labels = make("pack", tmp_path / "deep", tmp_path / "out")["loader"]
+    assert (images.shape, images.dtype, images.numpy().min()) == ((2, 1, 30, 30), torch.uint16, 40_000)
+    assert sorted(labels.tolist()) == [0, 1]
+
+
+def test_the_call_for_images_with_eight_and_sixteen_bits_runs(make: Callable[..., Batches], tmp_path: Path) -> None:
+    (tmp_path / "mixed").mkdir()
+    Image.new("I;16", (240, 230), 40_000).save(tmp_path / "mixed" / "deep.png")
+    Image.new("RGB", (240, 230), "red").save(tmp_path / "mixed" / "red.png")
+    batch = make("pack", tmp_path / "mixed", tmp_path / "out", "--images", "keep")["loader"]
+    assert sorted(tuple(image.shape) for image in batch.image) == [(1, 224, 224), (3, 224, 224)]
 
 
 def test_the_calls_for_splits_use_one_image_size(

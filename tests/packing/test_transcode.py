@@ -385,10 +385,10 @@ def test_without_the_compiled_module_images_are_kept_with_a_notice(monkeypatch: 
     monkeypatch.setattr(native, "compiled", None)
     kept = ImageOptions(verify_pixels=True)
     assert str(kept) == "keep"
-    assert "so JPEGs are kept unchanged" in kept.notice
+    assert "Until then, JPEGs are kept unchanged" in kept.notice
     resized = ImageOptions(resize=64)
     assert str(resized) == "resize 64 quality 90 not compiled"
-    assert "so JPEGs that need no resizing are kept unchanged" in resized.notice
+    assert "Until then, JPEGs that need no resizing are kept unchanged" in resized.notice
     assert transcode(encoded(noise()), resized).info.restart > 0  # Pillow writes the markers
     for images in ("keep", "raw"):
         assert not ImageOptions(images=images).notice

@@ -10,6 +10,7 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -305,6 +306,61 @@ def test_a_bomb_and_bad_images_get_a_placeholder_and_the_page_lives(server: Runn
     for number in (2, 4, 6):
         assert thumbnail(server, number).headers["Content-Type"] == "image/jpeg", number
     assert "good" in page(server, "/datasets/hostile")
+
+
+def status_of(pid: str) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_the_processes_that_decode_have_few_rights_and_cannot_read_the_service(server: Running) -> None:
+    assert thumbnail(server, 6).headers["Content-Type"] == "image/jpeg"
+    page(server, "/datasets/few")
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    helpers = [pid for pid in children if b"pages.helper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(helpers) >= 2
+    for pid in helpers:
+        status = status_of(pid)
+        assert status["NoNewPrivs"] == "1"
+        assert "0" not in status["Uid"].split()
+        assert "0" not in [*status["Gid"].split(), *status["Groups"].split()]
+        assert int(status["CapEff"], 16) == 0
+        assert Path(f"/proc/{pid}/environ").stat().st_uid == 0  # of root, as it is not dumpable
+
+
+DUMPABLE = """
+import ctypes, os, pathlib, signal, sys
+from wds_tools.service.config import ServeOptions
+from wds_tools.service.server import serve
+
+def started(_):
+    print("dumpable", ctypes.CDLL(None).prctl(3))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+serve(ServeOptions(roots=(pathlib.Path(sys.argv[1]),), port=0), on_start=started)
+"""
+
+
+def test_the_service_cannot_be_read_by_other_processes_of_its_user(root: Path) -> None:
+    done = subprocess.run([PROGRAM[0], "-c", DUMPABLE, root], capture_output=True, text=True, check=True)
+    assert done.stdout == "dumpable 0\n"
+
+
+WITHOUT_CAPABILITIES = """
+import ctypes, os, sys
+for capability in range(41):  # also CAP_SETUID, so that root cannot become another user
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_kernel_that_refuses_to_take_rights_is_logged_once_and_images_are_shown(root: Path) -> None:
+    with program(root, prefix=(sys.executable, "-c", WITHOUT_CAPABILITIES)) as running:
+        pages = [request(running.url, f"/thumbnails/{path}") for path in ("few/0", "few/1", "hostile/6")]
+        assert "few" in page(running, "/datasets/few")
+    assert {reply.headers["Content-Type"] for reply in pages} == {"image/jpeg"}
+    assert running.errors.count("the kernel refuses to become the user nobody") == (os.geteuid() == 0)
 
 
 def test_a_helper_that_takes_too_long_is_killed_and_replaced() -> None:

@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -28,9 +29,12 @@ from hypothesis import strategies as st
 from servers import PROGRAM, Running, copy_of, in_thread, program, request
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, StoreError
+from wds_tools.service.access import Route
 from wds_tools.service.config import ServeOptions
 from wds_tools.service.limits import Limits
+from wds_tools.service.metrics import Metrics
+from wds_tools.service.process import application
 from wds_tools.service.tokens import create_token, revoke_token
 
 SHARD = "shard-000000.tar"
@@ -316,15 +320,49 @@ def test_a_new_dataset_and_a_new_version_of_one_are_found_within_five_seconds(
         assert reply.headers["ETag"] == f'"{xxhash.xxh3_128_hexdigest(reply.body)}"'
 
 
-def test_a_damaged_shard_is_reported_and_no_byte_of_it_is_sent(few: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "fact"),
+    [
+        (lambda path: path.write_bytes(b"short"), "it has 5 bytes, but its manifest records"),
+        (lambda _: None, "it cannot be opened: No such file or directory"),
+    ],
+    ids=["truncated", "missing"],
+)
+def test_a_damaged_shard_is_reported_by_the_client_and_no_byte_of_it_is_sent(
+    few: Path, tmp_path: Path, damage: Callable[[Path], object], fact: str
+) -> None:
     copy_of(few, tmp_path / "few")
     (tmp_path / "few" / SHARD).unlink()
-    (tmp_path / "few" / SHARD).write_bytes(b"short")
+    damage(tmp_path / "few" / SHARD)
     with in_thread(tmp_path) as url:
         reply = request(url, f"/data/few/{SHARD}")
-        assert reply.status == 404
-        assert "it has 5 bytes, but its manifest records" in json.loads(reply.body)["error"]["message"]
+        assert reply.status == 500
+        error = json.loads(reply.body)["error"]
+        assert fact in error["message"]
+        assert error["reason"] == "damaged"
         assert str(tmp_path).encode() not in reply.body
+        with pytest.raises(StoreError, match=rf"damaged on the server: {fact}.* 1 attempt .*repair .* on the server"):
+            batches(f"{url}/data/few")
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["service", "folder"])
+@pytest.mark.parametrize("begun", [True, False], ids=["after a batch", "before"])
+def test_a_dataset_that_is_replaced_under_a_loader_is_reported_as_such(
+    few: Path, packed: Path, tmp_path: Path, served: bool, begun: bool
+) -> None:
+    folder = copy_of(packed, tmp_path / "root" / "set")
+    with in_thread(tmp_path / "root") as url:
+        source = f"{url}/data/set" if served else folder
+        with wt.make_loader(
+            source, batch_size=16, view=VIEW, num_workers=0, cache_dir=tmp_path / "cache", read_ahead_bytes="100kB"
+        ) as loader:
+            batches = iter(loader)
+            if begun:
+                next(batches)
+            folder.rename(tmp_path / "old")
+            copy_of(few, folder)
+            with pytest.raises(StoreError, match=r"set was replaced by another version of the dataset.*start again"):
+                list(batches)
 
 
 def test_the_files_of_a_removed_dataset_are_closed(few: Path, tmp_path: Path) -> None:
@@ -360,7 +398,7 @@ def test_a_shard_that_was_replaced_or_removed_while_it_was_served_is_noticed(few
         put(data)  # repaired: the manifest is the same
         wait_for(lambda: request(url, f"/data/few/{SHARD}").body == data)
         (folder / SHARD).unlink()
-        wait_for(lambda: request(url, f"/data/few/{SHARD}").status == 404)
+        wait_for(lambda: request(url, f"/data/few/{SHARD}").status == 500)
         assert b"1 problem" in request(url, "/datasets/few?tab=health").body
         put(data)
         assert request(url, f"/data/few/{SHARD}").body == data
@@ -376,18 +414,47 @@ def tokens(tmp_path: Path) -> Path:
     return tmp_path / "tokens.json"
 
 
-ROUTES = ["/", "/api/datasets", "/metrics", "/data/few/", f"/data/few/{SHARD}", "/data/none/a", "/none", "/api/x"]
+def paths_of_the_application(root: Path) -> dict[str, bool]:
+    """Return a path for each route, about the dataset few if the route is about one; and whether it is."""
+    app, library = application(ServeOptions(roots=(root,)), Metrics())
+    library.close()
+    values = {"number": "0", "field": "jpg", "name": "style.css"}
+    found = {}
+    for pattern in {route.resource.canonical for route in app.router.routes() if route.resource}:
+        dataset = f"few/{SHARD}" if pattern.startswith("/data/") else "few"
+        found[pattern.format(**values, path=dataset)] = "{path}" in pattern
+    return found
 
 
 def test_every_route_but_the_probe_needs_a_token(root: Path, tokens: Path) -> None:
     create_token(tokens)
+    paths = {*paths_of_the_application(root), "/data/few/", "/data/none/a", "/none", "/api/x"} - {"/healthz"}
+    assert len(paths) >= 14
     with in_thread(root, token_file=tokens) as url:
-        for path, method in itertools.product(ROUTES, ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")):
+        for path, method in itertools.product(sorted(paths), ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")):
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic d3Jvbmc="}):
                 reply = request(url, path, method, **headers)
                 assert reply.status == 401, (path, method)
                 assert reply.headers["WWW-Authenticate"].startswith("Bearer")
         assert request(url, "/healthz").body == b"ok\n"
+
+
+def test_no_route_shows_a_dataset_to_a_token_for_another_one(root: Path, tokens: Path) -> None:
+    _, limited = create_token(tokens, datasets=["deep*"])
+    _, every = create_token(tokens)
+    with in_thread(root, token_file=tokens) as url:
+        for path, is_about_a_dataset in paths_of_the_application(root).items():
+            refused = request(url, path, Authorization=f"Bearer {limited}")
+            assert b"few" not in refused.body, path
+            if is_about_a_dataset:
+                unknown = request(url, path.replace("few", "none"), Authorization=f"Bearer {limited}")
+                assert (refused.status, refused.body) == (403, unknown.body), path
+                assert request(url, path, Authorization=f"Bearer {every}").status == 200, path
+
+
+def test_a_route_declares_what_a_request_needs() -> None:
+    with pytest.raises(TypeError, match="access"):
+        Route("GET", "/new", wt.verify, "new")  # type: ignore[call-arg, arg-type]
 
 
 def test_a_token_shows_only_its_datasets_and_not_whether_others_exist(root: Path, tokens: Path) -> None:
@@ -432,6 +499,64 @@ def test_a_token_is_in_no_output_of_the_service_and_in_no_command_line(root: Pat
         out, err = running.process.communicate(timeout=60)
     assert secret not in out + err
     assert err == ""
+
+
+def test_the_access_log_names_token_dataset_range_bytes_and_status_and_never_the_token(
+    root: Path, large: Path, tokens: Path, data: bytes, tmp_path: Path
+) -> None:
+    _, secret = create_token(tokens, name="ann")
+    _, other = create_token(tokens, name="bob", datasets=["none"])
+    path, ann = tmp_path / "access.jsonl", {"Authorization": f"Bearer {secret}"}
+    with in_thread(root, large, token_file=tokens, access_log=path) as url:
+        request(url, f"/data/few/{SHARD}", Range="bytes=100-299", **ann)
+        request(url, f"/data/few/{SHARD}", "HEAD", **ann)
+        path.write_bytes(b"")  # as logrotate does with copytruncate
+        request(url, f"/data/few/{SHARD}", **ann)
+        request(url, f"/data/few/{SHARD}", Authorization=f"Bearer {other}")
+        request(url, f"/data/few/{SHARD}", Authorization="Bearer wdst_wrong")
+        request(url, f"/data/few/{secret}?token={secret}", Range=secret)
+        request(url, "/datasets/deep%20er/photos/samples/3", **ann)
+        request(url, "/healthz")
+        with connect(url, buffer_bytes=4096) as connection:
+            head = f"GET /data/large/{SHARD} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n\r\n"
+            connection.sendall(head.encode())
+            connection.recv(4096)
+        wait_for(lambda: path.read_text().count("\n") == 7)
+        text = path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    found = [tuple(line[key] for key in ("token", "dataset", "file", "status")) for line in lines]
+    assert found == [
+        ("ann", "few", SHARD, 200),
+        ("bob", "few", SHARD, 403),
+        (None, "few", SHARD, 401),
+        (None, "few", "wdst_***", 401),
+        ("ann", "deep er/photos", "samples/3", 200),
+        (None, None, None, 200),
+        ("ann", "large", SHARD, 200),
+    ]
+    assert (lines[0]["bytes"], lines[0]["range"], lines[0]["client"]) == (len(data), None, "127.0.0.1")
+    assert 4096 < lines[-1]["bytes"] < (large / "large" / SHARD).stat().st_size  # the client went away
+    assert datetime.fromisoformat(lines[0]["time"]).tzinfo
+    assert secret not in text
+
+
+def test_an_access_log_that_cannot_be_written_is_named(root: Path) -> None:
+    command = [*PROGRAM, "serve", root, "--port", "0", "--access-log", "/"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: the access log / cannot be written: Is a directory; name another file\n"
+
+
+def test_the_access_log_goes_to_standard_output_too_and_counts_ranges(root: Path) -> None:
+    with program(root, "--access-log", "-") as running:
+        request(running.url, f"/data/few/{SHARD}", Range="bytes=100-299")
+        request(running.url, f"/data/few/{SHARD}", "HEAD")
+        assert running.process.stdout is not None
+        lines = [json.loads(running.process.stdout.readline()) for _ in range(2)]
+    assert [(line["method"], line["range"], line["status"], line["bytes"]) for line in lines] == [
+        ("GET", "bytes=100-299", 206, 200),
+        ("HEAD", None, 200, 0),
+    ]
 
 
 def readable(path: Path) -> bool:
@@ -583,20 +708,28 @@ def test_several_processes_share_a_port_and_their_metrics(root: Path, data: byte
         wait_for(lambda: counted in request(running.url, "/metrics").body.decode())
 
 
-def test_a_process_that_dies_is_started_again(root: Path) -> None:
+def served_by(running: Running) -> list[int]:
+    """Return the processes of a service that answer requests."""
+    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+    lines = {int(pid): Path(f"/proc/{pid}/cmdline") for pid in children}
+    return [pid for pid, path in lines.items() if readable(path) and b"spawn_main" in path.read_bytes()]
+
+
+def test_a_process_that_dies_is_started_again_and_a_stop_meanwhile_is_quiet(root: Path) -> None:
     with program("--processes", "2", root) as running:
-        children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-        served = [
-            int(pid)
-            for pid in children.read_text().split()
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        served = served_by(running)
         assert len(served) == 2
         os.kill(served[0], signal.SIGKILL)
         assert running.process.stderr is not None
         assert "ended with code -9: started again" in running.process.stderr.readline()
         for _ in range(20):
             assert request(running.url, "/healthz").status == 200
+        wait_for(lambda: set(served_by(running)) - set(served))
+        (new,) = set(served_by(running)) - set(served)
+        for pid in (running.process.pid, new):  # as Ctrl-C does in a terminal
+            os.kill(pid, signal.SIGINT)
+        out, err = running.process.communicate(timeout=60)
+    assert (running.process.returncode, out, err) == (0, "stopped\n", "")
 
 
 def test_the_processes_end_with_the_one_that_started_them(root: Path) -> None:

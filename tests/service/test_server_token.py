@@ -167,7 +167,10 @@ def test_a_loader_sends_the_token_from_all_its_processes(
 ) -> None:
     url, variable = service
     monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "1")
-    with pytest.raises(StoreError, match="HTTP 401"):
+    with pytest.raises(StoreError, match=r"HTTP 401 .*has no token: set WDS_TOOLS_TOKEN=ORIGIN=TOKEN"):
+        wt.make_loader(url, batch_size=8)
+    monkeypatch.setenv("WDS_TOOLS_TOKEN", f"{url.partition('/data')[0]}=wdst_revoked")
+    with pytest.raises(StoreError, match=r"HTTP 401 .*was revoked: set WDS_TOOLS_TOKEN=ORIGIN=TOKEN"):
         wt.make_loader(url, batch_size=8)
     monkeypatch.setenv("WDS_TOOLS_TOKEN", variable)
     with wt.make_loader(url, batch_size=8, num_workers=1, view=wt.CenterCrop(16, resize=20)) as loader:

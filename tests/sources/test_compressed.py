@@ -17,6 +17,7 @@ from PIL import Image
 import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources import base, compressed
+from wds_tools.sources.base import SourceChangedError
 from wds_tools.sources.detect import open_source
 from wds_tools.sources.files import MappedFiles
 
@@ -167,7 +168,7 @@ def test_an_archive_that_was_replaced_while_it_is_packed_is_an_error(tmp_path: P
     entry = source.scan().inputs[-1]
     path.write_bytes(gzip.compress(samples(2)))
     again = open_source(path, kind="webdataset")
-    with pytest.raises(SourceError, match="changed while it was packed"):
+    with pytest.raises(SourceChangedError, match="changed while it was packed"):
         again.read(entry)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import LabelError, SourceError
-from wds_tools.sources.base import Input, SourceOptions
+from wds_tools.sources.base import Input, SourceChangedError, SourceOptions, SourceStoreError
 from wds_tools.sources.detect import open_source
 from wds_tools.sources.folder import FolderSource
 
@@ -226,7 +226,7 @@ def test_a_file_whose_size_changed_is_an_error(tmp_path: Path, now: bytes, reaso
     source = FolderSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
     write_files(tmp_path, "a.jpg", data=now)
-    with pytest.raises(SourceError, match=reason):
+    with pytest.raises(SourceChangedError, match=reason):
         source.read(entry)
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_was_deleted_is_an_error(tmp_path: Path) -> None:
     source = FolderSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
     (tmp_path / "a.jpg").unlink()
-    with pytest.raises(SourceError, match="cannot be read: No such file"):
+    with pytest.raises(SourceStoreError, match=r"a\.jpg cannot be read: No such file"):
         source.read(entry)
 
 
@@ -244,7 +244,7 @@ def test_a_file_that_became_a_pipe_does_not_block(tmp_path: Path) -> None:
     (entry,) = source.scan().inputs
     (tmp_path / "a.jpg").unlink()
     os.mkfifo(tmp_path / "a.jpg")
-    with pytest.raises(SourceError, match="changed"):
+    with pytest.raises(SourceChangedError, match="changed"):
         source.read(entry)
 
 

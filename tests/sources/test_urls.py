@@ -21,7 +21,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.sources import remote_files
-from wds_tools.sources.base import Input
+from wds_tools.sources.base import Input, SourceStoreError
 from wds_tools.sources.remote_folder import RemoteFolderSource
 from wds_tools.sources.urls import fetch
 from wds_tools.storage import stream
@@ -232,7 +232,7 @@ def test_a_url_of_a_table_may_be_quoted_and_may_have_a_query(url: str) -> None:
         with pytest.raises(SourceError, match=r"/d/b\.jpg' does not exist$"):
             fetch(f"{server.url}/d/b.jpg?X-Signature=abc", RemoteOptions.of())
         server.default = bad_server.status(403)
-        with pytest.raises(SourceError, match=r"HTTP 403") as caught:
+        with pytest.raises(SourceStoreError, match=r"HTTP 403") as caught:
             fetch(f"{server.url}/d/b.jpg?X-Signature=abc", RemoteOptions.of())
         assert "abc" not in str(caught.value)
 
@@ -249,11 +249,11 @@ def test_the_error_of_storage_that_fails_names_the_shards_that_are_kept(
         return cat_file(self, path, start, end)
 
     monkeypatch.setattr(Bucketful, "cat_file", fail)
-    with pytest.raises(StoreError, match=r"connection reset .*; 5 of 6 shards are finished and kept: run the same"):
+    with pytest.raises(StoreError, match=r"connection reset .*; 5 of 6 shards are finished and kept: fix the cause"):
         wt.pack(f"bucket://{six_photos}", tmp_path / "out", **{**OPTIONS, "shard_bytes": 10_240}, shuffle=False)
 
 
-def test_an_image_that_was_removed_after_the_listing_is_skipped(
+def test_an_image_that_was_removed_after_the_listing_ends_packing(
     six_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = sorted((six_photos / "cat").iterdir())[1]
@@ -264,8 +264,9 @@ def test_an_image_that_was_removed_after_the_listing_is_skipped(
         return cat_file(self, path, start, end)
 
     monkeypatch.setattr(Bucketful, "cat_file", lose)
-    report = wt.pack(f"bucket://{six_photos}", tmp_path / "out", **OPTIONS)
-    assert [skip.path for skip in report.skipped] == [f"cat/{lost.name}"]
+    with pytest.raises(StoreError, match=f"{lost.name} was removed while it was packed"):
+        wt.pack(f"bucket://{six_photos}", tmp_path / "out", **OPTIONS)
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(

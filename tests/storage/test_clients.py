@@ -191,6 +191,44 @@ def test_retry_after_does_not_exceed_the_time_of_the_policy(client, server):
 # Faults that do not pass
 
 
+@pytest.mark.parametrize("next_name", ["a.tar", "b.tar"])
+def test_a_request_after_others_have_failed_for_all_of_the_time_has_one_attempt(client, server, next_name):
+    server.default = bad_server.status(503)
+    with pytest.raises(StoreError, match=r"[1-9]\d+ attempts in 0\.[5-9] s"):
+        read(client)
+    count = len(server.requests)
+    with pytest.raises(StoreError, match=rf"{next_name} cannot be read: HTTP 503 .*{count + 1} attempts in "):
+        read(client, name=next_name)
+    assert len(server.requests) == count + 1
+
+
+def test_an_object_that_fails_while_others_are_read_has_its_time_once(client, server):
+    def choose(request):
+        (bad_server.status(503) if request.path == "/d/a.tar" else bad_server.good)(request)
+
+    server.default = choose
+    for _ in range(2):
+        with pytest.raises(StoreError, match="HTTP 503"):
+            read(client)
+        count = len(server.requests)
+        assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+    with pytest.raises(StoreError, match="HTTP 503"):
+        read(client)
+    assert len(server.requests) == count + 2
+
+
+def test_after_an_answer_requests_for_other_objects_have_the_whole_time_again(client, server):
+    server.default = bad_server.status(503)
+    with pytest.raises(StoreError, match="HTTP 503"):
+        read(client)
+    server.answers.append(bad_server.good)
+    assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+    count = len(server.requests)
+    with pytest.raises(StoreError, match="HTTP 503"):
+        read(client, name="b.tar")
+    assert len(server.requests) > count + 10
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -250,7 +288,7 @@ def test_final_statuses_end_at_once(client, server, code, body, words):
 
 def test_a_missing_object_is_a_file_not_found_error(client, server):
     for request in (lambda: read(client, name="b.tar"), lambda: client.read("b.tar", most_bytes=9)):
-        with pytest.raises(FileNotFoundError, match=r"/d/b\.tar does not exist"):
+        with pytest.raises(FileNotFoundError, match=r"/d/b\.tar (does not exist|is missing, but its manifest)"):
             request()
     assert len(server.requests) == 2
 

@@ -17,6 +17,7 @@ import pytest
 from bad_server import BadServer, certificates
 from client_requests import DATA, read
 
+import wds_tools as wt
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
 from wds_tools.storage import object_client
 from wds_tools.storage.clients import open_client
@@ -157,7 +158,7 @@ def test_final_answers_end_at_once(client, server, answer, words):
 
 def test_a_missing_object_is_a_file_not_found_error(client, server):
     for request in (lambda: read(client, name="b.tar"), lambda: client.read("b.tar", most_bytes=9)):
-        with pytest.raises(FileNotFoundError, match=r"s3://b/d/b\.tar does not exist: .*NoSuchKey"):
+        with pytest.raises(FileNotFoundError, match=r"s3://b/d/b\.tar (does not exist|is missing,).*NoSuchKey"):
             request()
     assert len(server.requests) == 2
 
@@ -461,8 +462,11 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
     with pytest.raises(FileNotFoundError, match=r"s3://bucket/train set/none does not exist"):
         client.read("none", most_bytes=9)
     missing = open_client("s3://nobucket/x", options, QUICK)
-    with pytest.raises(FileNotFoundError, match="NoSuchBucket"):
-        missing.read("none", most_bytes=9)
+    for request in (lambda: missing.read("none", most_bytes=9), missing.list):
+        with pytest.raises(StoreError, match=r"NoSuchBucket.*the bucket or container does not exist: check its name"):
+            request()
+    with pytest.raises(StoreError, match=r"NoSuchBucket.*does not exist: check its name"):
+        wt.describe("s3://nobucket/x", storage_options=options)
 
 
 def test_a_client_works_in_a_spawned_process(moto):

@@ -25,7 +25,7 @@ from wds_tools.storage.failures import (
     retry_after_seconds,
     without_secrets,
 )
-from wds_tools.storage.retry import Attempts, RetryPolicy, call
+from wds_tools.storage.retry import Attempts, Outages, RetryPolicy, call
 from wds_tools.storage_options import secrets_of
 
 QUICK = RetryPolicy(seconds=0.2, first_seconds=0.001, most_seconds=0.01)
@@ -272,7 +272,47 @@ def test_half_of_the_time_gives_one_warning_with_url_and_reason_for_all_requests
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 1
     assert re.match("s3://bucket/[a-h] could not be read for ", warnings[0])
-    assert ": busy; trying for up to 0 s in all" in warnings[0]
+    assert ": busy; it is given up after 0 s without progress" in warnings[0]
+
+
+class Clock:
+    """A clock that only advances when a function waits."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_the_seconds_of_a_warning_and_of_an_error_begin_with_the_last_progress(caplog, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(retry, "_warned", {})
+    monkeypatch.setattr(retry, "time", clock)
+    cuts = [Failure("cut", received=10**6)] * 5
+
+    def request():
+        clock.sleep(10)
+        raise cuts.pop() if cuts else Failure("busy")
+
+    with pytest.raises(StoreError, match=r"busy .*attempts in (2[0-9]|30).* s"):
+        call(RetryPolicy(seconds=20), request, url="s3://b/x", wait=clock.sleep)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    seconds = re.search(r"could not be read for (\d+) s: busy; it is given up after 20 s", warning)
+    assert 0 < int(seconds[1]) < 20
+    assert clock.now > 1060
+
+
+def test_an_outage_without_attempts_is_forgotten():
+    outages = Outages()
+    outages.failed("a", since=0.0, now=10.0, until=30.0)
+    assert outages.current("b", 29.0).since == 0.0
+    assert outages.current("b", 30.0) is None
+    outages.failed("b", since=40.0, now=41.0, until=61.0)
+    assert outages.current("a", 42.0).since == 40.0
 
 
 def _fail_for_a_while(name):

@@ -5,19 +5,23 @@ Each case has a number, which a failure shows. ``_damaged(data, kind, number)`` 
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from resealed import index_of, rewrite
 
 import wds_tools as wt
-from wds_tools.errors import WdsToolsError
+from wds_tools.errors import DecodeError, WdsToolsError
 
 CLASSES = [f"species {number:03}" for number in range(760)]
 FILES = ("shard-000001.tar", "shard-000001.parquet", "manifest.json")
@@ -115,6 +119,53 @@ def test_damage_never_gives_wrong_data_and_verify_finds_it(dataset: Path, file: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_to_an_index_without_a_manifest_never_gives_wrong_data(dataset: Path, kind: str) -> None:
     assert _try_without_manifest(dataset, kind, range(QUICK))["refused"] > QUICK / 4
+
+
+IMAGES: dict[str, tuple[str, str, dict[str, Any]]] = {  # Pillow's format and mode, and options of its encoder
+    "jpg": ("JPEG", "RGB", {}),
+    "progressive.jpg": ("JPEG", "RGB", {"progressive": True}),
+    "crop-ready.jpg": ("JPEG", "RGB", {"restart_marker_blocks": 2}),
+    "grey.jpg": ("JPEG", "L", {}),
+    "cmyk.jpg": ("JPEG", "CMYK", {}),
+    "oriented.jpg": ("JPEG", "RGB", {"exif": bytes.fromhex("4d4d002a00000008000101120003000000010006000000000000")}),
+    "png": ("PNG", "RGBA", {}),
+    "webp": ("WEBP", "RGB", {}),
+    "gif": ("GIF", "P", {}),
+    "tif": ("TIFF", "RGB", {}),
+    "npy": ("", "RGB", {}),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_index_with_another_image_size_never_gives_pixels(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind, mode, options = IMAGES[name]
+    image, out = Image.open(next(photos.glob("coffee/*.jpg"))).convert(mode).resize((96, 64)), io.BytesIO()
+    if kind:
+        image.save(out, kind, **options)
+    else:
+        np.save(out, np.asarray(image))
+    with wt.ShardWriter(str(tmp_path / "shard-%06d.tar")) as writer:
+        writer.write({"__key__": "one", name.rpartition(".")[2]: out.getvalue(), "cls": 0})
+    right = index_of(tmp_path, "shard-000000.tar")
+    specs = [wt.Image(view=view) for view in (wt.Resize((20, 30)), [wt.CenterCrop(40), wt.Resize((9, 9))], None)]
+    if name != "npy":  # the index has no sizes for unchanged arrays
+        specs += [wt.Image(mode="unchanged", view=view) for view in (wt.Resize((20, 30)), None)]
+    for column, change in (("width", -17), ("width", 1), ("height", -1), ("height", 40)):
+        rewrite(tmp_path, replace(right, **{column: getattr(right, column) + np.int32(change)}))
+        for use_native in "10":
+            monkeypatch.setenv("WDS_TOOLS_NATIVE", use_native)
+            for spec in specs:
+                with (
+                    wt.make_loader(tmp_path, batch_size=1, fields={"image": spec}, num_workers=0) as loader,
+                    pytest.raises(DecodeError, match=r"but its index records .* rebuild the index") as raised,
+                ):
+                    next(iter(loader))
+                assert raised.value.key == "one"
+    rewrite(tmp_path, right)
+    with wt.make_loader(tmp_path, batch_size=1, view=wt.Resize((20, 30)), num_workers=0) as loader:
+        assert next(iter(loader)).image.shape == (1, 3, 20, 30)
 
 
 @pytest.mark.torture

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import interop_readers
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 import yaml
 from interop_shards import PNG, WRITERS, write_foreign, write_long, write_plain
-from PIL import Image
 
 import wds_tools as wt
 from wds_tools.cli import main
@@ -314,50 +314,19 @@ def test_the_tools_still_write_what_was_recorded(exported: Path, tmp_path: Path)
 
 
 @pytest.mark.interop
-@pytest.mark.filterwarnings("ignore")
-def test_dali_reads_every_sample(exported: Path) -> None:
-    from nvidia.dali import fn, pipeline_def
-
-    paths = sorted(map(str, exported.glob("*.tar")))
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
-    def pipeline() -> Any:
-        indexes = [f"{path.removesuffix('.tar')}.idx" for path in paths]
-        return fn.readers.webdataset(paths=paths, index_paths=indexes, ext=["png"], name="reader")
-
-    built = pipeline()
-    built.build()
-    count = built.epoch_size("reader")
-    assert count == len(keys_of(exported))
-    assert {built.run()[0].at(0).tobytes() for _ in range(count)} == {PNG}
-
-
-@pytest.mark.interop
-@pytest.mark.filterwarnings("ignore")
-def test_energon_reads_every_sample(exported: Path) -> None:
-    from megatron.energon import WorkerConfig, get_loader, get_train_dataset
-
-    dataset = get_train_dataset(
-        str(exported),
-        batch_size=1,
-        shuffle_buffer_size=None,
-        max_samples_per_sequence=None,
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
-        repeat=False,
-    )
-    assert sorted(key for batch in get_loader(dataset) for key in batch.__key__) == sorted(keys_of(exported))
-
-
-@pytest.mark.interop
-def test_wids_reads_every_sample_at_random(exported: Path) -> None:
-    import wids
-
-    if not (exported / "shardindex.json").exists():
+@pytest.mark.parametrize("reader", ["dali", "energon", "litdata", "ray", "wids"])
+def test_a_reader_gets_every_sample(exported: Path, reader: str) -> None:
+    if reader == "wids" and not (exported / "shardindex.json").exists():
         with pytest.raises(OptionError, match=r"wids: it reads names of at most 100 bytes, and member 'b{120}.cls'"):
             wt.export(exported, "wids")
         return
-    dataset = wids.ShardListDataset(str(exported / "shardindex.json"), base=str(exported), transformations=[])
-    assert len(dataset) == len(keys_of(exported))
-    for number in reversed(range(len(dataset))):
-        with Image.open(dataset[number][".png"]) as image:
-            assert image.size == (1, 1)
+    samples, keys = interop_readers.read(reader, exported), sorted(keys_of(exported))
+    assert len(samples) == len(keys)
+    assert sorted(key for key, _ in samples if key is not None) == ([] if reader == "dali" else keys)
+    assert {image for _, image in samples} == ({None} if reader == "energon" else {PNG})
+
+
+@pytest.mark.interop
+def test_a_reader_that_does_not_end_in_time_is_ended(exported: Path) -> None:
+    with pytest.raises(AssertionError, match=r"ray did not read .* within 0\.2 s"):
+        interop_readers.read("ray", exported, seconds=0.2)

@@ -128,7 +128,7 @@ def test_a_manifest_without_one_of_its_shards_is_refused_if_its_totals_were_not_
 
 
 def test_a_folder_without_a_manifest_and_a_pattern_are_refused(tmp_path: Path, packed: Path) -> None:
-    with pytest.raises(NotADatasetError, match=r"manifest\.json does not exist"):
+    with pytest.raises(NotADatasetError, match=r"is not a packed dataset \(no manifest\.json\)"):
         wt.reseal(tmp_path)
     with pytest.raises(OptionError, match="name the folder"):
         wt.reseal(f"{packed}/shard-*.tar")

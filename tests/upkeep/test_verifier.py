@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from resealed import index_of, rewrite
 
 from wds_tools.errors import NotADatasetError, StoreError
-from wds_tools.format.index import Index, from_bytes, to_bytes
 from wds_tools.format.manifest import ImageStats, from_json, to_json
 from wds_tools.format.tar import BLOCK, END, build_header, padded
 from wds_tools.storage.local import LocalStore
@@ -31,24 +31,6 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 1 << bit
     path.write_bytes(data)
-
-
-def index_of(folder: Path, shard: str = SHARD) -> Index:
-    return from_bytes((folder / shard.replace(".tar", ".parquet")).read_bytes(), name=shard)
-
-
-def rewrite(folder: Path, index: Index, shard: bytes | None = None) -> None:
-    """Replace an index, and its shard if given; update the manifest accordingly."""
-    manifest = from_json((folder / "manifest.json").read_bytes())
-    if shard is not None:
-        (folder / index.shard).write_bytes(shard)
-        index = replace(index, shard_bytes=len(shard), shard_xxh3=xxhash.xxh3_128_hexdigest(shard))
-    data = to_bytes(index)
-    (folder / index.shard.replace(".tar", ".parquet")).write_bytes(data)
-    changed = {"index_bytes": len(data), "index_xxh3": xxhash.xxh3_128_hexdigest(data)}
-    changed |= {"bytes": index.shard_bytes, "xxh3": index.shard_xxh3}
-    shards = tuple(replace(e, **changed) if e.name == index.shard else e for e in manifest.shards)
-    (folder / "manifest.json").write_text(to_json(replace(manifest, shards=shards)))
 
 
 def only_damage(folder: Path) -> Damage:
@@ -203,11 +185,65 @@ def test_image_sizes_of_the_manifest_are_compared_with_the_indexes(packed_copy: 
     assert "it records the image sizes {'min_width': 1" in damage.reason
 
 
-def test_class_numbers_without_a_name_are_noted(packed_copy: Path) -> None:
-    edit_manifest(packed_copy, classes=("only",))
+def test_a_label_without_a_class_is_damage_of_its_sample(packed_copy: Path) -> None:
+    manifest = from_json((packed_copy / "manifest.json").read_bytes())
+    edit_manifest(packed_copy, classes=manifest.classes[:-1])
     report = verify(packed_copy)
-    assert report.ok
-    assert any("it names 1 classes, but samples have class numbers up to" in note for note in report.notes)
+    last = len(manifest.classes) - 1
+    assert report.damage_count == sum(int((index_of(packed_copy, e.name).label == last).sum()) for e in manifest.shards)
+    assert f"its index records label {last}, but the manifest names {last} classes" in report.damages[0].reason
+
+
+def test_a_class_name_that_occurs_twice_is_damage(packed_copy: Path) -> None:
+    manifest = from_json((packed_copy / "manifest.json").read_bytes())
+    edit_manifest(packed_copy, classes=(*manifest.classes[:-1], manifest.classes[0]))
+    damage = only_damage(packed_copy)
+    assert damage.shard == "manifest.json"
+    assert f"it has the class name {manifest.classes[0]!r} 2 times" in damage.reason
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "found"),
+    [
+        ("width", -1, "the image is "),
+        ("height", 1, "the image is "),
+        ("orientation", 5, "with EXIF orientation 1, but its index records"),
+        ("label", 1, "its label is "),
+    ],
+)
+def test_an_index_that_states_another_image_or_label_is_damage(
+    packed_copy: Path, column: str, change: int, found: str
+) -> None:
+    index = index_of(packed_copy)
+    edit_manifest(packed_copy, images=None, classes=())
+    values = getattr(index, column).copy()
+    values[3] += change
+    rewrite(packed_copy, replace(index, **{column: values}))
+    damage = only_damage(packed_copy)
+    assert (damage.shard, damage.key) == (SHARD, index.keys[3])
+    assert found in damage.reason
+    assert str(values[3]) in damage.reason
+
+
+def test_a_sample_without_fields_and_a_repeated_key_are_damage(packed_copy: Path) -> None:
+    index = index_of(packed_copy)
+    fields = {
+        name: replace(
+            one, offset=np.append(one.offset, -1), size=np.append(one.size, 0), xxh3=np.append(one.xxh3, np.uint64(0))
+        )
+        for name, one in index.fields.items()
+    }
+    numbers = {name: np.append(getattr(index, name), getattr(index, name)[-1:]) for name in NUMBER_COLUMNS}
+    longer = replace(index, keys=[*index.keys, index.keys[0]], mode=[*index.mode, ""], fields=fields, **numbers)
+    manifest = from_json((packed_copy / "manifest.json").read_bytes())
+    shards = (replace(e, samples=e.samples + (e.name == SHARD)) for e in manifest.shards)
+    edit_manifest(packed_copy, shards=tuple(shards))
+    rewrite(packed_copy, longer)
+    reasons = [damage.reason for damage in verify(packed_copy).damages if damage.key == index.keys[0]]
+    assert reasons == [
+        "its index has this key 2 times: keys are unique in a shard",
+        "its index has this sample without any field",
+    ]
 
 
 def test_a_manifest_of_version_1_is_valid_and_its_lack_of_a_checksum_is_noted(packed_copy: Path) -> None:

@@ -1,6 +1,6 @@
 """The command line. A command imports the code it runs only when it runs: ``wds-tools --help`` imports only click.
 
-Exit codes: 0 success; 1 failure (``verify``: damage); 2 invalid arguments or no dataset
+Exit codes: 0 success; 1 failure (``verify``: damage); 2 invalid arguments, no dataset, or no source
 (``verify``: could not check); 70 a bug in wds_tools; 130 interrupted; 141 the reader of the output
 has closed it.
 """
@@ -23,11 +23,12 @@ import click
 from wds_tools import __version__
 from wds_tools.cli import cache, create, inspect, measure, serve, shards, transfer
 from wds_tools.cli.common import Run, example
-from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+from wds_tools.errors import MissingSourceError, NotADatasetError, OptionError, WdsToolsError
 from wds_tools.wording import NOT_ON_SERVERS, missing_package, one_line
 
 COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT, STDERR = 1, 2
+_WRONG_ARGUMENT = (OptionError, NotADatasetError, MissingSourceError)  # errors of exit code 2
 _COMPLETION_HELP = """\b
 Tab completion:
   bash: eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)" in ~/.bashrc
@@ -180,7 +181,7 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
         path = error.ctx.command_path if error.ctx else "wds-tools"
         return f"{error.format_message()} See `{path} --help`.", 2
     if isinstance(error, WdsToolsError):
-        return str(error), 2 if isinstance(error, (OptionError, NotADatasetError)) else run.failure_code
+        return str(error), 2 if isinstance(error, _WRONG_ARGUMENT) else run.failure_code
     if message := _system_message(error):
         return message, run.failure_code
     hint = "" if run.debug else "; run `wds-tools --debug ...` for the traceback"

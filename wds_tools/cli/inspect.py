@@ -46,9 +46,9 @@ def info(dataset: str, as_json: bool, storage_options: dict[str, Any] | None) ->
 def verify(run: Run, dataset: str, as_json: bool, storage_options: dict[str, Any] | None) -> int:
     """Check every byte of a dataset against its checksums.
 
-    Checks indexes, shards, tar headers and fields of DATASET, and lists all damage with shard, key,
-    field and byte offset. The exit code is 0 if nothing is damaged, 1 if something is, and 2 if
-    something could not be checked.
+    Checks indexes, shards, tar headers and fields of DATASET, and whether image sizes and labels are
+    those of the indexes. Lists all damage with shard, key, field and byte offset. The exit code is 0 if
+    nothing is damaged, 1 if something is, and 2 if something could not be checked.
     """
     from wds_tools.reporting import dataset_label, identity, reporter_of
     from wds_tools.upkeep.verifier import verify as verify_dataset

@@ -53,6 +53,12 @@ _DEFAULT_PORT = 8080
     metavar="URL",
     help="Dataset at a URL, such as s3://bucket/photos, that is served through a cache. Repeatable.",
 )
+@click.option(
+    "--access-log",
+    type=LOCAL_PATH,
+    metavar="FILE",
+    help="Append a line of JSON for each request to this file; - for standard output.",
+)
 @click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; as for loaders.")
 @click.option("--cache-bytes", metavar="SIZE", help="Size limit of the cache of upstreams; by default 20GB.")
 @storage_option
@@ -66,6 +72,7 @@ def serve(
     processes: int,
     host_names: tuple[str, ...],
     upstreams: tuple[str, ...],
+    access_log: Path | None,
     cache_dir: Path | None,
     cache_bytes: str | None,
     storage_options: dict[str, Any] | None,
@@ -97,6 +104,7 @@ def serve(
         processes=processes,
         host_names=host_names,
         upstreams=upstreams,
+        access_log=access_log,
         remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=storage_options),
     )
 
@@ -135,9 +143,12 @@ def view(
     is_url = "://" in folder
     if not is_url and not (Path(folder) / MANIFEST_NAME).is_file():
         from wds_tools.errors import NotADatasetError
+        from wds_tools.reading.names import why_not_a_dataset
+        from wds_tools.storage.unfinished import why_unfinished
 
         raise NotADatasetError(
-            f"{folder} has no {MANIFEST_NAME}: name a folder that `wds-tools pack` or `wds-tools index` wrote"
+            why_unfinished(folder, lambda name: (Path(folder) / name).read_bytes())
+            or why_not_a_dataset(dataset, folder, MANIFEST_NAME)
         )
     options = ServeOptions(
         roots=() if is_url else (Path(folder),),

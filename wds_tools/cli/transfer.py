@@ -103,7 +103,7 @@ def copy(run: Run, url: str, dst: str, storage_options: dict[str, Any] | None) -
     show_default=True,
     help="How to name the files; see above.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace existing files that have other bytes; by default an error.")
+@click.option("--overwrite", is_flag=True, help="Accept a DST that is not empty, and replace files of the same names.")
 @storage_option
 @click.pass_obj
 def unpack(
@@ -117,8 +117,8 @@ def unpack(
 ) -> None:
     """Write the samples of a dataset to files.
 
-    Every byte is verified. Existing files with the same bytes are kept, so running the same command
-    again continues an interrupted run.
+    Every byte is verified. DST must be empty, or not exist. Run the same command again to continue an
+    interrupted run.
 
     \b
     --layout paths   images packed from files get their paths back;

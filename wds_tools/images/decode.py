@@ -39,7 +39,15 @@ Pixels = NDArray[np.uint8]
 DeepPixels = NDArray[np.uint16]
 
 
-def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int, box: Box | None = None) -> Pixels:
+def decode_rgb(
+    data: memoryview,
+    *,
+    kind: str,
+    mode: str,
+    orientation: int,
+    box: Box | None = None,
+    size: tuple[int, int] = (0, 0),
+) -> Pixels:
     """Decode an image, or a box in it, to RGB with the EXIF orientation applied.
 
     Args:
@@ -49,29 +57,42 @@ def decode_rgb(data: memoryview, *, kind: str, mode: str, orientation: int, box:
         orientation: EXIF orientation, 1 to 8.
         box: The box to return, in pixels after the orientation is applied; None returns the whole
             image.
+        size: Width and height after the orientation is applied, as the index records them; 0 if they are not known.
 
     Returns:
         uint8 [height, width, 3].
 
     Raises:
         DecodeError: The image cannot be decoded, has 16 bits per channel, is larger than
-            `MAX_PIXELS`, or does not contain the box.
+            `MAX_PIXELS`, does not contain the box, or is not of ``size``.
     """
     if kind == "npy":
-        return _crop(_stored_pixels(data), box)
+        return _crop(_of_size(_stored_pixels(data), size), box)
     if sixteen_bit_mode(data):
         raise DecodeError(
-            f"image has 16 bits per channel, but field 'image' has 8: read the stored field {kind!r}, as in "
+            "image has 16 bits per channel, but field 'image' has 8: read all bits with "
+            f"fields={{'image': wds_tools.Image(mode='unchanged'), ...}} or the stored field {kind!r}, as in "
             f"fields=({kind!r}, 'label'), or convert the image to 8 bits before packing"
         )
     is_jpeg = kind in ("jpg", "jpeg")
     _check_effort(data)
-    if is_jpeg and box is not None and (part := _decode_part(data, mode, orientation, box)) is not None:
+    if is_jpeg and box is not None and (part := _decode_part(data, mode, orientation, box, size)) is not None:
         return part
     pixels = _decode_jpeg(data) if is_jpeg and mode in ("RGB", "L") else None
     if pixels is None:
         pixels = _decode_with_pillow(data, rgb=True)
-    return _crop(pixels if orientation == 1 else orient(pixels, orientation), box)
+    return _crop(_of_size(pixels if orientation == 1 else orient(pixels, orientation), size), box)
+
+
+def _of_size(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """Return the pixels of an image [height, width, channels] if it has the width and height that its index records."""
+    found = pixels.shape[1], pixels.shape[0]
+    if 0 not in size and found != size:
+        raise DecodeError(
+            f"image is {found[0]}x{found[1]}, but its index records {size[0]}x{size[1]}: rebuild the index with "
+            "`wds-tools index`"
+        )
+    return pixels
 
 
 def _crop(pixels: Pixels, box: Box | None) -> Pixels:
@@ -97,11 +118,13 @@ def _decode_jpeg(data: memoryview) -> Pixels | None:
     return None
 
 
-def _decode_part(data: memoryview, mode: str, orientation: int, box: Box) -> Pixels | None:
-    """Decode a box in a JPEG; return None if a full decode is needed or as fast."""
+def _decode_part(data: memoryview, mode: str, orientation: int, box: Box, size: tuple[int, int]) -> Pixels | None:
+    """Decode a box in a JPEG; return None if a full decode is needed or as fast, or if the image has another size."""
     with stages.SLICE:
         frame = jpeg.baseline_frame(data)
-        if frame is None:
+        if frame is None or (
+            0 not in size and (frame.width, frame.height) != (size if orientation < 5 else size[::-1])
+        ):
             return None
         if frame.columns:
             return decode_slice(data, frame, mode, orientation, box)
@@ -202,20 +225,21 @@ def decode_stored(data: memoryview) -> Pixels | DeepPixels:
     return _decode_deep(data, mode) if mode else _decode_with_pillow(data, rgb=False)
 
 
-def decode_unchanged(data: memoryview, *, mode: str, orientation: int) -> NDArray[Any]:
+def decode_unchanged(data: memoryview, *, mode: str, orientation: int, size: tuple[int, int] = (0, 0)) -> NDArray[Any]:
     """Decode an image with its channels and dtype, and with the EXIF orientation applied.
 
     Args:
         data: The encoded file: JPEG, PNG, WebP, TIFF, GIF or AVIF.
         mode: Pillow mode as recorded in the index; RGB JPEGs are decoded by simplejpeg.
         orientation: EXIF orientation, 1 to 8.
+        size: As for `decode_rgb`.
 
     Returns:
         [height, width, channels]. Grey has 1 channel, grey with alpha 2, RGB 3, RGBA and CMYK 4. Palette images are
         converted to RGB, or to RGBA if the palette has transparent colours.
 
     Raises:
-        DecodeError: The image cannot be decoded, or is larger than `MAX_PIXELS`.
+        DecodeError: The image cannot be decoded, is larger than `MAX_PIXELS`, or is not of ``size``.
     """
     _check_effort(data)
     pixels: NDArray[Any] | None = None
@@ -225,7 +249,7 @@ def decode_unchanged(data: memoryview, *, mode: str, orientation: int) -> NDArra
         pixels = _decode_jpeg(data)
     if pixels is None:
         pixels = _decode_all_channels(data)
-    return pixels if orientation == 1 else orient(pixels, orientation)
+    return _of_size(pixels if orientation == 1 else orient(pixels, orientation), size)
 
 
 def _decode_all_channels(data: memoryview) -> NDArray[Any]:

@@ -9,20 +9,28 @@ two paths differ by 0.4 of 255 on average.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
+from platform import node
+from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools import stages
+from wds_tools.errors import WorkerError
 from wds_tools.format.codecs import MAX_PIXELS, npy_header
 from wds_tools.images.views import Regions
 from wds_tools.options import use_native
 
+_problem = ""  # why a module that exists cannot be loaded
 try:
-    from wds_tools.images import _native as compiled
-except ImportError:
+    import wds_tools.images._native as compiled
+except ImportError as error:
     compiled = None  # type: ignore[assignment]
+    _problem = "" if isinstance(error, ModuleNotFoundError) else str(error)
 """The compiled module, with the functions of ``_native.pyi``; None if it was not built."""
+
+_FOLDER = __file__.rpartition("/images/")[0]  # of the package
 
 LONGEST_CODE = 11
 """Maximum length in bits of the Huffman codes that `transcode_jpeg` writes. The decoder needs one table lookup for a
@@ -41,6 +49,35 @@ def is_enabled() -> bool:
     return is_available() and use_native()
 
 
+def why_missing() -> str:
+    """Return why there is no compiled module, and what to do."""
+    if _problem:
+        return f"the compiled module of wds_tools cannot be loaded ({_problem}): install wds_tools again"
+    if find_spec("wds_tools.images.csrc"):  # the C sources are not installed
+        root = _FOLDER.rpartition("/")[0]
+        return (
+            f"the compiled module of wds_tools is missing: Python imports the package from the source tree {root}, in "
+            f"which it was not compiled; run `pip install --editable {quote(root)}`"
+        )
+    return (
+        "the compiled module of wds_tools is missing: it was not compiled when the package was installed in "
+        f"{_FOLDER}; install a C compiler, then wds_tools again"
+    )
+
+
+def check_worker(*, compiled_in_parent: bool) -> None:
+    """Check that a worker process has the compiled module if the process that started it has it.
+
+    Raises:
+        WorkerError: It does not.
+    """
+    if compiled_in_parent and not is_available():
+        raise WorkerError(
+            f"a worker process on {node() or 'this machine'} differs from the process that started it, which has the "
+            f"compiled module: {why_missing()}. Both need the same installation of wds_tools, and the same PYTHONPATH"
+        )
+
+
 def description() -> str:
     """Return in a few words what decodes JPEGs in this process, for debug output."""
     if is_enabled():
@@ -50,16 +87,18 @@ def description() -> str:
 
 def render_jpegs(
     data: Sequence[memoryview | None],
+    sizes: NDArray[np.int64],
     crops: Sequence[Regions],
     outputs: Sequence[Sequence[NDArray[np.uint8]]],
 ) -> NDArray[np.bool_]:
     """Render those crops of a batch that the compiled path supports. Each image is decoded once for all its crops.
 
     The path must be available, see `is_enabled`. It skips crops that are not resized, images that are
-    damaged, and files that are not grey or three-colour JPEGs of 8 bits.
+    damaged or have another size than expected, and files that are not grey or three-colour JPEGs of 8 bits.
 
     Args:
         data: The n files; None skips an image.
+        sizes: int64 [n, 2], expected width and height of the images as stored; 0 if they are not known.
         crops: For each crop of an image the regions of the n images.
         outputs: For each crop n contiguous arrays, uint8 [3, height, width], to which the pixels are written. An array
             [n, 3, height, width] is also a sequence of them.
@@ -67,7 +106,7 @@ def render_jpegs(
     Returns:
         bool [n, crops], whether a crop was rendered.
     """
-    geometry = np.stack([_geometry(regions) for regions in crops], axis=1)
+    geometry = np.stack([_geometry(regions, sizes) for regions in crops], axis=1)
     rendered = _render(list(data), geometry, outputs)
     if len(crops) > 1:
         # A large and a small crop of one image may need different scales. Then the large one is decoded by itself.
@@ -77,9 +116,9 @@ def render_jpegs(
     return rendered
 
 
-def _geometry(regions: Regions) -> NDArray[np.int32]:
-    """Return the numbers of `CropGeometry` in batch.h: int32 [n, 13]; -1 for images that are not resized."""
-    parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed())
+def _geometry(regions: Regions, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the numbers of `CropGeometry` in batch.h: int32 [n, 15]; -1 for images that are not resized."""
+    parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed(), sizes)
     # Clipped, because an index may record any number, and a large one must not wrap around to a valid one.
     geometry = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
     geometry[~_are_resized(regions)] = -1

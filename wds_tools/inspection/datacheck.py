@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from wds_tools.errors import WdsToolsError
+from wds_tools.errors import NotADatasetError, WdsToolsError
 from wds_tools.inspection.doctor import Finding
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import ShardSet, open_shards
@@ -20,9 +20,14 @@ def examine_dataset(dataset: str, *, memory_bytes: int, remote: RemoteOptions) -
         dataset: Folder or URL with a manifest, the manifest, or a pattern of indexed shards.
         memory_bytes: Memory that this process may use.
         remote: Folder and limit of the cache for remote shards.
+
+    Raises:
+        NotADatasetError: There is no dataset.
     """
     try:
         shards = open_shards(dataset, remote=remote)
+    except NotADatasetError:
+        raise
     except WdsToolsError as error:
         return [Finding("dataset", "problem", str(error))]
     manifest = shards.manifest

@@ -236,7 +236,7 @@ def check_gpu(torch: Torch | None, *, gpus: int, driver: str | None, hidden: str
     if not torch.devices:
         return _no_device(torch, devices, gpus=gpus, driver=driver, hidden=hidden)
     if torch.error:
-        remedy = "check whether another process uses the GPU, and the limit of locked memory (ulimit -l unlimited)"
+        remedy = "check with nvidia-smi whether another process uses the GPU or its memory"
         return Finding("gpu", "problem", f"{devices}: {_one_line(torch.error)}", remedy)
     version = f", driver {driver}" if driver else ""
     return Finding("gpu", "ok", f"{', '.join(torch.names)} ({_built_for(torch)}{version})")

@@ -20,6 +20,7 @@ from wds_tools.loading.request import OpenedDataset, Request, open_dataset
 from wds_tools.options import RemoteOptions
 from wds_tools.order import planner
 from wds_tools.order.history import History, find_step
+from wds_tools.order.saved_state import check_seal, whole_number
 from wds_tools.reading.select import Choice
 from wds_tools.reading.shardset import open_shards
 
@@ -59,6 +60,7 @@ class SavedStep:
         """
         remote = RemoteOptions.of(storage_options=storage_options)
         state = _state_of(dataset, self.file, remote)
+        check_seal(state)
         opened = _open(dataset, state, choice, remote)
         orders, cursor = planner.resume(state, opened.order, prefix=opened.prefix)
         history = History()
@@ -77,12 +79,12 @@ def _open(dataset: str, state: Mapping[str, Any], choice: Choice, remote: Remote
     request = Request(
         batch_size=1,
         shuffle=state["window"] or False,
-        seed=int(state["seed"]),
+        seed=whole_number(state["seed"], "seed"),
         fields=fields_of_views(state.get("views", {})),
         where=choice.where,
         subset=choice.subset,
         class_weights=choice.class_weights,
-        lanes=int(state["lanes"]),
+        lanes=whole_number(state["lanes"], "lanes"),
         ranks=RankOptions(0, 1),
         remote=remote,
     )
@@ -98,7 +100,7 @@ def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]
     fitting = {
         name: state
         for name, state in states.items()
-        if state["fingerprint"] == fingerprint(manifest.shards[: int(state.get("shards", 0))])
+        if state["fingerprint"] == fingerprint(manifest.shards[: whole_number(state.get("shards", 0), "shards")])
     }
     if len(fitting) == 1 or len({json.dumps(state, sort_keys=True) for state in fitting.values()}) == 1:
         return next(iter(fitting.values()))

@@ -26,6 +26,19 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+class OnlyIterable:
+    """Base of what is read with a ``for`` loop: ``next(x)`` and ``x[0]`` are errors that name the remedy."""
+
+    def __next__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} is not an iterator: next(iter(...)) returns the first item of an epoch")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError(
+            f"{type(self).__name__} has no items by number: next(iter(...)) returns the first item of an epoch, "
+            "subset=[...] selects samples by their ids, and a for loop reads all"
+        )
+
+
 def checked(hints: Mapping[str, str] = MappingProxyType({})) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return a decorator that checks the names and values of arguments. The signature stays the same.
 
@@ -120,7 +133,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_dataset(value: Any) -> bool:
-    return all(map(_is_path, value.datasets)) if isinstance(value, Mixture) else _is_path(value)
+    return all(map(_is_one_dataset, value.datasets)) if isinstance(value, Mixture) else _is_one_dataset(value)
+
+
+def _is_one_dataset(value: Any) -> bool:
+    return all(map(_is_path, value)) if isinstance(value, list | tuple) else _is_path(value)
 
 
 def _are_fields(value: Any) -> bool:
@@ -152,9 +169,9 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "dataset": (
         _is_dataset,
         (
-            "the folder or URL of a packed dataset, its manifest, a brace pattern of indexed shards, and for several "
-            "datasets a wds_tools.Mixture(['a', 'b'], weights=[1, 1]); pack a Dataset object first, with "
-            "wds_tools.pack(dataset, 'shards/name')"
+            "the folder or URL of a packed dataset, its manifest, a brace pattern of indexed shards, a list "
+            "of them, and for several datasets a wds_tools.Mixture(['a', 'b'], weights=[1, 1]); pack a Dataset object "
+            "first, with wds_tools.pack(dataset, 'shards/name')"
         ),
     ),
     "batch_size": (_is_integer_from(1), "whole numbers of 1 and more"),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import WdsToolsError
 from wds_tools.format.sample import make_record
+from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.batch_padding import fit_values, padded_values
@@ -40,9 +41,13 @@ class Assembler:
 
     Args:
         recipe: Options that determine the content of a batch.
+
+    Raises:
+        WorkerError: This process lacks the compiled module, which the process that created the recipe has.
     """
 
     def __init__(self, recipe: Recipe) -> None:
+        native.check_worker(compiled_in_parent=recipe.compiled)
         self.recipe = recipe
         self.reader = Reader(recipe.shards, block=recipe.block)
         self._columns: dict[int, tuple[Column, ...]] = {}  # by variant

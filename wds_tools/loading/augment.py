@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -12,25 +12,11 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional
 
 from wds_tools.errors import OptionError
-from wds_tools.loading.batch_steps import MAX_VALUES, BatchStep, SampleKeys
+from wds_tools.loading.batch_steps import MAX_VALUES, BatchStep, SampleKeys, per_image, sent_to
 
 _JOHNK_ROUNDS = 64  # each round accepts at least a sixth of the draws for alpha <= 2
-_OPERATIONS = (
-    "Identity",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Sharpness",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
-)
+_ROUNDS_AT_ONCE = 8
+_HUES = ((3, 1, -1), (2, -1, 2), (4, -1, 2))  # (h, a, b) of red, green, blue: their share at hue x is a * |x - h| + b
 
 
 class RandomHorizontalFlip(BatchStep):
@@ -55,8 +41,8 @@ class RandomHorizontalFlip(BatchStep):
 
     def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> torch.Tensor:  # noqa: ARG002
         """See `BatchStep.apply`."""
-        is_flipped = _per_image(keys.uniform(purpose, 1)[:, 0] < self._p, images)
-        return torch.where(is_flipped, images.flip(-1), images)
+        (is_flipped,) = sent_to(images.device, keys.uniform(purpose, 1)[:, 0] < self._p)
+        return torch.where(per_image(is_flipped), images.flip(-1), images)
 
 
 class ColorJitter(BatchStep):
@@ -70,7 +56,7 @@ class ColorJitter(BatchStep):
         brightness: Range of the factor.
         contrast: Range of the factor.
         saturation: Range of the factor.
-        hue: Range of the shift, within -0.5 to 0.5. It is computed image by image, so it is slower than the others.
+        hue: Range of the shift, within -0.5 to 0.5.
 
     Raises:
         OptionError: A range is invalid.
@@ -101,69 +87,52 @@ class ColorJitter(BatchStep):
                 f"ColorJitter: the images are {images.dtype}, whose white is unknown; allowed are uint8, uint16 and "
                 "floating-point values from 0 to 1"
             )
+        if images.shape[1] not in (1, 3) and self._needs_colors:
+            raise OptionError(
+                f"ColorJitter: the images have {images.shape[1]} channels; allowed are 1 and 3, and any number if only "
+                "the brightness is changed"
+            )
         most = MAX_VALUES.get(images.dtype, 1.0)
-        draws = keys.uniform(purpose, 4)
+        low, high = np.array([self._brightness, self._contrast, self._saturation, self._hue]).T
+        values, hues = sent_to(
+            images.device, (low + (high - low) * keys.uniform(purpose, 4)).T, np.array(_HUES, np.float32).T
+        )
+        brightness, contrast, saturation, shift = (per_image(row) for row in values)
         result = images.float()
         if self._brightness != (1, 1):
-            result = (result * _drawn(self._brightness, draws[:, 0], result)).clamp_(0, most)
+            result = (result * brightness).clamp_(0, most)
         if self._contrast != (1, 1):
             mean = functional.rgb_to_grayscale(result).mean((1, 2, 3), keepdim=True)
-            result = torch.lerp(mean, result, _drawn(self._contrast, draws[:, 1], result)).clamp_(0, most)
+            result = torch.lerp(mean, result, contrast).clamp_(0, most)
         if self._saturation != (1, 1):
             grey = functional.rgb_to_grayscale(result)
-            result = torch.lerp(grey, result, _drawn(self._saturation, draws[:, 2], result)).clamp_(0, most)
-        if self._hue != (0, 0):
-            shifts = self._hue[0] + (self._hue[1] - self._hue[0]) * draws[:, 3]
-            scaled = [
-                functional.adjust_hue(image, shift) for image, shift in zip(result / most, shifts.tolist(), strict=True)
-            ]
-            result = torch.stack(scaled) * most
+            result = torch.lerp(grey, result, saturation).clamp_(0, most)
+        if self._hue != (0, 0) and images.shape[1] == 3:
+            result = _with_hue(result, shift, hues)
         return (result if images.is_floating_point() else result.round_()).to(images.dtype)
 
+    @property
+    def _needs_colors(self) -> bool:
+        return (self._contrast, self._saturation, self._hue) != ((1, 1), (1, 1), (0, 0))
 
-class RandAugment(BatchStep):
-    """Apply ``num_ops`` operations, drawn at random for each image, with one strength (Cubuk et al., 2019).
 
-    The operations and strengths are those of ``torchvision.transforms.v2.RandAugment`` with its 31 bins.
+def _with_hue(images: torch.Tensor, shift: torch.Tensor, hues: torch.Tensor) -> torch.Tensor:
+    """Return images with another hue.
 
     Args:
-        num_ops: Operations per image.
-        magnitude: Strength, a whole number from 0 to 30.
-
-    Raises:
-        OptionError: An argument is out of range.
+        images: float32 [n, 3, height, width], with any white.
+        shift: float32 [n, 1, 1, 1], -0.5 to 0.5; 1 is once around the circle of hues.
+        hues: [3, 3], transposed `_HUES`.
     """
-
-    moves_pixels = True
-
-    def __init__(self, num_ops: int = 2, magnitude: int = 9) -> None:
-        if num_ops < 1 or not 0 <= magnitude <= 30:
-            raise OptionError(
-                f"RandAugment(num_ops={num_ops}, magnitude={magnitude}): allowed are 1 operation or more, and "
-                "magnitudes from 0 to 30"
-            )
-        self._num_ops, self._magnitude = num_ops, magnitude
-
-    def __repr__(self) -> str:
-        return f"RandAugment({self._num_ops}, {self._magnitude})"
-
-    def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> torch.Tensor:  # noqa: ARG002
-        """See `BatchStep.apply`."""
-        if images.dtype != torch.uint8:
-            raise OptionError(
-                f"{self}: the images are {images.dtype}; allowed is uint8, so this step must come before Normalize"
-            )
-        for number in range(self._num_ops):
-            draws = keys.uniform(f"{purpose} {number}", 2)
-            operations = (draws[:, 0] * len(_OPERATIONS)).astype(np.int64)
-            signs = np.where(draws[:, 1] < 0.5, -1.0, 1.0)
-            result = torch.empty_like(images)
-            for operation, sign in sorted(set(zip(operations.tolist(), signs.tolist(), strict=True))):
-                chosen = np.flatnonzero((operations == operation) & (signs == sign))
-                rows = torch.from_numpy(chosen).to(images.device)
-                result[rows] = augmented(images[rows], _OPERATIONS[operation], self._magnitude, sign)
-            images = result
-        return images
+    low, high = torch.aminmax(images, dim=1, keepdim=True)
+    chroma = high - low
+    red, green, blue = images.split(1, 1)
+    if_green, if_blue = (blue - red).add_(chroma, alpha=2), (red - green).add_(chroma, alpha=4)
+    hue = torch.where(high == red, green - blue, torch.where(high == green, if_green, if_blue))
+    hue.div_(chroma.clamp_min(torch.finfo(torch.float32).tiny))  # a grey pixel stays, with any hue
+    hue.add_(shift, alpha=6).remainder_(6)
+    peak, slope, start = hues[..., None, None]
+    return torch.lerp(low, high, torch.addcmul(start, (hue - peak).abs_(), slope).clamp_(0, 1))
 
 
 class _Mix(BatchStep):
@@ -191,11 +160,10 @@ class _Mix(BatchStep):
         assert labels is not None
         if labels.ndim == 1:
             self._check_labels(labels)
-            labels = torch.nn.functional.one_hot(labels.long(), self._num_classes).float()
-        shares = beta(self._alpha, keys.uniform(f"{purpose} share", 2 * _JOHNK_ROUNDS))
-        images, shares = self._mix(images, shares, keys.uniform(f"{purpose} box", 2))
-        own = torch.from_numpy(shares).float()[:, None].to(labels.device)
-        return images, torch.lerp(labels.roll(-1, 0), labels, own)
+            zeros = torch.zeros((len(labels), self._num_classes), device=labels.device)
+            labels = zeros.scatter_(1, labels.long()[:, None], 1)
+        images, own = self._mix(images, beta(self._alpha, keys, f"{purpose} share"), keys, f"{purpose} box")
+        return images, torch.lerp(labels.roll(-1, 0), labels, own[:, None])
 
     def _check_labels(self, labels: torch.Tensor) -> None:
         """Check that labels are numbers of classes; on a GPU only those of the first batch, as each check waits for it.
@@ -216,16 +184,18 @@ class _Mix(BatchStep):
 
     @abstractmethod
     def _mix(
-        self, images: torch.Tensor, shares: NDArray[np.float64], draws: NDArray[np.float64]
-    ) -> tuple[torch.Tensor, NDArray[np.float64]]:
-        """Return the mixed images, and the share of its own image in each: float64 [n]."""
+        self, images: torch.Tensor, shares: NDArray[np.float64], keys: SampleKeys, purpose: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mixed images, and the share of its own image in each: float32 [n] on their device."""
 
 
 class MixUp(_Mix):
     """Blend each image, and its label, with the next sample of the batch (Zhang et al., 2018).
 
     The share of the image is drawn from Beta(alpha, alpha) for each sample. The partner is the next sample in the batch
-    of this rank; for the last sample it is the first one. Labels become float32 [n, num_classes].
+    of this rank; for the last sample it is the first one. So the share does not depend on the number of ranks, but the
+    partner does. A resumed run has the same partners on the same number of ranks. Labels become float32
+    [n, num_classes].
 
     Args:
         num_classes: Number of classes.
@@ -239,10 +209,12 @@ class MixUp(_Mix):
         self,
         images: torch.Tensor,
         shares: NDArray[np.float64],
-        draws: NDArray[np.float64],  # noqa: ARG002
-    ) -> tuple[torch.Tensor, NDArray[np.float64]]:
-        mixed = torch.lerp(images.roll(-1, 0).float(), images.float(), _per_image(shares, images))
-        return (mixed if images.is_floating_point() else mixed.round_()).to(images.dtype), shares
+        keys: SampleKeys,  # noqa: ARG002
+        purpose: str,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        (own,) = sent_to(images.device, shares)
+        mixed = torch.lerp(images.roll(-1, 0).float(), images.float(), per_image(own))
+        return (mixed if images.is_floating_point() else mixed.round_()).to(images.dtype), own
 
 
 class CutMix(_Mix):
@@ -250,7 +222,9 @@ class CutMix(_Mix):
 
     The share of the image to keep is drawn from Beta(alpha, alpha) for each sample. The rectangle is clipped to the
     image, and labels are mixed by the share that is then kept. The partner is the next sample in the batch of this
-    rank; for the last sample it is the first one. Labels become float32 [n, num_classes].
+    rank; for the last sample it is the first one. So the rectangle does not depend on the number of ranks, but the
+    partner does. A resumed run has the same partners on the same number of ranks. Labels become float32
+    [n, num_classes].
 
     Args:
         num_classes: Number of classes.
@@ -261,79 +235,42 @@ class CutMix(_Mix):
     """
 
     def _mix(
-        self, images: torch.Tensor, shares: NDArray[np.float64], draws: NDArray[np.float64]
-    ) -> tuple[torch.Tensor, NDArray[np.float64]]:
+        self, images: torch.Tensor, shares: NDArray[np.float64], keys: SampleKeys, purpose: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         height, width = images.shape[-2:]
-        half = 0.5 * np.sqrt(1 - shares)
+        draws, half = keys.uniform(purpose, 2), 0.5 * np.sqrt(1 - shares)
         top, bottom = _span(draws[:, 0], half, height)
         left, right = _span(draws[:, 1], half, width)
+        share = 1 - (bottom - top) * (right - left) / (height * width)
+        spans, own = sent_to(images.device, np.stack([top, bottom, left, right]), share)
+        first_row, last_row, first_column, last_column = (per_image(span) for span in spans)
         rows = torch.arange(height, device=images.device)[:, None]
         columns = torch.arange(width, device=images.device)
-        is_row_cut = (rows >= _per_image(top, images)) & (rows < _per_image(bottom, images))
-        is_column_cut = (columns >= _per_image(left, images)) & (columns < _per_image(right, images))
-        own = 1 - (bottom - top) * (right - left) / (height * width)
+        is_row_cut = (rows >= first_row) & (rows < last_row)
+        is_column_cut = (columns >= first_column) & (columns < last_column)
         return torch.where(is_row_cut & is_column_cut, images.roll(-1, 0), images), own
 
 
-def beta(alpha: float, draws: NDArray[np.float64]) -> NDArray[np.float64]:
+def beta(alpha: float, keys: SampleKeys, purpose: str) -> NDArray[np.float64]:
     """Return numbers with the distribution Beta(alpha, alpha), by the method of Jöhnk: float64 [n].
 
     Args:
         alpha: Above 0, and at most 2.
-        draws: float64 [n, 2 * rounds], uniform in [0, 1).
+        keys: The samples.
+        purpose: Purpose of the random numbers.
     """
-    powers = np.maximum(draws.reshape(len(draws), -1, 2), 1e-300) ** (1 / alpha)
-    sums = powers.sum(-1)
-    is_accepted = (sums <= 1) & (sums > 0)
-    is_accepted[:, -1] = True
-    rows, chosen = np.arange(len(powers)), is_accepted.argmax(1)
-    return np.asarray(powers[rows, chosen, 0] / np.maximum(sums[rows, chosen], 1e-300))
-
-
-def augmented(images: torch.Tensor, operation: str, magnitude: int, sign: float) -> torch.Tensor:
-    """Return images after an operation of RandAugment.
-
-    Args:
-        images: uint8 [n, 3, height, width].
-        operation: Name of the operation.
-        magnitude: 0 to 30.
-        sign: 1.0 or -1.0, for operations that have a direction.
-    """
-    height, width = images.shape[-2:]
-    level = magnitude / 30 * sign
-    factor = 1 + 0.9 * level
-    still: dict[str, Any] = {"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]}
-    shear = float(np.degrees(np.arctan(0.3 * level)))
-    functions: dict[str, Callable[[], Any]] = {
-        "Identity": lambda: images,
-        "ShearX": lambda: functional.affine(images, **{**still, "shear": [shear, 0.0]}, center=[0, 0]),
-        "ShearY": lambda: functional.affine(images, **{**still, "shear": [0.0, shear]}, center=[0, 0]),
-        "TranslateX": lambda: functional.affine(images, **{**still, "translate": [int(150 / 331 * width * level), 0]}),
-        "TranslateY": lambda: functional.affine(images, **{**still, "translate": [0, int(150 / 331 * height * level)]}),
-        "Rotate": lambda: functional.rotate(images, angle=30 * level),
-        "Brightness": lambda: functional.adjust_brightness(images, factor),
-        "Color": lambda: functional.adjust_saturation(images, factor),
-        "Contrast": lambda: functional.adjust_contrast(images, factor),
-        "Sharpness": lambda: functional.adjust_sharpness(images, factor),
-        "Posterize": lambda: functional.posterize(images, 8 - round(magnitude / 7.5)),
-        "Solarize": lambda: functional.solarize(images, 255 * (1 - magnitude / 30)),
-        "AutoContrast": lambda: functional.autocontrast(images),
-        "Equalize": lambda: functional.equalize(images),
-    }
-    result: torch.Tensor = functions[operation]()
-    return result
-
-
-def _per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:
-    """Return one value per image as a tensor [n, 1, 1, 1] on the device of the images, float32 if it is fractional."""
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    tensor = tensor.float() if tensor.is_floating_point() else tensor
-    return tensor.to(images.device, non_blocking=True)[:, None, None, None]
-
-
-def _drawn(limits: tuple[float, float], draws: NDArray[np.float64], images: torch.Tensor) -> torch.Tensor:
-    low, high = limits
-    return _per_image(low + (high - low) * draws, images)
+    shares, left = np.empty(len(keys.positions)), np.arange(len(keys.positions))
+    for start in range(0, _JOHNK_ROUNDS, _ROUNDS_AT_ONCE):
+        columns = slice(2 * start, 2 * (start + _ROUNDS_AT_ONCE))
+        draws = replace(keys, positions=keys.positions[left]).uniform(purpose, 2 * _JOHNK_ROUNDS, columns)
+        powers = np.maximum(draws.reshape(-1, _ROUNDS_AT_ONCE, 2), 1e-300) ** (1 / alpha)
+        sums = powers.sum(-1)
+        is_accepted = (sums <= 1) & (sums > 0)
+        is_accepted[:, -1] |= columns.stop == 2 * _JOHNK_ROUNDS
+        rows, chosen = np.arange(len(left)), is_accepted.argmax(1)
+        shares[left] = powers[rows, chosen, 0] / np.maximum(sums[rows, chosen], 1e-300)
+        left = left[~is_accepted.any(1)]
+    return shares
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

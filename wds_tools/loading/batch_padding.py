@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.loading.collate import Columns, as_array, map_tensors, stack_values, values_of_samples
+from wds_tools.loading.collate import Columns, as_array, stack_values, tensors_in, values_of_samples
 from wds_tools.loading.columns import Column, Padding, mask_name
 from wds_tools.loading.padded import Padded, fits_padded, fitted, mask_of, sizes_of, write_padded
 from wds_tools.loading.part import Part
@@ -170,7 +170,5 @@ def _arrays(sizes: Any) -> list[Any]:
 def _masks(sizes: Any, padded: Any) -> Any:
     """Return the mask of a field from the sizes of its values; a list of masks for several crops."""
     if isinstance(sizes, torch.Tensor):
-        tensors: list[torch.Tensor] = []
-        map_tensors(tensors.append, padded)
-        return mask_of(sizes, tensors[0])
+        return mask_of(sizes, tensors_in(padded)[0])
     return [mask_of(size, one) for size, one in zip(sizes, padded, strict=True)]

@@ -1,7 +1,8 @@
 """Steps of ``batch_transform=``: what they are, how they are applied one after the other, and `Normalize`.
 
 The random numbers of a sample depend on the seed, the epoch and the position of the sample in the epoch. So a sample
-gets the same augmentation on any number of ranks and after a resume.
+gets the same augmentation on any number of ranks and after a resume. The exception are the partners of `MixUp` and
+`CutMix`: they are samples of the same rank's batch, so they are the same only on the same number of ranks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from wds_tools.order.keyed_random import key_of, uniform
 
 MAX_VALUES = {torch.uint8: 255.0, torch.uint16: 65535.0}
 """White, by dtype; 1.0 for floating-point dtypes."""
+_ALIGNMENT = 16  # bytes; a tensor starts at a multiple of its item size
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,32 @@ class SampleKeys:
     epoch: int
     positions: NDArray[np.int64]
 
-    def uniform(self, purpose: str, count: int) -> NDArray[np.float64]:
-        """Return random numbers in [0, 1): float64 [n, count]. Each purpose has its own."""
-        return uniform(key_of("batch step", purpose, self.seed, self.epoch), self.positions, count)
+    def uniform(self, purpose: str, count: int, columns: slice = slice(None)) -> NDArray[np.float64]:
+        """Return random numbers in [0, 1): the columns of float64 [n, count]. Each purpose has its own."""
+        return uniform(key_of("batch step", purpose, self.seed, self.epoch), self.positions, count, columns)
+
+
+def sent_to(device: torch.device, *arrays: NDArray[Any]) -> list[torch.Tensor]:
+    """Return arrays as tensors on a device, fractional numbers as float32.
+
+    They are one copy from pinned memory, for which the CPU does not wait. A copy from other memory would wait until the
+    device has finished all work that it was given before.
+    """
+    arrays = tuple(array.astype(np.float32) if array.dtype.kind == "f" else array for array in arrays)
+    starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
+    buffer = torch.empty(starts[-1], dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
+    parts = [slice(start, start + array.nbytes) for start, array in zip(starts, arrays, strict=False)]
+    for part, array in zip(parts, arrays, strict=True):
+        buffer.numpy()[part] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    # On Metal, an asynchronous copy may read the buffer after it was freed.
+    sent = buffer.to(device, non_blocking=device.type != "mps")
+    dtypes = [torch.from_numpy(array[:0]).dtype for array in arrays]
+    return [sent[part].view(dtype).view(array.shape) for part, dtype, array in zip(parts, dtypes, arrays, strict=True)]
+
+
+def per_image(values: torch.Tensor) -> torch.Tensor:
+    """Return one value per image as [n, 1, 1, 1], a view."""
+    return values[:, None, None, None]
 
 
 class BatchStep(ABC):

@@ -6,8 +6,10 @@ limited. The training process joins the parts of a batch and converts the arrays
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -113,16 +115,44 @@ def values_of_samples(values: Any) -> list[Any]:
     return [as_tensors(value) for value in _unstack(values)]
 
 
-def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """Apply a function to each tensor in nested containers, and return them with the results."""
+def map_tensors(
+    function: Callable[[torch.Tensor], Any], value: Any, *, others: Callable[[Any], Any] = lambda value: value
+) -> Any:
+    """Apply a function to each tensor in nested containers, and return them with the results.
+
+    Containers are mappings, sequences, named tuples and dataclasses. Their classes are kept, and those in which nothing
+    changes are returned unchanged.
+
+    Args:
+        function: Function of a tensor.
+        value: A tensor, a container or anything else. Arrays and text are not containers.
+        others: Function of objects with a method ``to``, which moves them to a device.
+    """
     if isinstance(value, torch.Tensor):
         return function(value)
-    if not _holds_tensors(value):
+    if isinstance(value, str | bytes | np.ndarray | type):
         return value
-    if isinstance(value, dict):
-        return {key: map_tensors(function, item) for key, item in value.items()}
-    items = [map_tensors(function, item) for item in value]
-    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    # Its method moves an object better than we would: a PackedSequence has a tensor that must stay on the CPU. But that
+    # of a UserDict, as the tokenizers of transformers return, only moves the values.
+    if callable(getattr(value, "to", None)) and not isinstance(value, dict | UserDict):
+        return others(value)
+    items = _items_of(value)
+    changed = {key: map_tensors(function, item, others=others) for key, item in items.items()}
+    if all(changed[key] is item for key, item in items.items()):
+        return value
+    return _with_items(value, changed)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested containers, in the order in which `map_tensors` visits them."""
+    found: list[torch.Tensor] = []
+
+    def collect(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(collect, value)
+    return found
 
 
 def as_array(value: Any) -> Any:
@@ -139,6 +169,37 @@ def _stack_key(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value), len(value)
     return float if isinstance(value, int | float) else type(value)
+
+
+def _items_of(value: Any) -> Mapping[Any, Any]:
+    """Return the items of a container by key, index or name; nothing for other objects."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, tuple | list | UserList | deque):
+        return dict(enumerate(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
+    return {}
+
+
+def _with_items(value: Any, items: dict[Any, Any]) -> Any:
+    """Return a container like ``value`` with other items under the same keys."""
+    if isinstance(value, dict | UserDict | UserList | deque):
+        same = copy(value)  # also its attributes, and the default of a defaultdict
+        for key, item in items.items():
+            same[key] = item
+        return same
+    if isinstance(value, Mapping):
+        try:
+            return type(value)(items)  # type: ignore[call-arg] # most mappings are created from one
+        except TypeError:
+            return items
+    if isinstance(value, tuple | list):
+        return type(value)(*items.values()) if hasattr(value, "_fields") else type(value)(items.values())
+    same = copy(value)  # not by its constructor, which may check or convert the values
+    for name, item in items.items():
+        object.__setattr__(same, name, item)  # it may be frozen
+    return same
 
 
 def _holds_tensors(value: Any) -> bool:

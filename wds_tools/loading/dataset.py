@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from wds_tools.errors import OptionError, ResumeError, WdsToolsError
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
-from wds_tools.loading.arguments import DATASET_HINTS, checked
+from wds_tools.loading.arguments import DATASET_HINTS, OnlyIterable, checked
 from wds_tools.loading.assemble import Assembler, samples_of
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
 from wds_tools.loading.collate import join_parts
@@ -26,18 +26,19 @@ from wds_tools.loading.handover import Handover
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.options import RemoteOptions
-from wds_tools.order import planner
+from wds_tools.order import planner, saved_state
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned
+from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.select import Subset, Weights
 
 _CHUNK = 16  # samples that are decoded together
 
 
-class StreamingDataset(IterableDataset[Any]):
+class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     """Iterable dataset for a torch ``DataLoader``: samples in the order of `make_loader`, split over ranks and workers.
 
     A sample is a named tuple with one value per name in ``fields``: ``image`` is a uint8 tensor [3, height, width] (or
@@ -51,8 +52,8 @@ class StreamingDataset(IterableDataset[Any]):
     number of workers or ranks.
 
     Args:
-        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
-            `Mixture` of several datasets.
+        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
+            of such shards, or a `Mixture` of several datasets.
         batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
             distributes single samples over ranks and workers.
         view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
@@ -121,7 +122,7 @@ class StreamingDataset(IterableDataset[Any]):
     @checked(DATASET_HINTS)
     def __init__(
         self,
-        dataset: str | os.PathLike[str] | Mixture,
+        dataset: Dataset | Mixture,
         *,
         batch_size: int = 1,
         view: AnyView | None = None,
@@ -230,7 +231,7 @@ class StreamingDataset(IterableDataset[Any]):
         ``StatefulDataLoader`` of torchdata calls this in each worker; its own ``state_dict`` is the one to save.
         """
         epoch, samples = self._position
-        return {"epoch": epoch, "samples": samples, **self._fixed_entries()}
+        return saved_state.sealed({"epoch": epoch, "samples": samples, **self._fixed_entries()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration continue at a position that `state_dict` returned.
@@ -239,13 +240,15 @@ class StreamingDataset(IterableDataset[Any]):
             ResumeError: The state belongs to another dataset, selection, seed, rank or batch size, or to another number
                 of ranks or workers.
         """
+        saved_state.check_seal(state)
         try:
             planner.resume(state["order"], self._opened.order)
-            now = {key: (value, state[key]) for key, value in self._fixed_entries().items()}
-            self._loaded = {"epoch": int(state["epoch"]), "samples": int(state["samples"])}
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ResumeError):
-                raise
+            now = {key: (value, saved_state.plain(state[key])) for key, value in self._fixed_entries().items()}
+            loaded = {
+                "epoch": saved_state.whole_number(state["epoch"], "epoch", most=saved_state.MAX_EPOCH),
+                "samples": saved_state.whole_number(state["samples"], "samples"),
+            }
+        except (LookupError, TypeError) as error:
             raise ResumeError(f"this is not a state of a StreamingDataset ({type(error).__name__}: {error})") from error
         for key, (value, saved) in now.items():
             if value != saved:
@@ -253,6 +256,9 @@ class StreamingDataset(IterableDataset[Any]):
                     f"the state has {key}={saved!r}, this dataset {value!r}: use the same options, and the same number "
                     "of ranks and workers, or make_loader, which resumes with any number"
                 )
+        most = len(self._plan(loaded["epoch"])) * self.batch_size
+        saved_state.whole_number(loaded["samples"], "samples", most=most)
+        self._loaded = loaded
 
     def _fixed_entries(self) -> dict[str, Any]:
         """Return the entries of a state that must be the same when it is loaded."""

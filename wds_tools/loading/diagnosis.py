@@ -123,13 +123,18 @@ def _remedy(cause: str, stats: PeriodStats, setting: Setting) -> str:
 
 
 def _for_storage(stats: PeriodStats, setting: Setting) -> str:
+    read, fetched = human_bytes(stats.share(stats.bytes_read)), human_bytes(stats.share(stats.fetched.fetched_bytes))
     if not setting.is_remote:
-        speed = human_bytes(stats.share(stats.bytes_read))
-        return f"it read {speed}/s: use a faster disk, or more memory, so that the system keeps the files in it"
-    speed, ahead = human_bytes(stats.share(stats.fetched.fetched_bytes)), human_bytes(setting.read_ahead_bytes)
+        return f"it read {read}/s: use a faster disk, or more memory, so that the system keeps the files in it"
+    if not stats.fetched.fetched_bytes and stats.fetched.cached_blocks == stats.fetched.blocks:
+        return (
+            f"it read {read}/s from the cache, which has all that was needed: put the cache on a faster disk "
+            "(cache_dir=), or use more memory, so that the system keeps it there"
+        )
+    ahead = human_bytes(setting.read_ahead_bytes)
     return (
-        f"it fetched {speed}/s: raise read_ahead_bytes= (now {ahead}), use a faster connection, or a cache that holds "
-        "the dataset (cache_bytes=), which helps from the second epoch on"
+        f"it fetched {fetched}/s: raise read_ahead_bytes= (now {ahead}), use a faster connection, or a cache that "
+        "holds the dataset (cache_bytes=), which helps from the second epoch on"
     )
 
 

@@ -9,7 +9,7 @@ from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
 from wds_tools.loading.columns import views_of
 from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
-from wds_tools.order import planner
+from wds_tools.order import planner, saved_state
 from wds_tools.order.buckets import BucketedEpoch
 from wds_tools.order.history import FoundStep, History, Section, find_step
 from wds_tools.order.planner import Cursor, EpochPlan, Tail
@@ -146,7 +146,7 @@ class Epochs:
                 "loader.load_state_dict() instead of skipping batches"
             )
         state = planner.state_dict(self._orders.of(self._cursor.epoch), self._cursor)
-        return {
+        entries = {
             **state,
             "trainer_epoch": self._trainer_epoch,
             "compiled": native.is_enabled(),
@@ -154,6 +154,7 @@ class Epochs:
             "views": views_of(self._opened.recipe.columns),
             **({"bans": [ban.to_dict() for ban in self._orders.bans]} if self._orders.bans else {}),
         }
+        return saved_state.sealed(entries)
 
     def find_step(self, step: int, epoch: int | None) -> FoundStep:
         """Return a step of the run, past or future; see `history.find_step`."""
@@ -162,12 +163,18 @@ class Epochs:
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
         """Continue from a state; see `planner.resume`."""
-        self._orders, self._cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
-        self._orders = self._orders.banning(self._opened.banned, self._cursor)
-        self._start = self._cursor
-        self._history.load_state_dict(state, self._cursor)
-        self._trainer_epoch = state.get("trainer_epoch")
-        _warn_of_different_pixels(state.get("compiled"))
+        saved_state.check_seal(state)
+        orders, cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
+        trainer_epoch, compiled = state.get("trainer_epoch"), state.get("compiled")
+        if trainer_epoch is not None:
+            trainer_epoch = saved_state.whole_number(trainer_epoch, "trainer_epoch")
+        if not isinstance(compiled, bool | None):
+            raise ResumeError(f"the state has compiled={compiled!r}; allowed are True and False: it was damaged")
+        orders = orders.banning(self._opened.banned, cursor)
+        self._history.load_state_dict(state, cursor)
+        self._orders, self._cursor, self._start = orders, cursor, cursor
+        self._trainer_epoch = trainer_epoch
+        _warn_of_different_pixels(compiled)
         self._is_loaded = self._is_counted = True
 
     def _next_start(self) -> Cursor:

@@ -29,13 +29,15 @@ from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned
+from wds_tools.reading.names import Dataset
 from wds_tools.reading.select import Subset, Weights
+from wds_tools.storage.retry import RetryPolicy
 from wds_tools.terminal import shows_progress
 
 
 @checked(LOADER_HINTS)
 def make_loader(
-    dataset: str | os.PathLike[str] | Mixture,
+    dataset: Dataset | Mixture,
     *,
     batch_size: int,
     view: AnyView | None = None,
@@ -96,8 +98,8 @@ def make_loader(
     The samples, their order and their crops depend on ``seed`` and the epoch, not on the number of workers.
 
     Args:
-        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, or a
-            `Mixture` of several datasets.
+        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
+            of such shards, or a `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
         view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
             `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.
@@ -134,7 +136,8 @@ def make_loader(
             Albumentations. Random number generators are seeded as for ``transform``.
         collate_fn: Function of the list of samples of a batch that returns the batch, called in this process with
             tensors in CPU memory. A sample is a named tuple with one value per field; with ``tail="mask"``, also
-            ``valid``. Tensors in lists, tuples and dictionaries of the result are moved to ``device``. The CPU
+            ``valid``. Tensors in sequences, mappings and dataclasses of the result are moved to ``device``, and so are
+            objects with a method ``to(device)``; arrays are not. The CPU
             generators are seeded as for ``batch_transform``, which then gets the result as its only argument. By
             default, values are stacked as described above.
         batch_transform: Function of a batch, called in this process with tensors on ``device``, for example to
@@ -145,7 +148,8 @@ def make_loader(
             position in the epoch and restored afterwards. Random numbers drawn on another device come from the
             generator of that device. Or one of `Normalize`, `RandomHorizontalFlip`, `ColorJitter`, `RandAugment`,
             `MixUp` and `CutMix` of this package, or a list of these and of functions of the images: their random
-            numbers belong to the samples, so they do not depend on the number of ranks.
+            numbers belong to the samples, so they do not depend on the number of ranks. The samples that `MixUp` and
+            `CutMix` mix do: a rank mixes those of its own batch.
         tail: The last samples of an epoch, if they do not fill a batch on every rank. ``"drop"`` (the default) skips
             them. ``"pad"`` fills up with other samples. ``"mask"`` also fills up, and adds the field ``valid``, bool
             [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is always a named tuple.
@@ -247,8 +251,7 @@ def make_loader(
         device_prefetch=device_prefetch,
         bind_workers=bind_workers,
         start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
-        # A request is repeated for `retry_seconds`, and then fails with a message that names the cause.
-        stall_seconds=stall_seconds + (request.remote.retry_seconds if opened.shards.is_remote else 0),
+        stall_seconds=stall_seconds + (_longest_request(request.remote) if opened.shards.is_remote else 0),
         read_ahead_bytes=opened.read_ahead_bytes,
     )
     loader = Loader(
@@ -266,3 +269,12 @@ def make_loader(
     advice.warn_of_image_lists(opened, request)
     advice.warn_of_merged_labels(opened)
     return loader
+
+
+def _longest_request(remote: RemoteOptions) -> float:
+    """Return the seconds after which a request without progress has failed, with an error that names the cause.
+
+    Its last attempt may begin when the time is over, after the last one of a request that it waited for.
+    """
+    policy = RetryPolicy(remote.retry_seconds)
+    return policy.seconds + 2 * policy.attempt_seconds

@@ -41,9 +41,7 @@ def load_frames(part: Part, column: Column, out: torch.Tensor | None) -> list[to
         buffer = np.asarray(out.numpy()).reshape(len(files), *out.shape[2:])
     elif shape is not None:
         buffer = np.empty((len(files), 3, *shape.tolist()), np.uint8)
-    encoded = ImageFiles(
-        files, [info.kind for info in infos], [info.mode for info in infos], [info.orientation for info in infos]
-    )
+    encoded = ImageFiles.of_headers(files, infos)
     repeated = [one.repeated(counts) for one in regions]
     (images,) = render_files(encoded, repeated, [buffer], lambda k: part.naming(rows[k], flat[k]))
     if out is not None:

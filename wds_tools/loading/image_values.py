@@ -141,7 +141,12 @@ def render_files(
         box = _union(boxes)
         with naming(i), stages.DECODE:
             pixels = decode_rgb(
-                files.data[i], kind=files.kinds[i], mode=files.modes[i], orientation=files.orientations[i], box=box
+                files.data[i],
+                kind=files.kinds[i],
+                mode=files.modes[i],
+                orientation=files.orientations[i],
+                box=box,
+                size=files.size(i),
             )
         with stages.WRITE:
             if box is None:
@@ -183,4 +188,4 @@ def _decode_natively(
         encoded if kind in ("jpg", "jpeg") and orientation == 1 else None
         for encoded, kind, orientation in zip(files.data, files.kinds, files.orientations, strict=True)
     ]
-    return native.render_jpegs(upright_jpegs, regions, images)
+    return native.render_jpegs(upright_jpegs, files.sizes, regions, images)

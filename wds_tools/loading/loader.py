@@ -13,11 +13,12 @@ import torch
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError
-from wds_tools.loading.arguments import checked
+from wds_tools.loading.arguments import OnlyIterable, checked
 from wds_tools.loading.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
 from wds_tools.loading.ceiling import Ceiling
+from wds_tools.loading.cleanup import run_after
 from wds_tools.loading.cuda import device_of_process
 from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.diagnosis import Setting, has_large_images, report
@@ -34,7 +35,7 @@ from wds_tools.order.tally import EpochProof
 from wds_tools.storage import FetchStatistics
 
 
-class Loader:
+class Loader(OnlyIterable):
     """Iterable over the batches of a dataset. `make_loader` creates it and documents the batches.
 
     Each ``iter(loader)`` is the next epoch. The epoch starts when its first batch is requested. A loader has one active
@@ -364,8 +365,8 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        run_after(error, self.close)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._pipeline:

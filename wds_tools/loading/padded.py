@@ -33,12 +33,13 @@ class Padded:
 
     def tensor(self) -> torch.Tensor:
         """Return one tensor [n, ...], see `pad_tensors`."""
-        return pad_tensors([torch.as_tensor(value) for value in self.values], self.padding)
+        return pad_tensors([torch.as_tensor(value, device="cpu") for value in self.values], self.padding)
 
 
 def sizes_of(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:
     """Return the sizes of the padded dimensions of n values: int64 [n, axes]."""
-    return torch.tensor([_size(value, padding) for value in values], dtype=torch.int64).reshape(-1, padding.axes)
+    sizes = [_size(value, padding) for value in values]
+    return torch.tensor(sizes, dtype=torch.int64, device="cpu").reshape(-1, padding.axes)
 
 
 def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:

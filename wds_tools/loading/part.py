@@ -32,12 +32,31 @@ class ImageFiles:
         kinds: ``jpg``, ``jpeg``, ``png``, ``webp`` or ``npy``.
         modes: Pillow modes.
         orientations: EXIF orientations, 1 to 8.
+        sizes: int64 [n, 2], width and height after the orientation is applied, as the index or the header records
+            them; 0 if the header could not be read when the shard was indexed.
     """
 
     data: list[memoryview]
     kinds: list[str]
     modes: list[str]
     orientations: list[int]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of_headers(cls, data: list[memoryview], headers: Sequence[ImageInfo]) -> ImageFiles:
+        """Return files whose headers were read."""
+        return cls(
+            data,
+            [info.kind for info in headers],
+            [info.mode for info in headers],
+            [info.orientation for info in headers],
+            np.array([(info.width, info.height) for info in headers], np.int64).reshape(-1, 2),
+        )
+
+    def size(self, i: int) -> tuple[int, int]:
+        """Return width and height of file ``i``."""
+        width, height = self.sizes[i].tolist()
+        return width, height
 
 
 class Part:
@@ -113,10 +132,9 @@ class Part:
         """Return the files of an image field."""
         if self._is_image_of_sample(field):
             rows = self.rows
-            return ImageFiles(rows.images(), rows.kinds(), rows.modes(), rows.gather("orientation").tolist())
-        infos = self._probed(field)
-        kinds, modes = [info.kind for info in infos], [info.mode for info in infos]
-        return ImageFiles(self.data(field), kinds, modes, [info.orientation for info in infos])
+            sizes = np.stack([rows.gather("width"), rows.gather("height")], axis=1)
+            return ImageFiles(rows.images(), rows.kinds(), rows.modes(), rows.gather("orientation").tolist(), sizes)
+        return ImageFiles.of_headers(self.data(field), self._probed(field))
 
     def image_sizes(self, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return width and height of an image field, after the EXIF orientation is applied: two int64 [n]."""

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
 from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler
 from wds_tools.loading.bad_samples import ErrorLog, replace_unreadable
-from wds_tools.loading.cleanup import run_all
+from wds_tools.loading.cleanup import run_after, run_all
 from wds_tools.loading.collate import as_tensors, join_parts, values_of_samples
-from wds_tools.loading.copier import CudaCopier, StartedCopy
+from wds_tools.loading.copier import CudaCopier, StartedCopy, is_capturing
 from wds_tools.loading.cuda import CudaDriver, copy_to_device, device_of_process
 from wds_tools.loading.numa import cores_near
 from wds_tools.loading.pacing import StepPacer
@@ -112,7 +113,7 @@ class Pipeline:
     ) -> None:
         self.pid = os.getpid()
         self.is_closed = False
-        self.device = options.device  # with its index, as soon as batches have been copied to it
+        self.device = options.device  # with its index, as soon as a batch has been requested
         self._recipe = recipe
         self._autoscaler = autoscaler
         self._options = options
@@ -178,9 +179,10 @@ class Pipeline:
         The generator never yields inside a lock or an exception handler, so it may be abandoned at any time.
         """
         self._unsent = self._steps_to_send(plan, following, first=len(self._sent))
-        batches = self._copy_to_cuda(plan) if self.device.type == "cuda" else self._copy_to_user(plan)
+        gpu = self._gpu = self._gpu or (self._new_gpu() if self.device.type == "cuda" else None)
+        batches = self._copy_to_cuda(plan, gpu) if gpu else self._copy_to_user(plan)
         while True:
-            if self._gpu and self._gpu.driver.is_capturing():
+            if gpu and is_capturing(gpu.driver):
                 raise LoaderError(
                     "a batch was requested while a CUDA graph is captured: request it before, and copy it to the "
                     "memory that the graph reads"
@@ -214,59 +216,54 @@ class Pipeline:
             try:
                 return next(batches, None)
             except BaseException as error:
-                try:
-                    self.close()
-                except Exception as later:
-                    error.add_note(f"closing the loader failed too: {type(later).__name__}: {later}")
+                run_after(error, self.close)
                 raise
             finally:
                 self._is_in_next = False
 
-    def _copy_to_cuda(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
+    def _new_gpu(self) -> _Gpu:
+        """Return the CUDA device. The workers were started before, so they do not inherit an initialized CUDA."""
+        self.device = device_of_process(self.device)
+        driver = CudaDriver(self.device)
+        if self._options.bind_workers and isinstance(self.pool, WorkerPool):
+            self.pool.bind(cores_near(driver.pci_address()))
+        return _Gpu(driver, CudaCopier(driver, self._ring), StepPacer(driver))
+
+    def _copy_to_cuda(self, plan: EpochPlan, gpu: _Gpu) -> Iterator[FinishedBatch]:
         """Yield batches on CUDA.
 
         Copies of the next batches are started before a batch is yielded, if the workers have finished them already.
         """
         loaded = self._load(plan)
+        waiting: deque[tuple[FinishedBatch, int | None]] = deque()  # one batch at most, for which there was no memory
         ahead: deque[tuple[FinishedBatch, StartedCopy]] = deque()
         left = len(plan)
-        if self._gpu:
-            self._gpu.pacer.begin_epoch()
+        gpu.pacer.begin_epoch()
         while True:
-            if self._gpu:
-                with stages.DEVICE:
-                    timings = self._gpu.pacer.batch_requested()
-                for timing in timings:
-                    self._add_timing(timing.requested, timing.received)
-                    self._meter.gpu_waited_for_copy(timing.copied)
-            while left and len(ahead) <= self._options.device_prefetch and (not ahead or self._is_next_ready()):
-                batch, slot = next(loaded)
+            with stages.DEVICE:
+                timings = gpu.pacer.batch_requested()
+            for timing in timings:
+                self._add_timing(timing.requested, timing.received)
+                self._meter.gpu_waited_for_copy(timing.copied)
+            while left and len(ahead) <= self._options.device_prefetch:
+                if not waiting:
+                    if ahead and not self._is_next_ready():
+                        break
+                    waiting.append(next(loaded))
+                batch, slot = waiting[0]
+                try:
+                    with stages.COPY:
+                        ahead.append((batch, gpu.copier.start(batch.values, slot)))
+                except torch.OutOfMemoryError:
+                    if not ahead:
+                        raise
+                    break  # the loop may free memory before it requests this batch
+                waiting.clear()
                 left -= 1
-                with stages.START:
-                    gpu = self._started_gpu()
-                with stages.COPY:
-                    ahead.append((batch, gpu.copier.start(batch.values, slot)))
                 self._send_ahead()
             if not ahead:
                 return
-            yield self._handed_over(*ahead.popleft())
-
-    def _started_gpu(self) -> _Gpu:
-        """Return the CUDA device. It is initialized after the workers were started, so that they do not inherit it."""
-        if self._gpu is None:
-            self.device = device_of_process(self.device)
-            driver = CudaDriver(self.device)
-            if self._options.bind_workers and isinstance(self.pool, WorkerPool):
-                self.pool.bind(cores_near(driver.pci_address()))
-            self._gpu = _Gpu(driver, CudaCopier(driver, self._ring), StepPacer(driver))
-        return self._gpu
-
-    def _handed_over(self, batch: FinishedBatch, copy: StartedCopy) -> FinishedBatch:
-        assert self._gpu is not None
-        with stages.COPY:
-            values = self._gpu.copier.finish(copy)
-        self._gpu.pacer.batch_handed_over(copy)
-        return FinishedBatch(batch.step, values, batch.replaced)
+            yield _handed_over(gpu, *ahead.popleft())
 
     def _copy_to_user(self, plan: EpochPlan) -> Iterator[FinishedBatch]:
         """Yield batches in CPU memory, or on a device other than CUDA."""
@@ -439,3 +436,11 @@ class Pipeline:
             values_of_samples(value) if value is not None else samples_of_tensors(tensors)
             for value, tensors in zip(values, filled, strict=True)
         ]
+
+
+def _handed_over(gpu: _Gpu, batch: FinishedBatch, copy: StartedCopy) -> FinishedBatch:
+    """Return a batch for the training loop. Not part of its generator, which would keep the batch."""
+    with stages.COPY:
+        values = gpu.copier.finish(copy)
+    gpu.pacer.batch_handed_over(copy)
+    return FinishedBatch(batch.step, values, batch.replaced)

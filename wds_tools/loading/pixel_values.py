@@ -46,7 +46,7 @@ def stored_views(part: Part, column: Column) -> list[list[torch.Tensor]]:
     stored = []
     for i, data in enumerate(files.data if files else part.data(spec.field)):
         with part.naming(i, spec.field), stages.DECODE:
-            header = (files.modes[i], files.orientations[i]) if files else None
+            header = (files.modes[i], files.orientations[i], files.size(i)) if files else None
             stored.append(_stored_pixels(data, spec, header))
     views = part.regions(column.geometry) if column.geometry else [None]
     if column.geometry:
@@ -56,13 +56,15 @@ def stored_views(part: Part, column: Column) -> list[list[torch.Tensor]]:
         return [[_value(spec, pixels, regions, i) for i, pixels in enumerate(stored)] for regions in views]
 
 
-def _stored_pixels(data: memoryview, spec: Mask | Array | Image, header: tuple[str, int] | None) -> NDArray[Any]:
+def _stored_pixels(
+    data: memoryview, spec: Mask | Array | Image, header: tuple[str, int, tuple[int, int]] | None
+) -> NDArray[Any]:
     """Decode a field to [height, width, channels]; a mask has one channel.
 
     Args:
         data: The encoded file.
         spec: What it is.
-        header: Mode and orientation of an `Image`.
+        header: Mode, orientation and size of an `Image`.
     """
     pixels: NDArray[Any]
     if sniff(data) == "npy":
@@ -78,7 +80,7 @@ def _stored_pixels(data: memoryview, spec: Mask | Array | Image, header: tuple[s
             )
         pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)  # torch has native byte order only
     elif header:
-        pixels = decode_unchanged(data, mode=header[0], orientation=header[1])
+        pixels = decode_unchanged(data, mode=header[0], orientation=header[1], size=header[2])
     else:
         pixels = decode_stored(data)
     if isinstance(spec, Mask) and pixels.shape[2] != 1:

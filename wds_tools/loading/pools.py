@@ -92,7 +92,7 @@ class InlinePool:
         threads = torch.get_num_threads()  # of the user; restored below
         torch.set_num_threads(1)
         try:
-            with stages.WAIT:
+            with stages.WAIT, torch.device("cpu"):  # not on the user's default device, as in a worker
                 return self._runner.run(self._tasks.pop(number))
         finally:
             torch.set_num_threads(threads)

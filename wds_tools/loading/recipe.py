@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading.columns import Column, buckets_of, phases_of
@@ -32,6 +33,7 @@ class Recipe:
         columns: The fields of a batch.
         sample_transform: The user's function of all fields of a sample.
         replaces: Whether unreadable samples are replaced. They are then reported one by one.
+        compiled: Whether the process that creates the recipe has the compiled module. Its workers must have it too.
     """
 
     shards: ShardSet
@@ -40,6 +42,7 @@ class Recipe:
     columns: tuple[Column, ...]
     sample_transform: Transform | None = None
     replaces: bool = False
+    compiled: bool = field(default_factory=native.is_available)
 
     @property
     def fields(self) -> tuple[str, ...]:

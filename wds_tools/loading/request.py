@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import numbered_names, record_type
+from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
@@ -22,7 +24,7 @@ from wds_tools.loading.fields import Frames, Label, Transform
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform
-from wds_tools.options import RemoteOptions
+from wds_tools.options import RemoteOptions, use_native
 from wds_tools.order.ban import BannedOrder
 from wds_tools.order.buckets import BucketedEpoch, BucketOrder
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
@@ -31,12 +33,14 @@ from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned, banned_ids
+from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.requested_fields import check_fields
 from wds_tools.reading.select import Choice, Subset, Weights
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
 _MAX_EARLY_INDEXES = 64
+_log = logging.getLogger("wds_tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +149,7 @@ class OpenedDataset:
         return world
 
 
-def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) -> OpenedDataset:
+def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
     """Open a dataset and check the options against it, before any worker starts.
 
     Raises:
@@ -181,6 +185,8 @@ def open_dataset(dataset: str | os.PathLike[str] | Mixture, request: Request) ->
         grouped = _Grouped(_bucket_of_each_sample(shards, buckets), buckets, request.batch_size, prefix)
         order, prefix = grouped.of(order), grouped.prefix if prefix else None
     recipe = Recipe(shards, block, request.seed, columns, request.sample_transform, request.errors.replaces)
+    if any(column.geometry for column in columns) and use_native() and not recipe.compiled:
+        _warn_of_missing_module()
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
     return OpenedDataset(
         order,
@@ -220,6 +226,12 @@ class _Grouped:
         return self.of(self.prefix_of_all(first_shards))
 
 
+@cache
+def _warn_of_missing_module() -> None:
+    """Log a warning once per process."""
+    _log.warning("%s. Until then, images load more slowly; WDS_TOOLS_NATIVE=0 hides this warning", native.why_missing())
+
+
 def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int16]:
     """Return the bucket of each sample, from the image sizes in the indexes: int16 [samples]."""
     labels = []
@@ -229,7 +241,7 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int
     return np.concatenate(labels)
 
 
-def _open_part(name: str | os.PathLike[str], request: Request, world: World) -> MixturePart:
+def _open_part(name: Dataset, request: Request, world: World) -> MixturePart:
     """Open one dataset and check the options against it."""
     shards = open_shards(name, remote=request.remote, for_training=True)
     manifest = shards.manifest

@@ -36,7 +36,7 @@ class ReusedMemory:
         """Return an uninitialized tensor. Its memory is used again when it and all its views are deleted."""
         size = int(np.prod(shape)) * dtype.itemsize
         if size < LEAST_BYTES:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         block = self._take(size)
         if block is None:
             block = np.empty(int(size * _SPARE), np.uint8)

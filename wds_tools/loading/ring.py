@@ -149,9 +149,9 @@ class Ring:
         self.release(slot)
         return copied
 
-    def memory(self) -> torch.Tensor:
-        """Return the memory of all slots as a uint8 tensor [bytes], to register it as pinned memory."""
-        return torch.from_numpy(np.frombuffer(self._map, np.uint8))
+    def memory(self, slot: int) -> torch.Tensor:
+        """Return the memory of a slot as a uint8 tensor [bytes], to register it as pinned memory."""
+        return torch.from_numpy(self._bytes(slot))
 
     def _bytes(self, slot: int) -> NDArray[np.uint8]:
         return np.frombuffer(self._map, np.uint8, count=self._slot_bytes, offset=slot * self._slot_bytes)

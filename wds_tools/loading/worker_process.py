@@ -50,6 +50,8 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, stage: S
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and stops the workers
     faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
+    if torch.get_default_device().type != "cpu":  # inherited by fork; transforms make tensors in CPU memory
+        torch.set_default_device(None)
     torch.set_num_threads(1)  # one core per worker; OpenMP threads do not survive a fork either
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.mixture import MixtureOrder
+from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import Tally, tally
@@ -38,15 +39,28 @@ class Ban:
         return {"epoch": self.epoch, "position": self.position, "ids": list(self.ids)}
 
 
-def bans_of(state: Sequence[Any]) -> tuple[Ban, ...]:
+def bans_of(state: Any, stored: int) -> tuple[Ban, ...]:
     """Return the bans of a state, see `Ban.to_dict`.
+
+    Args:
+        state: The entry of the state.
+        stored: Number of samples of the dataset.
 
     Raises:
         ResumeError: They are damaged.
     """
     try:
-        return tuple(Ban(int(one["epoch"]), int(one["position"]), tuple(map(int, one["ids"]))) for one in state)
-    except (KeyError, TypeError, ValueError) as error:
+        return tuple(
+            Ban(
+                whole_number(one["epoch"], "epoch of a ban", most=MAX_EPOCH),
+                whole_number(one["position"], "position of a ban"),
+                tuple(
+                    whole_number(sample, "id of a ban", most=stored - 1) for sample in entries_of(one["ids"], "bans")
+                ),
+            )
+            for one in entries_of(state, "bans")
+        )
+    except (LookupError, TypeError) as error:
         raise ResumeError(f"the entry 'bans' of the state is damaged ({type(error).__name__}: {error})") from error
 
 

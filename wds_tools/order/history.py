@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.order.planner import AnyOrder, Cursor, EpochOrders, EpochPlan, PrefixOrder, Tail, World
+from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
 
 MAX_SECTIONS = 64
 """Maximum number of sections in a state; the oldest ones are dropped."""
@@ -86,14 +87,34 @@ class History:
         """Continue from a state, whose next step begins at a cursor.
 
         Raises:
-            ResumeError: The entries are damaged.
+            ResumeError: The entries are damaged. Nothing has changed then.
         """
+        steps = whole_number(state.get("step", 0), "step")
         try:
-            self.steps = int(state.get("step", 0))
-            self.sections = tuple(Section(*section) for section in state.get("sections", ()))
-        except (TypeError, ValueError) as error:
+            sections = tuple(_section_of(*section) for section in entries_of(state.get("sections", ()), "sections"))
+        except TypeError as error:
             raise ResumeError(f"the entry 'sections' of the state is damaged: {error}") from error
-        self._next = cursor
+        starts = [section.step for section in sections]
+        if starts != sorted(starts) or (starts and starts[-1] > steps):
+            raise ResumeError(f"the entry 'sections' of the state is damaged: they start at {starts} of {steps} steps")
+        self.steps, self.sections, self._next = steps, sections, cursor
+
+
+def _section_of(
+    step: Any, epoch: Any, position: Any, batch_size: Any, world_size: Any, tail: Any, shards: Any
+) -> Section:
+    """Return a section from its entries in a state."""
+    if tail not in get_args(Tail):
+        raise ResumeError(f"the entry 'sections' of the state is damaged: tail is {tail!r}")
+    return Section(
+        whole_number(step, "step of a section"),
+        whole_number(epoch, "epoch of a section", most=MAX_EPOCH),
+        whole_number(position, "position of a section"),
+        whole_number(batch_size, "batch_size of a section", least=1, most=MAX_EPOCH),
+        whole_number(world_size, "world_size of a section", least=1, most=MAX_EPOCH),
+        tail,
+        whole_number(shards, "shards of a section", most=MAX_EPOCH),
+    )
 
 
 @dataclass(frozen=True, slots=True)

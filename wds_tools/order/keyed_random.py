@@ -43,9 +43,9 @@ def hashes(key: int | NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArra
     return x ^ (x >> np.uint64(31))
 
 
-def uniform(key: int, positions: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Return ``count`` random numbers in [0, 1) for each of n positions: float64 [n, count]."""
-    counters = positions[:, None] * np.int64(count) + np.arange(count)  # [n, count], all distinct
+def uniform(key: int, positions: NDArray[np.int64], count: int, columns: slice = slice(None)) -> NDArray[np.float64]:
+    """Return ``count`` random numbers in [0, 1) for each of n positions: float64 [n, count], or columns of it."""
+    counters = positions[:, None] * np.int64(count) + np.arange(count)[columns]  # all distinct
     return (hashes(key, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

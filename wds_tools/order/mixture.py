@@ -36,7 +36,7 @@ class Mixture:
     """Several datasets, for `make_loader` or `StreamingDataset` in place of one.
 
     Attributes:
-        datasets: Folders, URLs, manifests or patterns.
+        datasets: Folders, URLs, manifests, patterns or lists of shards.
         weights: Share of each dataset in every batch; the shares need not sum to 1.
         stop: End of an epoch. ``"first_exhausted"``: when a dataset has no more samples, so that no
             sample repeats. ``"all_exhausted"``: when each dataset was read completely; smaller ones
@@ -53,7 +53,7 @@ class Mixture:
         loader = make_loader(Mixture(["shards/a", "shards/b"], weights=[0.7, 0.3]), batch_size=100)
     """
 
-    datasets: Sequence[str | os.PathLike[str]]
+    datasets: Sequence[str | os.PathLike[str] | Sequence[str | os.PathLike[str]]]
     weights: Sequence[float]
     stop: Stop = "first_exhausted"
     epoch_length: int | None = None

@@ -21,7 +21,8 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.order.ban import Ban, BannedOrder, bans_of
 from wds_tools.order.buckets import BucketedEpoch, BucketOrder
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.sequence import Order
+from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
+from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW, Order
 from wds_tools.order.tally import Tally, tally
 
 AnyOrder = Order | MixtureOrder | BannedOrder | BucketedEpoch
@@ -34,6 +35,7 @@ Tail = Literal["drop", "pad", "mask"]
 
 STATE_VERSION = 2
 _KEPT_ORDERS = 3  # orders of epochs with banned samples or buckets
+_MAX_BLOCK = 1 << 20  # samples; `default_block` gives at most 65,536
 _EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
 
 
@@ -328,27 +330,33 @@ def resume(
             selection or seed. The message gives both values.
     """
     try:
-        numbers = {key: int(state[key]) for key in ("epoch", "position", "shards", "seed")}
-        shape: dict[str, Any] = {key: _to_int(state[key]) for key in ("lanes", "window", "block")}
+        shards, seed = (whole_number(state[key], key) for key in ("shards", "seed"))
+        shape: dict[str, Any] = {
+            key: _whole_numbers(state[key], key, most) for key, most in (("lanes", MAX_LANES), ("window", MAX_WINDOW))
+        }
+        shape["block"] = _whole_numbers(state["block"], "block", _MAX_BLOCK)
         if isinstance(order, BucketOrder) and "group" in state:
-            shape["group"] = int(state["group"])
-        cursor = Cursor(numbers["epoch"], numbers["position"])
-        version, fingerprint, selection = state["version"], state["fingerprint"], state["selection"]
-    except (KeyError, TypeError, ValueError) as error:
+            shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
+        cursor = Cursor(
+            whole_number(state["epoch"], "epoch", most=MAX_EPOCH), whole_number(state["position"], "position")
+        )
+        version, fingerprint = whole_number(state["version"], "version"), state["fingerprint"]
+        selection, bucket_sizes = state["selection"], plain(state.get("buckets"))
+    except (LookupError, TypeError) as error:
         raise ResumeError(
             f"this is not a loader state ({type(error).__name__}: {error}): pass the result of loader.state_dict()"
         ) from error
     saved_order: BaseOrder = order  # of the dataset as it was when the state was saved
-    if fingerprint != order.fingerprint and prefix and 0 < numbers["shards"] < order.shards:
-        saved_order = prefix(numbers["shards"])
+    if fingerprint != order.fingerprint and prefix and 0 < shards < order.shards:
+        saved_order = prefix(shards)
         saved_order = saved_order if saved_order.fingerprint == fingerprint else order
     if not force:
         _check_version(version, cursor, shape)
         _check_equal("dataset fingerprint", fingerprint, saved_order.fingerprint)
         _check_equal("selection", selection, saved_order.selection.digest if saved_order.selection else None)
-        _check_equal("seed", numbers["seed"], order.seed)
+        _check_equal("seed", seed, order.seed)
         sizes = list(map(list, order.sizes)) if isinstance(order, BucketOrder) else None
-        _check_equal("buckets", state.get("buckets"), sizes)
+        _check_equal("buckets", bucket_sizes, sizes)
         if order.shuffles != bool(np.any(shape["window"])):
             raise ResumeError(
                 f"the state is for a window of {shape['window']}, the loader has {order.window} (0 is shuffle=False): "
@@ -357,11 +365,13 @@ def resume(
     has_grown = saved_order is not order and cursor.position
     try:
         earlier = (cursor.epoch, saved_order.like(**shape)) if has_grown else None
-        orders = EpochOrders(order.like(**shape), earlier, bans_of(state.get("bans", ())))
-    except (AttributeError, TypeError, ValueError) as error:
+        orders = EpochOrders(order.like(**shape), earlier, bans_of(state.get("bans", ()), order.stored))
+        samples = orders.of(cursor.epoch).samples
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, ResumeError):
+            raise
         raise ResumeError(f"window, block and lanes of the state do not fit this dataset: {error}") from error
-    samples = orders.of(cursor.epoch).samples if cursor.epoch >= 0 else 0
-    if not 0 <= cursor.position < samples:
+    if cursor.position >= samples:
         raise ResumeError(
             f"the state is at epoch {cursor.epoch}, position {cursor.position:,} of {samples:,} samples: "
             f"it {'does not fit this dataset' if force else 'was damaged'}"
@@ -369,11 +379,14 @@ def resume(
     return orders, cursor
 
 
-def _to_int(value: Any) -> int | list[int]:
-    return [int(part) for part in value] if isinstance(value, list) else int(value)
+def _whole_numbers(value: Any, name: str, most: int) -> int | list[int]:
+    """Return an entry that is a whole number, or a list of them for the datasets of a mixture."""
+    if isinstance(value, list | tuple):
+        return [whole_number(part, name, most=most) for part in value]
+    return whole_number(value, name, most=most)
 
 
-def _check_version(version: Any, cursor: Cursor, shape: dict[str, Any]) -> None:
+def _check_version(version: int, cursor: Cursor, shape: dict[str, Any]) -> None:
     """Check the version of a state; ``shape`` has its lanes, window and block."""
     if version != _EARLIER_VERSION:
         _check_equal("format version", version, STATE_VERSION)

@@ -217,6 +217,18 @@ class Order:
             selection=self.selection,
         )
 
+    def selecting(self, selection: Selection) -> Order:
+        """Return the order of another selection of the same dataset."""
+        return Order(
+            fingerprint=self.fingerprint,
+            shard_samples=self._shard_samples,
+            seed=self.seed,
+            window=self.window,
+            block=self.block,
+            lanes=self.lanes,
+            selection=selection,
+        )
+
     def ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``start`` to ``stop`` of an epoch: int64 [stop - start]."""
         return self.slice(epoch, start, stop)[0]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import DestinationError, OptionError
+from wds_tools.errors import DestinationError, NotADatasetError, OptionError
 from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
@@ -20,7 +20,10 @@ from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
+from wds_tools.reading.names import why_not_a_dataset
+from wds_tools.reading.shardset import open_shards
 from wds_tools.sources.base import Listing, Source
+from wds_tools.storage.unfinished import why_unfinished
 
 
 def append(
@@ -72,7 +75,8 @@ def append(
             names where the dataset has names; or ``dst`` is a URL.
         SourceError: ``src`` holds nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
             packed.
-        DestinationError: ``dst`` is not a dataset that `pack` wrote, is in use, or its disk is full.
+        NotADatasetError: ``dst`` is not a packed dataset.
+        DestinationError: ``dst`` was not written by `pack`, is in use, or its disk is full.
         WorkerError: A worker process died.
     """
     started = time.monotonic()
@@ -99,11 +103,16 @@ def append(
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     if plan.source in parts:  # an earlier call has appended it
+        finished = FolderDestination(dst)
+        unfinished = finished.read_plan() or {}
+        if {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not that of another call
+            finished.remove_leftover_work()
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _continue_numbering(plan, onto, parts)
+    plan = replace(plan, deep=options.images.keeps_all or _has_deep_images(dst))
     with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress, dataset=str(dst)) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
-        manifest, skipped = job.run(listing.skipped, onto=onto)
+        manifest, skipped = job.run(listing, onto=onto)
     packed = manifest.samples - onto.samples
     return PackReport(manifest, dst, packed, skipped, len(job.kept), time.monotonic() - started)
 
@@ -122,8 +131,9 @@ def _read_dataset(dst: Path) -> tuple[Manifest, list[dict[str, Any]]]:
     """Return a dataset's manifest, and the description of each source that it was packed from."""
     onto = read_manifest(dst)
     if onto is None:
-        raise DestinationError(
-            f"{dst} is not a packed dataset (no {MANIFEST_NAME}): append to a finished dataset, or create one with pack"
+        raise NotADatasetError(
+            why_unfinished(str(dst), lambda name: (dst / name).read_bytes())
+            or why_not_a_dataset(str(dst), str(dst), MANIFEST_NAME)
         )
     source = onto.source or {}
     parts = source["parts"] if source.get("kind") == APPENDED else [source]
@@ -148,6 +158,11 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
         return source, listing
     union, _ = Classes(onto.classes).united(listing.classes)
     return source, listing.with_classes(union)
+
+
+def _has_deep_images(dst: Path) -> bool:
+    """Return whether the first shard of a dataset has images with 16 bits per channel."""
+    return any(mode.endswith(";16") for mode in open_shards(dst).index(0).mode)
 
 
 def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:

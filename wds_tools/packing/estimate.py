@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,8 @@ _BYTES_PER_TRANSCODER = 10_000_000  # the same, if images are converted
 _MAX_HEAD_READS = 64
 _ESTIMATE_STREAM = 3  # gives this use of the seed its own random numbers
 _ESTIMATE_READS = 32
+_DEPTH_READS = 32
+_EIGHT_BITS = ("jpg", "webp", "gif", "avif")  # types that have no 16 bits per channel
 
 
 def head_kind(source: Source, images: ImageOptions) -> Callable[[Input], str | None]:
@@ -63,7 +66,7 @@ def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions,
 
 def plan_listing(source: Source, listing: Listing, options: PackOptions) -> Plan:
     """Plan the inputs of a listing, which may be only a part of the source."""
-    return make_plan(
+    plan = make_plan(
         listing,
         kind=source.kind,
         seed=options.seed,
@@ -73,6 +76,18 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions) -> Plan
         image_bytes=planned_bytes(listing.inputs, source, options.images, seed=options.seed),
         shuffle=options.shuffle,
     )
+    return replace(plan, deep=options.images.keeps_all or _are_mostly_deep(plan.inputs, source))
+
+
+def _are_mostly_deep(inputs: Sequence[Input], source: Source) -> bool:
+    """Return whether more than half of the first images have 16 bits per channel."""
+    deep, first = 0, inputs[:_DEPTH_READS]
+    for entry in first:
+        if extension_kind(entry.path) not in _EIGHT_BITS:
+            with suppress(SourceError, DecodeError):
+                image = source.read(entry).image
+                deep += isinstance(image, bytes) and codecs.sixteen_bit_mode(image) is not None
+    return 2 * deep > len(first)
 
 
 def process_count(plan: Plan, source: Source, options: PackOptions) -> int:

@@ -204,7 +204,7 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
         return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started)
     with destination, ProgressBar(len(plan.inputs), options.progress, dataset=destination.name) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
-        manifest, skipped = job.run(listing.skipped)
+        manifest, skipped = job.run(listing)
     return PackReport(
         manifest=manifest,
         dst=dst,

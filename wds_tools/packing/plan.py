@@ -192,6 +192,8 @@ class Plan:
         first_shard: Number of the first shard; not 0 if a dataset is appended to.
         first_position: Position of the first sample, from which its key follows; not 0 if a dataset is appended to.
         shuffled: Whether all inputs are in random order.
+        deep: Whether images with 16 bits per channel are packed. Otherwise they are skipped: in a batch of images with
+            8 bits, one of them would be an error.
     """
 
     inputs: list[Input]
@@ -201,6 +203,7 @@ class Plan:
     first_shard: int = 0
     first_position: int = 0
     shuffled: bool = True
+    deep: bool = True
 
     @property
     def shards(self) -> int:

@@ -51,13 +51,17 @@ def run_on_ray(
 
 
 def _start(ray: Any) -> None:
-    """Connect to the cluster at RAY_ADDRESS, or start one on this machine only."""
-    if "RAY_ADDRESS" in os.environ:
+    """Connect to the cluster at RAY_ADDRESS, or start one on this machine only.
+
+    Without an address, Ray would connect to the cluster that a file in its temporary folder names, and wait for minutes
+    if that has ended.
+    """
+    if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=False)
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 
 def _collect(

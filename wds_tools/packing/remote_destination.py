@@ -37,9 +37,7 @@ from wds_tools.packing.destination import (
 )
 from wds_tools.packing.plan import shard_name
 from wds_tools.packing.work_folder import (
-    PLAN_NAME,
     SKIPPED_NAME,
-    WORK_NAME,
     ShardReport,
     WorkFolder,
     is_pack_file,
@@ -50,6 +48,7 @@ from wds_tools.packing.work_folder import (
 from wds_tools.sources.base import Skip
 from wds_tools.storage import is_url
 from wds_tools.storage.failures import clean_url
+from wds_tools.storage.unfinished import PLAN_NAME, WORK_NAME
 from wds_tools.storage.upload import Bucket, StopUploadError
 from wds_tools.wording import broken_url_remedy
 

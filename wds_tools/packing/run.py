@@ -29,7 +29,7 @@ from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.reporting import dataset_label, identity, reporter_of
-from wds_tools.sources.base import Listing, Skip, Source, SourceStoreError
+from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
@@ -71,11 +71,11 @@ class PackJob:
         self.kept: dict[int, ShardReport] = {}
         self.packed: list[ShardReport] = []
 
-    def run(self, skipped: Iterable[Skip], *, onto: Manifest | None = None) -> tuple[Manifest, tuple[Skip, ...]]:
+    def run(self, listing: Listing, *, onto: Manifest | None = None) -> tuple[Manifest, tuple[Skip, ...]]:
         """Pack the missing shards, and complete the dataset unless this is one of several tasks.
 
         Args:
-            skipped: Inputs that the listing skipped.
+            listing: The inputs of the plan, and those that were skipped.
             onto: The dataset that these shards are appended to.
 
         Returns:
@@ -83,9 +83,9 @@ class PackJob:
         """
         try:
             self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
-            self._pack_missing()
+            self._pack_missing(listing.files)
             reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
-            skipped = _sorted([*skipped, *(skip for report in reports for skip in report.skipped)])
+            skipped = _sorted([*listing.skipped, *(skip for report in reports for skip in report.skipped)])
             manifest = manifest_of(
                 reports, classes=self.plan.classes, shuffled=self.plan.shuffled, source=self.plan.source
             )
@@ -99,10 +99,16 @@ class PackJob:
             manifest = manifest if onto is None else _appended_manifest(onto, manifest)
             self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
             _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
+        except SourceChangedError as error:
+            raise StoreError(
+                f"the source is not as it was listed: {error}. Wait until nothing writes to it, then "
+                + ("append" if onto is not None else "pack")
+                + " it with --fresh (fresh=True), which starts again"
+            ) from error
         except SourceStoreError as error:
             raise StoreError(
-                f"{error}; {len(self.kept) + len(self.packed)} of {self.plan.shards} shards are finished and kept: run "
-                "the same command again, which continues from there"
+                f"{error}; {len(self.kept) + len(self.packed)} of {self.plan.shards} shards "
+                "are finished and kept: fix the cause, then run the same command again, which continues from there"
             ) from error
         except OSError as error:
             if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
@@ -119,7 +125,7 @@ class PackJob:
                 f"{shard_name(first)}: run the tasks that have not finished, then finish again"
             )
 
-    def _pack_missing(self) -> None:
+    def _pack_missing(self, files: tuple[FileState, ...]) -> None:
         self.kept = self.destination.finished_shards()
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
@@ -135,14 +141,14 @@ class PackJob:
             *(len(missing), self.plan.shards, processes, threads, available_cores()),
             "there" if native.is_available() else "missing",
         )
-        tasks = (self._task(number, threads) for number in missing)
+        tasks = (self._task(number, threads, files) for number in missing)
         run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.is_bounded)
         with closing(run(tasks, advance=self.bar.advance)) as reports:
             for report in reports:
                 self.packed.append(report)
                 self.destination.add_shard(report)
 
-    def _task(self, number: int, threads: int) -> ShardTask:
+    def _task(self, number: int, threads: int, files: tuple[FileState, ...]) -> ShardTask:
         start, stop = self.plan.range_of(number)
         return ShardTask(
             number=number,
@@ -153,6 +159,8 @@ class PackJob:
             folder=self.destination.folder,
             images=self.options.images,
             threads=threads,
+            deep=self.plan.deep,
+            files=files,
         )
 
     def _write_error(self, error: OSError) -> DestinationError:
@@ -250,9 +258,9 @@ def _warn_once(notice: str) -> None:
 def _warn_of_sixteen_bits(images: int) -> None:
     if images:
         _log.warning(
-            "%d images have 16 bits per channel and were packed unchanged: loaders return them as the stored field "
-            "'png' (fields=('png', 'label'), uint16), but not as 'image', which has 8 bits",
-            images,
+            "packed %s with 16 bits per channel unchanged: loaders return all bits with "
+            "wds_tools.Image(mode='unchanged'), but no RGB image of 8 bits, which is the default",
+            counted(images, "image"),
         )
 
 

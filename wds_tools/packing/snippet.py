@@ -16,7 +16,7 @@ USUAL_FIELDS = ("image", "label")
 _BATCH_SIZE = 256
 _SIDE = 224
 _CAPTION = "txt"
-_SIXTEEN_BITS = ";16"  # suffix of the mode of images with 16 bits per channel, which load only as stored fields
+_SIXTEEN_BITS = ";16"  # suffix of the mode of images with 16 bits per channel, which do not load as RGB
 _HELD_OUT = ("val", "test", "dev")  # prefixes of the names of splits for evaluation
 
 
@@ -73,20 +73,28 @@ def first_call(dataset: str, manifest: Manifest, *, side: int, split: str = "", 
         indexes: Indexes of its shards. They show whether every ``cls`` is a class number, and whether images have 8
             bits per channel.
     """
-    names = _usable_fields(manifest, indexes)
+    names, deep = _usable_fields(manifest, indexes)
     held_out = split.startswith(_HELD_OUT)
+    view = f"wds_tools.{spell(_view(side, held_out=held_out))}"
     options = {
         "batch_size": f"{_batch_size(manifest.samples)}",
-        "view": f"wds_tools.{spell(_view(side, held_out=held_out))}" if "image" in names else "",
-        "fields": spell_fields(names),
+        "view": view if "image" in names and not deep else "",
+        "fields": _spell_unchanged(names, view) if deep else spell_fields(names),
         "shuffle": "" if held_out else "True",
         "tail": "'mask'" if held_out else "",
     }
     return spell_call(dataset, options, name=_variable(split))
 
 
-def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, ...]:
-    """Return fields that every sample has, according to the manifest and the indexes."""
+def _spell_unchanged(names: tuple[str, ...], view: str) -> str:
+    """Return the value of ``fields=`` for images with all their bits."""
+    specs = {"image": f"wds_tools.Image(view={view}, mode='unchanged')", "label": "wds_tools.Label()"}
+    specs[_CAPTION] = f"wds_tools.Text({_CAPTION!r})"
+    return "{" + ", ".join(f"{name!r}: {specs[name]}" for name in names) + "}"
+
+
+def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[tuple[str, ...], bool]:
+    """Return fields that every sample has, by manifest and indexes, and whether images have 16 bits per channel."""
     everywhere = [name for name, count in manifest.fields.items() if count == manifest.samples]
     known = sum(manifest.fields.get(name, 0) for name in IMAGE_FIELDS) >= manifest.samples
     labels, deep = manifest.label is not None or "cls" in everywhere, False
@@ -94,12 +102,11 @@ def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, .
         known = known and bool((index.width > 0).all())
         labels = labels and bool((index.label != NO_LABEL).all())
         deep = deep or any(mode.endswith(_SIXTEEN_BITS) for mode in index.mode)
-    if known and not deep:
+    if known:
         caption = [_CAPTION] if _CAPTION in everywhere else []
-        return USUAL_FIELDS if labels else ("image", *caption)
-    unusable = ("cls",) if known else ("cls", *IMAGE_FIELDS)
-    others = [name for name in everywhere if name not in unusable]
-    return (*others, *(["label"] if labels else [])) or ("__key__",)
+        return USUAL_FIELDS if labels else ("image", *caption), deep
+    others = [name for name in everywhere if name not in ("cls", *IMAGE_FIELDS)]
+    return (*others, *(["label"] if labels else [])) or ("__key__",), False
 
 
 def _batch_size(samples: int) -> int:

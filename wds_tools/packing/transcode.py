@@ -32,7 +32,6 @@ PIECE_PIXELS = 64
 
 _MIN_PIECE_PIXELS = 16  # below this, markers and padding add more than 10 % to a file
 _MAX_SIDE = 65_535
-_NOT_COMPILED = "the compiled module of wds_tools is missing (`wds-tools doctor` reports why)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +63,14 @@ class ImageOptions:
         if self.images is not None and self.images not in get_args(Images):
             raise OptionError(f"images={self.images!r}; allowed are {', '.join(map(repr, get_args(Images)))}")
         if self.images == "crop-ready" and not self.compiled:
-            raise OptionError(
-                f"images='crop-ready' cannot be used: {_NOT_COMPILED}; install it, or pack with images='keep'"
-            )
+            raise OptionError(f"images='crop-ready' cannot be used: {native.why_missing()}, or pack with images='keep'")
         chosen = self.images or ("crop-ready" if self.resize is None else "resize")
         self._check(chosen)
         if not self.compiled and chosen in ("crop-ready", "resize"):
             which = "JPEGs" if chosen == "crop-ready" else "JPEGs that need no resizing"
-            notice = f"{_NOT_COMPILED}, so {which} are kept unchanged, and crops of them load more slowly"
+            notice = (
+                f"{native.why_missing()}. Until then, {which} are kept unchanged, and crops of them load more slowly"
+            )
             object.__setattr__(self, "notice", notice)
             chosen = "keep" if chosen == "crop-ready" else chosen
         object.__setattr__(self, "images", chosen)
@@ -91,6 +90,11 @@ class ImageOptions:
             raise OptionError(f"quality={quality} with images={chosen!r}; allowed are 1 to 100, only with 'resize'")
         if self.verify_pixels and chosen not in ("crop-ready", "resize"):
             raise OptionError(f"verify_pixels with images={chosen!r}; it requires 'crop-ready' or 'resize'")
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether ``keep`` was chosen, and is not only what is left without the compiled module."""
+        return self.images == "keep" and not self.notice
 
     @property
     def size(self) -> int | tuple[int, int] | None:

@@ -24,9 +24,8 @@ from wds_tools.packing.plan import shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, final_name
 from wds_tools.storage.lock import lock_file
+from wds_tools.storage.unfinished import PLAN_NAME, WORK_NAME
 
-WORK_NAME = ".packing"
-PLAN_NAME = "plan.json"
 SKIPPED_NAME = "skipped.jsonl"
 _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
 

@@ -24,11 +24,12 @@ from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.label import Label
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
+from wds_tools.images import native
 from wds_tools.packing.plan import json_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
-from wds_tools.sources.base import Input, Record, Skip, Source, SourceStoreError
+from wds_tools.sources.base import FileState, Input, Record, Skip, Source, SourceStoreError, check_unchanged
 
 Advance = Callable[[int, int], None]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
@@ -50,6 +51,8 @@ class ShardTask:
         folder: Where the shard is written.
         images: What happens to images.
         threads: Number of samples that are encoded at the same time.
+        deep: Whether images with 16 bits per channel are packed, as in `Plan`.
+        files: `Listing.files`.
     """
 
     number: int
@@ -60,6 +63,8 @@ class ShardTask:
     folder: Path
     images: ImageOptions
     threads: int
+    deep: bool = True
+    files: tuple[FileState, ...] = ()
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -67,7 +72,10 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
 
     Raises:
         DestinationError: The shard cannot be written; the attribute ``shard`` has its name.
+        WorkerError: This process lacks the compiled module, which the main process has.
+        SourceStoreError: The source fails, or is not as it was listed.
     """
+    native.check_worker(compiled_in_parent=task.images.compiled)
     name = shard_name(task.number)
     skipped = []
     try:
@@ -81,6 +89,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
                     shard.write(sample, label=label, image=image)
                 if advance is not None:
                     advance(1, entry.size)
+        check_unchanged(task.files)
         report = _report(task.number, shard, tuple(skipped))
         if report.entry is None:
             remove_shard(task.folder, task.number)  # an earlier run may have packed inputs that cannot be read any more
@@ -152,6 +161,11 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     if record.label is not None:
         entry = entry._replace(label=_class_number(record.label, task.classes))
     image = transcode(record.image, task.images)
+    if image.info.mode.endswith(";16") and not task.deep:
+        raise DecodeError(
+            "has 16 bits per channel, where most images have 8: convert it to 8 bits, or pack with images='keep', "
+            "which keeps every file unchanged"
+        )
     hiding = IMAGE_FIELDS[: IMAGE_FIELDS.index(image.kind) + 1]  # readers would take the first of these as the image
     if (other := next((name for name in hiding if name in record.fields), None)) is not None:
         raise SourceError(

@@ -1,11 +1,20 @@
-"""Where the shards of a dataset are, and those with fields that were added later."""
+"""Where the shards of a dataset are, and those with fields that were added later.
+
+A dataset may be replaced while it is open. If a shard or an index is not the one that was opened, the manifest of its
+folder is read again, so that the error is about the new version and not about damage.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from wds_tools.errors import NotADatasetError
+from wds_tools.errors import NotADatasetError, ShardError, StoreError, WdsToolsError
+from wds_tools.format.index import from_bytes, index_names, shard_entry
+from wds_tools.format.index_edit import is_index
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
+from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.storage import Store, join, open_store
 
@@ -25,6 +34,70 @@ class ShardLocation:
     entry: ShardEntry
     fields: tuple[str, ...] = ()
     added: tuple[ShardLocation, ...] = ()
+
+
+def find_manifest(store: Store) -> Manifest | None:
+    """Return the manifest of a folder, if there is one."""
+    try:
+        return from_json(store.read(MANIFEST_NAME), name=join(store.folder, MANIFEST_NAME))
+    except FileNotFoundError:
+        return None
+
+
+def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
+    """Return the manifest entry of a shard, and add its index to the totals."""
+    for file_name in index_names(name):
+        try:
+            data = store.read(file_name)
+        except FileNotFoundError:
+            continue
+        if is_index(data):
+            break
+    else:
+        path = join(store.folder, name)
+        raise NotADatasetError(
+            f"{path}: no such shard, or no index beside it: index it once with `wds-tools index '{path}'`"
+        )
+    index = from_bytes(data, name=join(store.folder, file_name))
+    totals.add(index)
+    return shard_entry(
+        name,
+        data,
+        samples=len(index),
+        shard_bytes=index.shard_bytes,
+        shard_xxh3=index.shard_xxh3,
+        name=file_name,
+    )
+
+
+@contextmanager
+def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
+    """Let an error about damaged or missing shards report another version of the dataset, if there is one.
+
+    Raises:
+        StoreError: The manifest of the folder lists another shard now, or none of this name.
+    """
+    try:
+        yield
+    except (ShardError, StoreError, FileNotFoundError) as error:
+        causes = (error, error.__cause__)
+        if any(isinstance(one, ShardError | FileNotFoundError) for one in causes):  # otherwise the storage fails
+            for store in {id(location.store): location.store for location in locations}.values():
+                entries = {location.entry for location in locations if location.store is store}
+                if not entries <= _listed_entries(store, default=entries):
+                    raise StoreError(
+                        f"{store.folder} was replaced by another version of the dataset while it was open: start again "
+                        "to read the new version, in another order; better give each version a name of its own"
+                    ) from error
+        raise
+
+
+def _listed_entries(store: Store, *, default: set[ShardEntry]) -> set[ShardEntry]:
+    """Return what the manifest of a folder lists now, or a default if there is no valid one."""
+    try:
+        return set(from_json(store.read(MANIFEST_NAME, fresh=True)).shards)
+    except (OSError, WdsToolsError):
+        return default
 
 
 def added_shards(

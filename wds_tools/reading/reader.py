@@ -386,21 +386,21 @@ class Reader:
                 return value
         url = self.shards.shard_url(shard.number)
         remedy = f"{url} was replaced or damaged: upload it again" if is_url(url) else f"copy {url} again"
-        raise ChecksumError(
-            f"field {column.name!r} ({extent.stop - extent.start:,} bytes) has changed since it was packed: its "
-            f"checksum is not {expected:016x}; {remedy}; `wds-tools verify` lists all damage",
-            shard=shard.name,
-            key=shard.index.keys[row],
-            offset=extent.start,
-        )
+        with self.shards.replacement_reported([shard.number]):
+            raise ChecksumError(
+                f"field {column.name!r} ({extent.stop - extent.start:,} bytes) has changed since it was packed: its "
+                f"checksum is not {expected:016x}; {remedy}; `wds-tools verify` lists all damage",
+                shard=shard.name,
+                key=shard.index.keys[row],
+                offset=extent.start,
+            )
 
 
 def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], number: int) -> _Shard:
     with stages.READ:
         index = shards.index(number)
-    image, kind = _image_columns(index)
     block = int(blocks[number])
-    return _Shard(number, shards.shard_name(number), index, image, kind, block, _spans(index, block))
+    return _Shard(number, shards.shard_name(number), index, *_image_columns(index), block, _spans(index, block))
 
 
 def _rows_of_added(open_shard: Callable[[int], _Shard], shard: int, number: int) -> NDArray[np.int64]:

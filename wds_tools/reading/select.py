@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from wds_tools.format.index import ABSENT, NO_LABEL, Index
 from wds_tools.options import RemoteOptions, check_counts
 from wds_tools.order.selection import Balance, Selection, balance, draw, in_rounds, split_by_class
 from wds_tools.order.where import Where, parse
+from wds_tools.reading.names import Dataset
 from wds_tools.reading.shardset import ShardSet, open_shards
 
 Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]]
@@ -99,7 +99,7 @@ def labels_of(shards: ShardSet, first_shards: int | None = None) -> NDArray[np.i
 
 
 def train_test_split(
-    dataset: str | os.PathLike[str],
+    dataset: Dataset,
     test_size: float = 0.2,
     *,
     seed: int = 0,
@@ -110,8 +110,8 @@ def train_test_split(
     """Split a dataset in two without packing it again. Pass each part to a loader as ``subset=``.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed
-            shards.
+        dataset: Folder or URL with a manifest, the manifest itself, a brace pattern of indexed
+            shards, or a list of such shards.
         test_size: Fraction (float) or number (int) of the samples for testing.
         seed: Seed of the random split.
         stratify: Keep the proportion of each class in both parts, to within one sample; ignored

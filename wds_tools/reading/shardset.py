@@ -11,6 +11,7 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +20,21 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import ChecksumError, ManifestError, NotADatasetError, StoreError
-from wds_tools.format.index import Index, from_bytes, index_names, shard_entry
-from wds_tools.format.index_edit import header_bytes, is_index, read_columns
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
+from wds_tools.errors import ChecksumError, ManifestError, MissingFileError, NotADatasetError
+from wds_tools.format.index import Index, from_bytes
+from wds_tools.format.index_edit import header_bytes, read_columns
+from wds_tools.format.manifest import Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.locations import ShardLocation, added_shards
+from wds_tools.reading.locations import (
+    ShardLocation,
+    added_shards,
+    entry_from_index,
+    find_manifest,
+    replacement_reported,
+)
+from wds_tools.reading.names import Dataset, is_pattern, listed_shards, name_of_list, split_manifest, why_not_a_dataset
 from wds_tools.storage import (
     Block,
     Extent,
@@ -40,9 +48,9 @@ from wds_tools.storage import (
     split_folder,
     whole_file,
 )
-from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
-from wds_tools.wording import broken_url_remedy
+from wds_tools.storage.unfinished import why_unfinished
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
@@ -57,7 +65,7 @@ class ShardSet:
     Args:
         manifest: Manifest of the dataset.
         locations: Location of each shard, in the order of the manifest.
-        name: The folder, URL, manifest or pattern that was opened.
+        name: The folder, URL, manifest or pattern that was opened; of a list of shards, the first and the last one.
         class_lists: The class names of each of several datasets that are opened as one; by default those of
             ``manifest``.
     """
@@ -143,7 +151,8 @@ class ShardSet:
         known = self._indexes.get(shard)
         if known is not None:
             return known
-        index = self._read_index(self._all[shard])
+        with self.replacement_reported([shard]):
+            index = self._read_index(self._all[shard])
         if keep:
             self._indexes.put(shard, index, index.memory_bytes)
         return index
@@ -172,7 +181,8 @@ class ShardSet:
             StoreError: The shard cannot be read.
         """
         location = self._all[shard]
-        return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
+        with self.replacement_reported([shard]):
+            return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
 
     def fetch_extents(self, shards: Sequence[int], extents: Sequence[Extent]) -> list[memoryview]:
         """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does.
@@ -183,7 +193,8 @@ class ShardSet:
         """
         found: list[memoryview] = [memoryview(b"")] * len(extents)
         for store, positions in self._by_store(shards):
-            values = store.fetch_extents([extents[position] for position in positions])
+            with self.replacement_reported(shards):
+                values = store.fetch_extents([extents[position] for position in positions])
             for position, value in zip(positions, values, strict=True):
                 found[position] = value
         return found
@@ -196,7 +207,8 @@ class ShardSet:
             blocks: The blocks.
         """
         for store, positions in self._by_store(shards):
-            store.read_ahead([blocks[position] for position in positions])
+            with self.replacement_reported(shards):
+                store.read_ahead([blocks[position] for position in positions])
 
     def read_samples_ahead(self, shards: Sequence[int], extents: Sequence[Extent], *, machines: int) -> None:
         """Start reading the samples of the first batch on one of several machines, before their blocks."""
@@ -210,7 +222,8 @@ class ShardSet:
         missing = [shard for shard in wanted if self._indexes.get(shard) is None]
         for store, positions in self._by_store(missing):
             entries = [self._all[missing[position]].entry for position in positions]
-            store.read_files_ahead([_index_file(entry) for entry in entries], wait=wait)
+            with self.replacement_reported(missing):
+                store.read_files_ahead([_index_file(entry) for entry in entries], wait=wait)
 
     def release(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
         """Mark blocks that will not be fetched again in this epoch, so that a cache evicts them first."""
@@ -235,6 +248,10 @@ class ShardSet:
         """Return the bytes of a shard, to be read from start to end; see `stream_object`."""
         location = self._all[shard]
         return stream_object(location.store, location.entry.name, total_bytes=location.entry.bytes, on_chunk=on_chunk)
+
+    def replacement_reported(self, shards: Sequence[int]) -> AbstractContextManager[None]:
+        """Let an error about damaged or missing shards report another version of the dataset, if there is one."""
+        return replacement_reported([self._all[shard] for shard in shards])
 
     def _by_store(self, shards: Sequence[int]) -> Iterator[tuple[Store, Sequence[int]]]:
         """Yield each store, and the positions in ``shards`` of those that it has."""
@@ -279,8 +296,9 @@ class ShardSet:
         try:
             data = location.store.read(entry.index, file=_index_file(entry))
         except FileNotFoundError as error:
-            raise StoreError(
-                f"the index {path} is missing: copy it, or rebuild it with `wds-tools index`",
+            raise MissingFileError(
+                f"the index {path} is missing, but its manifest lists it: copy it, or rebuild it with "
+                "`wds-tools index`",
                 shard=entry.name,
             ) from error
         if not _matches(data, entry) and location.store.drop_cached([whole_file(_index_file(entry))]):
@@ -309,26 +327,28 @@ def _matches(data: bytes, entry: ShardEntry) -> bool:
     return len(data) == entry.index_bytes and xxhash.xxh3_128_hexdigest(data) == entry.index_xxh3
 
 
-def open_shards(
-    spec: str | os.PathLike[str], *, remote: RemoteOptions | None = None, for_training: bool = False
-) -> ShardSet:
-    """Open a dataset given by its folder, URL, manifest or pattern.
+def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_training: bool = False) -> ShardSet:
+    """Open a dataset given by its folder, URL, manifest, pattern or shards.
 
     Args:
-        spec: Folder or URL with a manifest, the manifest itself, or a pattern of indexed shards.
+        spec: Folder or URL with a manifest, the manifest itself, a pattern of indexed shards, or a list of such shards.
         remote: How URLs are read; None uses the defaults.
         for_training: Fetch from a URL in a separate process, see `open_store`.
 
     Raises:
         NotADatasetError: The folder or manifest does not exist, a shard has no index, the pattern
-            matches nothing, or the dataset has no samples.
+            matches nothing, a list is empty, or the dataset has no samples.
+        OptionError: A list has something else than shards.
         ManifestError: The manifest is invalid.
         StoreError: The storage fails.
     """
-    name = os.fspath(spec)
     remote = remote or RemoteOptions.of()
+    if not isinstance(spec, str | os.PathLike):
+        names = [os.fspath(name) for name in spec]
+        return _from_shards(listed_shards(names), remote, name=name_of_list(names), for_training=for_training)
+    name = os.fspath(spec)
     if is_pattern(name):
-        return _from_pattern(name, remote, for_training=for_training)
+        return _from_shards(expand_pattern(name), remote, name=name, for_training=for_training)
     folder, manifest_name = split_manifest(name)
     if not is_url(folder) and os.path.isfile(folder):  # noqa: PTH113 - Path would normalize the string
         raise NotADatasetError(
@@ -339,7 +359,9 @@ def open_shards(
     try:
         manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(_why_not_a_dataset(name, folder, manifest_name)) from None
+        raise NotADatasetError(
+            why_unfinished(folder, store.read) or why_not_a_dataset(name, folder, manifest_name)
+        ) from None
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     added = added_shards(store, manifest, remote, for_training=for_training)
@@ -347,92 +369,34 @@ def open_shards(
     return ShardSet(manifest, locations, name=name)
 
 
-def is_pattern(name: str) -> bool:
-    """Return whether a dataset is given by its shards, not by its folder or manifest."""
-    return not _is_folder(name) and (has_pattern(name) or name.endswith(".tar"))
-
-
-def split_manifest(name: str) -> tuple[str, str]:
-    """Split the path or URL of a dataset's folder or manifest into folder and file name of the manifest."""
-    return split_folder(name) if name.endswith(".json") and not _is_folder(name) else (name, MANIFEST_NAME)
-
-
-def _is_folder(name: str) -> bool:
-    """Return whether this is an existing local folder; its name may contain characters of patterns."""
-    return not is_url(name) and os.path.isdir(name)  # noqa: PTH112 - Path would normalize the string
-
-
-def _why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
-    if is_url(name):
-        return f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"
-    if not os.path.isdir(folder):  # noqa: PTH112 - Path would normalize the string
-        if remedy := broken_url_remedy(name):
-            return remedy
-        return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote"
-    if any(entry.endswith(".tar") for entry in os.listdir(folder)):  # noqa: PTH208
-        return (
-            f"{folder} contains tar files but no {manifest_name}: "
-            f"index them once with `wds-tools index '{folder.rstrip('/')}/*.tar'`"
-        )
-    return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"
-
-
-def _from_pattern(pattern: str, remote: RemoteOptions, *, for_training: bool) -> ShardSet:
-    """Open shards by a pattern: as the manifests of their folders list them, otherwise by their indexes."""
-    urls = expand_pattern(pattern)
+def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
+    """Open shards: as the manifests of their folders list them, otherwise by their indexes."""
     stores: dict[str, Store] = {}
     manifests: dict[str, Manifest | None] = {}
     listed: dict[str, dict[str, ShardEntry]] = {}
     added: dict[str, dict[str, tuple[ShardLocation, ...]]] = {}
+    checked: set[str] = set()  # folders with shards that no manifest lists
     locations, totals = [], Totals()  # totals of the shards that no manifest lists
     for url in urls:
-        folder, name = split_folder(url)
+        folder, file_name = split_folder(url)
         if folder not in stores:
             stores[folder] = open_store(folder, remote=remote, for_training=for_training)
-            found = manifests[folder] = _find_manifest(stores[folder])
+            found = manifests[folder] = find_manifest(stores[folder])
             listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
             added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
-        entry = listed[folder].get(name) or _entry_from_index(stores[folder], name, totals)
-        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(name, ())))
+        entry = listed[folder].get(file_name)
+        if entry is None:
+            if folder not in checked and (reason := why_unfinished(folder, stores[folder].read)) is not None:
+                raise NotADatasetError(reason)
+            checked.add(folder)
+            entry = entry_from_index(stores[folder], file_name, totals)
+        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(file_name, ())))
     known = [manifest for manifest in manifests.values() if manifest]
     combined = _combine(known, locations)
     fields = dict(Counter(combined.fields) + totals.fields)
     images = None if known else totals.images
     class_lists = [manifest.classes for manifest in known]
-    return ShardSet(replace(combined, fields=fields, images=images), locations, name=pattern, class_lists=class_lists)
-
-
-def _find_manifest(store: Store) -> Manifest | None:
-    try:
-        return from_json(store.read(MANIFEST_NAME), name=join(store.folder, MANIFEST_NAME))
-    except FileNotFoundError:
-        return None
-
-
-def _entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
-    """Return the manifest entry of a shard, and add its index to the totals."""
-    for file_name in index_names(name):
-        try:
-            data = store.read(file_name)
-        except FileNotFoundError:
-            continue
-        if is_index(data):
-            break
-    else:
-        path = join(store.folder, name)
-        raise NotADatasetError(
-            f"{path}: no such shard, or no index beside it: index it once with `wds-tools index '{path}'`"
-        )
-    index = from_bytes(data, name=join(store.folder, file_name))
-    totals.add(index)
-    return shard_entry(
-        name,
-        data,
-        samples=len(index),
-        shard_bytes=index.shard_bytes,
-        shard_xxh3=index.shard_xxh3,
-        name=file_name,
-    )
+    return ShardSet(replace(combined, fields=fields, images=images), locations, name=name, class_lists=class_lists)
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:

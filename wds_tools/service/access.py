@@ -1,4 +1,8 @@
-"""Who may request what: host names, origins, sizes of headers, and tokens. Every request passes here first."""
+"""Who may request what: host names, origins, sizes of headers, and tokens. Every request passes here first.
+
+Each route declares what a request needs. The dataset that a request is about is found here too, so that a route
+answers for the dataset that was checked.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import binascii
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -17,10 +22,9 @@ from wds_tools.service.answers import error_answer
 from wds_tools.service.limits import Limits
 from wds_tools.service.tokens import Token, TokenChecker
 
-OPEN_PATHS = frozenset({"/healthz"})
-"""Paths that need no token: probes have none, and the answer shows nothing."""
-
+NOT_FOUND = "no such dataset or file: the catalogue at /api/datasets lists the datasets, their manifests the files"
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="wds_tools", Basic realm="wds_tools", charset="UTF-8"'}
+_HOW_TO_AUTHORIZE = "set WDS_TOOLS_TOKEN=ORIGIN=TOKEN, or send it in the header Authorization, after Bearer"
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -44,7 +48,65 @@ class Grant:
         return self.token is None or self.token.allows_all
 
 
+class Target(NamedTuple):
+    """What a request is about.
+
+    Attributes:
+        dataset: Name of the dataset, which may not exist.
+        file: Name of its file, or ``samples/`` and a number; "" if the request is for the whole dataset.
+    """
+
+    dataset: str
+    file: str = ""
+
+
 GRANT = web.RequestKey("grant", Grant)
+"""Set for every request that reaches a route that is not `PUBLIC`."""
+
+TARGET = web.RequestKey("target", Target)
+"""Set for every request to a route that is about one dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a request needs, so that its route is called.
+
+    Attributes:
+        needs_token: It needs a valid token, if the service has tokens.
+        needs_all: The token has to be for all datasets.
+        target_of: Returns the dataset that the token has to be for; None if the path has no valid name of one. Without
+            this function, the route shows only what the `Grant` of a request allows.
+        refuse: Makes the answer to a request that is refused, from status and message.
+    """
+
+    needs_token: bool = True
+    needs_all: bool = False
+    target_of: Callable[[web.Request], Target | None] | None = None
+    refuse: Callable[[int, str], web.Response] = error_answer
+
+
+PUBLIC = Access(needs_token=False)
+ANY_TOKEN = Access()
+ALL_DATASETS = Access(needs_all=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route of the service.
+
+    Attributes:
+        method: GET, which includes HEAD, or POST.
+        path: Its path, with variable parts as in aiohttp.
+        handler: Called for a request that `access` allows.
+        name: Its name in metrics and in the access log.
+        access: What a request needs.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    name: str
+    access: Access
 
 
 class Gate:
@@ -64,9 +126,11 @@ class Gate:
         self._hosts = {"localhost", own, own.partition(".")[0], *(name.lower() for name in host_names)}
         self._tokens = tokens
 
-    def check(self, request: web.Request) -> web.Response | None:
-        """Return the answer to a request that is refused; None if it is allowed. Then `GRANT` is set."""
-        return self._check_head(request) or self._check_token(request)
+    def check(self, request: web.Request, access: Access) -> web.Response | None:
+        """Return the answer to a request that is refused; None if it is allowed. Then `GRANT` and `TARGET` are set."""
+        if access.target_of is not None and (target := access.target_of(request)) is not None:
+            request[TARGET] = target
+        return self._check_head(request) or self._check_token(request, access) or _check_grant(request, access)
 
     def _check_head(self, request: web.Request) -> web.Response | None:
         if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > self._limits.head_bytes:
@@ -79,16 +143,17 @@ class Gate:
             return error_answer(403, "the request comes from a page of another site")
         return None
 
-    def _check_token(self, request: web.Request) -> web.Response | None:
+    def _check_token(self, request: web.Request, access: Access) -> web.Response | None:
+        if not access.needs_token:
+            return None
         if self._tokens is None:
             request[GRANT] = Grant()
             return None
-        if request.path in OPEN_PATHS:
-            return None
-        token = self._tokens.find(_secret_of(request.headers.getall("Authorization", [])))
+        secret = _secret_of(request.headers.getall("Authorization", []))
+        token = self._tokens.find(secret)
         if token is None:
-            message = "no valid token: send `Authorization: Bearer TOKEN`; it may have expired or been revoked"
-            return error_answer(401, message, _CHALLENGE)
+            fact = "the token is wrong, has expired or was revoked" if secret else "the request has no token"
+            return error_answer(401, f"{fact}: {_HOW_TO_AUTHORIZE}", _CHALLENGE)
         request[GRANT] = Grant(token)
         return None
 
@@ -102,6 +167,18 @@ class Gate:
         except ValueError:
             return name.rstrip(".") in self._hosts
         return True
+
+
+def _check_grant(request: web.Request, access: Access) -> web.Response | None:
+    if access.needs_all and not request[GRANT].allows_all:
+        return access.refuse(403, "this needs a token for all datasets")
+    if access.target_of is None:
+        return None
+    if TARGET not in request:
+        return access.refuse(404, NOT_FOUND)
+    if not request[GRANT].allows(request[TARGET].dataset):
+        return access.refuse(403, "the token is not for this dataset")
+    return None
 
 
 def _is_same_origin(request: web.Request) -> bool:

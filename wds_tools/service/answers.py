@@ -22,15 +22,19 @@ SECURITY_HEADERS = {
 }
 
 
-def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+def error_answer(
+    status: int, message: str, headers: Mapping[str, str] | None = None, *, reason: str = ""
+) -> web.Response:
     """Return an error as JSON, in the form that our client shows.
 
     Args:
         status: HTTP status.
         message: What is wrong and the remedy; no paths of the server, and nothing that the client sent.
         headers: Further headers.
+        reason: The cause as one word, for programs.
     """
-    return json_answer({"error": {"message": message, "status": status}}, status=status, headers=headers)
+    error = {"message": message, "status": status, **({"reason": reason} if reason else {})}
+    return json_answer({"error": error}, status=status, headers=headers)
 
 
 def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from wds_tools.service.access import Gate
+from wds_tools.service.access import ANY_TOKEN, Gate, Route
+from wds_tools.service.access_log import AccessLog
 from wds_tools.service.answers import add_security_headers, error_answer
 from wds_tools.service.catalogue import SCAN_SECONDS
 from wds_tools.service.connections import Connection
@@ -21,32 +22,41 @@ _log = logging.getLogger("wds_tools")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(gate: Gate, routes: Iterable[web.RouteDef], limits: Limits, metrics: Metrics) -> web.Application:
+def make_app(
+    gate: Gate, routes: Sequence[Route], limits: Limits, metrics: Metrics, log: AccessLog | None = None
+) -> web.Application:
     """Return the application.
 
     Args:
         gate: Checks every request first.
-        routes: The routes of all modules. Their names are the labels of metrics.
+        routes: The routes of all modules.
         limits: Sizes of requests.
         metrics: Where requests are counted.
+        log: Where requests are logged; None: nowhere.
     """
+    access = {route.name: route.access for route in routes}
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
         started = time.perf_counter()
         route = request.match_info.route.name or "other"
-        status = 500
+        response = None
         try:
             with Connection.busy(request.protocol):
-                response = gate.check(request) or await _answer(request, handler)
-                status = response.status
+                needed = access.get(route, ANY_TOKEN)  # a path without a route does not show that there is none
+                response = gate.check(request, needed) or await _answer(request, handler)
                 return response
         finally:
-            metrics.count_request(route, status, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            metrics.count_request(route, response.status if response is not None else 500, seconds)
+            if log is not None:
+                log.add(request, response, route=route, seconds=seconds)
 
     app = web.Application(middlewares=[guard], client_max_size=limits.body_bytes)
     app.on_response_prepare.append(add_security_headers)
-    app.add_routes(list(routes))
+    for one in routes:
+        add = app.router.add_get if one.method == "GET" else app.router.add_post
+        add(one.path, one.handler, name=one.name)
     return app
 
 

@@ -29,6 +29,7 @@ class ServeOptions:
         host_names: Further names of the service.
         upstreams: URLs of datasets that are served through a cache.
         remote: The cache folder, its size, and the options of the storage of upstreams; None: the defaults.
+        access_log: File that gets a line for each request; ``-``: the standard output; None: there is no such log.
         limits: Sizes, deadlines and numbers.
     """
 
@@ -42,6 +43,7 @@ class ServeOptions:
     host_names: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
     remote: RemoteOptions | None = None
+    access_log: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
     def check(self) -> None:

@@ -97,6 +97,7 @@ class Connection(RequestHandler):
             logger=_silent,
             max_line_size=limits.head_bytes,
             max_field_size=limits.head_bytes,
+            auto_decompress=False,  # a body may grow a thousandfold, and an invalid one fails inside of aiohttp
             lingering_time=1.0,
         )
         self._table = table

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
-from wds_tools.service.access import GRANT
+from wds_tools.service.access import NOT_FOUND, TARGET, Access, Route, Target
 from wds_tools.service.answers import error_answer
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import Content, DamagedFileError, Library, UnavailableError
@@ -19,6 +19,7 @@ from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.ranges import answer
 from wds_tools.service.sending import FileAnswer, SlowClientError
+from wds_tools.storage.failures import DAMAGED
 
 PREFIX = "/data/"
 _log = logging.getLogger("wds_tools")
@@ -28,7 +29,6 @@ _TYPES = {
     "parquet": "application/vnd.apache.parquet",
     "json": "application/json",
 }
-_UNKNOWN = "no such file: the catalogue at /api/datasets lists the datasets, and their manifests the files"
 
 
 class DataRoutes:
@@ -45,34 +45,29 @@ class DataRoutes:
         self._limits = limits
         self._metrics = metrics
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """Return the routes."""
-        return [web.get(PREFIX + "{path:.*}", self.get, name="data")]
+        return [Route("GET", PREFIX + "{path:.*}", self.get, "data", Access(target_of=_target_of))]
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         """Answer GET and HEAD."""
-        names = names_of(request.rel_url.raw_path.removeprefix(PREFIX))
-        if names is None:
-            return error_answer(404, _UNKNOWN)
-        dataset, file = names
-        if not request[GRANT].allows(dataset):
-            return error_answer(403, "the token is not for this dataset")
+        dataset, file = request[TARGET]
         try:
             return await (self._answer(request, dataset, file) if file else self._list(dataset))
         except DamagedFileError as error:
             _log.warning("%s/%s cannot be sent: %s", dataset, file, error)
-            return error_answer(404, f"the file is damaged on the server: {error}")
+            return error_answer(500, f"the file is damaged on the server: {error}", reason=DAMAGED)
         except UnavailableError as error:
             return error_answer(503, str(error), {"Retry-After": str(error.retry_seconds)})
 
     async def _answer(self, request: web.Request, dataset: str, file: str) -> web.StreamResponse:
         content = await self._library.open(dataset, file)
-        return error_answer(404, _UNKNOWN) if content is None else await self._send(request, content, file)
+        return error_answer(404, NOT_FOUND) if content is None else await self._send(request, content, file)
 
     async def _list(self, dataset: str) -> web.StreamResponse:
         files = await self._library.files(dataset)
         if not files:
-            return error_answer(404, _UNKNOWN)
+            return error_answer(404, NOT_FOUND)
         return web.Response(text=_page(dataset, files), content_type="text/html")
 
     async def _send(self, request: web.Request, content: Content, name: str) -> web.StreamResponse:
@@ -118,14 +113,18 @@ class DataRoutes:
             Connection.cut(request.protocol)
 
 
-def names_of(raw_path: str) -> tuple[str, str] | None:
+def _target_of(request: web.Request) -> Target | None:
+    return names_of(request.rel_url.raw_path.removeprefix(PREFIX))
+
+
+def names_of(raw_path: str) -> Target | None:
     """Return the dataset and the file that a path names, or None if it is not a valid name.
 
     Args:
         raw_path: The part of the path after the prefix, percent-encoded as it was sent.
 
     >>> names_of("imagenet/train/shard-000000.tar"), names_of("photos/")
-    (('imagenet/train', 'shard-000000.tar'), ('photos', ''))
+    (Target(dataset='imagenet/train', file='shard-000000.tar'), Target(dataset='photos', file=''))
     >>> names_of("a%2Fb/c.tar"), names_of("a/../c.tar"), names_of("a.tar")
     (None, None, None)
     """
@@ -138,7 +137,7 @@ def names_of(raw_path: str) -> tuple[str, str] | None:
         return None
     if not "".join(parts).isprintable() or "/" in file:
         return None
-    return "/".join(folders), file
+    return Target("/".join(folders), file)
 
 
 def _page(dataset: str, files: Mapping[str, int]) -> str:

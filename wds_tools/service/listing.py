@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from wds_tools.service.access import GRANT
-from wds_tools.service.answers import error_answer, json_answer
+from wds_tools.service.access import ALL_DATASETS, ANY_TOKEN, GRANT, PUBLIC, Route
+from wds_tools.service.answers import json_answer
 from wds_tools.service.contents import Library, Summary
 from wds_tools.service.data import PREFIX
 from wds_tools.service.metrics import CONTENT_TYPE, Metrics
@@ -26,12 +26,12 @@ class ListingRoutes:
         self._library = library
         self._metrics = metrics
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            web.get("/api/datasets", self.get_datasets, name="catalogue"),
-            web.get("/metrics", self.get_metrics, name="metrics"),
-            web.get("/healthz", self.get_health, name="healthz"),
+            Route("GET", "/api/datasets", self.get_datasets, "catalogue", ANY_TOKEN),
+            Route("GET", "/metrics", self.get_metrics, "metrics", ALL_DATASETS),
+            Route("GET", "/healthz", self.get_health, "healthz", PUBLIC),  # probes have no token
         ]
 
     async def get_datasets(self, request: web.Request) -> web.Response:
@@ -41,10 +41,8 @@ class ListingRoutes:
         problems = [{"name": name, "problem": text} for name, text in self._library.problems().items()]
         return json_answer({"datasets": datasets, "problems": problems if grant.allows_all else []})
 
-    async def get_metrics(self, request: web.Request) -> web.Response:
+    async def get_metrics(self, _request: web.Request) -> web.Response:
         """Return the metrics; they are about all datasets."""
-        if not request[GRANT].allows_all:
-            return error_answer(403, "metrics need a token for all datasets")
         self._metrics.datasets.set(len(self._library.summaries()))
         self._metrics.problems.set(len(self._library.problems()))
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -7,14 +7,13 @@ import asyncio
 from aiohttp import web
 
 from wds_tools.reporting import REPORT_PATH
-from wds_tools.service.access import GRANT, Grant
+from wds_tools.service.access import ANY_TOKEN, GRANT, Grant, Route
 from wds_tools.service.answers import error_answer, json_answer
 from wds_tools.service.connections import Connection
 from wds_tools.service.reports import (
     InvalidReportError,
     Report,
     ReportTable,
-    TooManyReportsError,
     check_report,
     packs_of,
     runs_of,
@@ -38,23 +37,25 @@ class LiveRoutes:
         self._table = table
         self._verifications = verifications
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            web.post(REPORT_PATH, self.post_report, name="report"),
-            web.get("/api/runs", self.get_runs, name="runs"),
+            Route("POST", REPORT_PATH, self.post_report, "report", ANY_TOKEN),
+            Route("GET", "/api/runs", self.get_runs, "runs", ANY_TOKEN),
         ]
 
     async def post_report(self, request: web.Request) -> web.Response:
         """Accept a report."""
-        if request.content_type != "application/json":
-            return error_answer(415, "a report has the Content-Type application/json")
         try:
+            if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise InvalidReportError("it is compressed: send it without Content-Encoding")
+            if request.content_type != "application/json":
+                return error_answer(415, "a report has the Content-Type application/json")
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()
             values = check_report(body)
             if values["kind"] != "verify":
-                self._table.add(_owner(request[GRANT]), values)
+                self._table.add(_owner(request[GRANT]), request.remote or "", values)
             elif request[GRANT].allows_all:
                 await asyncio.get_running_loop().run_in_executor(None, self._verifications.add, values)
             else:
@@ -64,8 +65,6 @@ class LiveRoutes:
             return error_answer(408, f"the report did not arrive within {BODY_SECONDS:.0f} s")
         except InvalidReportError as error:
             return error_answer(400, f"the report is invalid: {error}")
-        except TooManyReportsError:
-            return error_answer(429, "too many loaders and packers report to this server", {"Retry-After": "10"})
         return web.Response(status=204)
 
     async def get_runs(self, request: web.Request) -> web.Response:

@@ -18,6 +18,7 @@ from aiohttp import web
 from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
 from wds_tools.service.access import Gate
+from wds_tools.service.access_log import AccessLog
 from wds_tools.service.app import background, make_app, rescan
 from wds_tools.service.catalogue import Catalogue
 from wds_tools.service.config import ServeOptions, Started
@@ -76,22 +77,9 @@ def _libraries(options: ServeOptions, metrics: Metrics) -> Libraries:
     return Libraries(found)
 
 
-async def run(
-    options: ServeOptions,
-    listener: socket.socket,
-    *,
-    on_start: Callable[[Started], object],
-    parent: PipeConnection | None = None,
-) -> None:
-    """Run the service in this process until a signal, or until the parent process has ended."""
-    loop, limits, metrics = asyncio.get_running_loop(), options.limits, Metrics()
-    stop = asyncio.Event()
-    if threading.current_thread() is threading.main_thread():  # another thread cannot handle signals
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-    if parent is not None:
-        loop.add_reader(parent.fileno(), stop.set)  # readable when the parent has ended
-    library = _libraries(options, metrics)
+def application(options: ServeOptions, metrics: Metrics) -> tuple[web.Application, Libraries]:
+    """Return the application with all routes, and its datasets, which have not been looked for yet."""
+    library, limits = _libraries(options, metrics), options.limits
     tokens = TokenChecker(options.token_file) if options.token_file else None
     gate = Gate(limits, host_names=(*options.host_names, options.host), tokens=tokens)
     table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
@@ -107,9 +95,31 @@ async def run(
         *LiveRoutes(table, verifications).routes(),
         *pages.routes(),
     ]
-    app = make_app(gate, routes, limits, metrics)
+    log = AccessLog(options.access_log) if options.access_log else None
+    app = make_app(gate, routes, limits, metrics, log)
+    if log is not None:
+        app.cleanup_ctx.append(log.run)
     app.cleanup_ctx.append(pages.run)
     background(app, lambda: rescan(library))
+    return app, library
+
+
+async def run(
+    options: ServeOptions,
+    listener: socket.socket,
+    *,
+    on_start: Callable[[Started], object],
+    parent: PipeConnection | None = None,
+) -> None:
+    """Run the service in this process until a signal, or until the parent process has ended."""
+    loop, limits, metrics = asyncio.get_running_loop(), options.limits, Metrics()
+    stop = asyncio.Event()
+    if threading.current_thread() is threading.main_thread():  # another thread cannot handle signals
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+    if parent is not None:
+        loop.add_reader(parent.fileno(), stop.set)  # readable when the parent has ended
+    app, library = application(options, metrics)
     await library.scan()
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()

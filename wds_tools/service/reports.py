@@ -12,9 +12,10 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ STOPPED_SECONDS = 10.0
 """A run without a report for this long has stopped."""
 
 MAX_REPORTS = 1024
-MAX_REPORTS_PER_OWNER = 512
 _FORGET_SECONDS = 600.0
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
 _MAX_NUMBER = 1e15
@@ -41,21 +41,19 @@ class InvalidReportError(ValueError):
     """A report does not have the schema. The message has none of its values."""
 
 
-class TooManyReportsError(Exception):
-    """No further runs can be kept at present."""
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """The last report of one process.
 
     Attributes:
         owner: Id of the token that it was sent with; "" without tokens.
+        address: IP address that it was sent from.
         received: Time in seconds since 1970.
         values: The checked values.
     """
 
     owner: str
+    address: str
     received: float
     values: dict[str, Any]
 
@@ -121,7 +119,7 @@ def check_report(body: bytes) -> dict[str, Any]:
 
 
 class ReportTable:
-    """The last report of each process.
+    """The last report of each process. If there are too many, whoever has most of them loses the oldest.
 
     Args:
         folder: Where the processes of the service exchange them; None: there is only one process.
@@ -134,17 +132,12 @@ class ReportTable:
         if folder is not None:
             folder.mkdir(mode=0o700, exist_ok=True)
 
-    def add(self, owner: str, values: dict[str, Any]) -> None:
-        """Keep a report, and forget the one before it.
-
-        Raises:
-            TooManyReportsError: There are too many others.
-        """
-        now = time.time()
-        report = Report(owner, now, values)
+    def add(self, owner: str, address: str, values: dict[str, Any]) -> None:
+        """Keep a report, and forget the one before it."""
+        report = Report(owner, address, time.time(), values)
         self._refresh()
-        if report.key not in self._reports:
-            self._make_way(owner, now)
+        if report.key not in self._reports and len(self._reports) >= MAX_REPORTS:
+            self._remove_oldest()
         self._reports[report.key] = report
         if self._folder is not None:
             self._write(report)
@@ -157,16 +150,13 @@ class ReportTable:
             self._remove(key)
         return list(self._reports.values())
 
-    def _make_way(self, owner: str, now: float) -> None:
-        """If there are too many reports, forget the oldest one whose process is not running."""
-        own = [report for report in self._reports.values() if report.owner == owner]
-        for group, most in ((own, MAX_REPORTS_PER_OWNER), (list(self._reports.values()), MAX_REPORTS)):
-            if len(group) >= most:
-                idle = [report for report in group if report.status(now) != "running"]
-                if not idle:
-                    raise TooManyReportsError
-                self._remove(min(idle, key=lambda report: report.received).key)
-                return
+    def _remove_oldest(self) -> None:
+        """Forget the oldest report of the token that has most of them, from its address that has most of these."""
+        group = list(self._reports.values())
+        for name in ("owner", "address"):
+            ((most, _),) = Counter(getattr(report, name) for report in group).most_common(1)
+            group = [report for report in group if getattr(report, name) == most]
+        self._remove(min(group, key=lambda report: report.received).key)
 
     def _remove(self, key: str) -> None:
         self._reports.pop(key, None)
@@ -177,7 +167,7 @@ class ReportTable:
         assert self._folder is not None
         partial = self._folder / f".{report.key}-{os.getpid()}"
         with suppress(OSError):  # then only this process has it
-            partial.write_text(json.dumps([report.owner, report.received, report.values]))
+            partial.write_text(json.dumps(astuple(report)))
             partial.rename(self._folder / report.key)
 
     def _refresh(self) -> None:

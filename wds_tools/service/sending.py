@@ -44,6 +44,8 @@ class FileAnswer(web.StreamResponse):
         super().__init__(status=status)
         self._fields = headers
         self._is_sent = False
+        self.sent_bytes = 0
+        """Bytes of the body that were sent, even if the client disconnected before the end."""
 
     @property
     def prepared(self) -> bool:
@@ -82,11 +84,12 @@ class FileAnswer(web.StreamResponse):
                 await _drained(request, limits)
             while piece is not None:
                 if isinstance(piece, FilePiece) and sendfile:
-                    await sendfile.send(piece)
+                    await sendfile.send(piece, self)
                 else:
                     async for data in _blocks(piece):
                         transport.write(data)
                         await _drained(request, limits)
+                        self.sent_bytes += len(data)
                 piece = await anext(iterator, None)
 
     def _send_head(self, request: web.BaseRequest) -> None:
@@ -167,11 +170,11 @@ class _Sendfile:
         with contextlib.suppress(OSError):  # the connection was lost
             self._of_transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
-    async def send(self, piece: FilePiece) -> None:
-        """Send one piece. Most fit into the buffer of the socket, so that nothing has to be waited for."""
+    async def send(self, piece: FilePiece, answer: FileAnswer) -> None:
+        """Send one piece of an answer. Most fit into the buffer of the socket, so that nothing has to be waited for."""
         if self._transport.is_closing():
             raise ConnectionResetError("the client has disconnected")
-        self._piece, self._offset, self._left = piece, piece.offset, piece.count
+        self._answer, self._piece, self._offset, self._left = answer, piece, piece.offset, piece.count
         if not self._try():
             await self._wait()
 
@@ -207,6 +210,7 @@ class _Sendfile:
         self._offset += sent
         self._left -= sent
         self._window_bytes += sent
+        self._answer.sent_bytes += sent
         return not self._left
 
     def _check_speed(self) -> None:

@@ -10,9 +10,9 @@ import multiprocessing.connection
 import os
 import signal
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -21,10 +21,12 @@ from wds_tools.errors import WdsToolsError, WorkerError
 from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.metrics import FOLDER_VARIABLE
 from wds_tools.service.process import bind, raise_file_limit, run
+from wds_tools.service.rights import forbid_inspection
 
 _log = logging.getLogger("wds_tools")
 _JOIN_SECONDS = 10.0
 _RESTART_SECONDS = 1.0
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(options: ServeOptions, *, on_start: Callable[[Started], object] = lambda _: None) -> None:
@@ -39,6 +41,7 @@ def serve(options: ServeOptions, *, on_start: Callable[[Started], object] = lamb
         WorkerError: A process cannot be started.
     """
     options.check()
+    forbid_inspection()  # by the processes that decode images, if one of them is taken over
     if options.processes == 1:
         with bind(options) as listener:
             raise_file_limit()
@@ -47,45 +50,70 @@ def serve(options: ServeOptions, *, on_start: Callable[[Started], object] = lamb
     _supervise(options, on_start)
 
 
-class _Stopped(Exception):  # noqa: N818 - it ends the supervisor
-    pass
-
-
 def _supervise(options: ServeOptions, on_start: Callable[[Started], object]) -> None:
-    """Run several processes on one port; start one again that has died."""
-    handlers = {number: signal.signal(number, _raise_stopped) for number in (signal.SIGTERM, signal.SIGINT)}
-    processes: list[_Process] = []
-    try:
-        with tempfile.TemporaryDirectory(prefix="wds_tools-metrics-") as folder, bind(options) as listener:
-            os.environ[FOLDER_VARIABLE] = folder
-            options = replace(options, port=listener.getsockname()[1])
-            try:
-                processes.extend(_Process(options) for _ in range(options.processes))
-                started = [process.wait_until_started() for process in processes]
-                on_start(started[0])
-                _watch(options, processes, folder)
-            except _Stopped:
-                pass
-            finally:
-                for number in handlers:
-                    signal.signal(number, signal.SIG_IGN)
-                for process in processes:
-                    process.stop()
-    finally:
-        os.environ.pop(FOLDER_VARIABLE, None)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    """Run several processes on one port; restart any that dies."""
+    resource_tracker.ensure_running()  # its start would unblock the signals that `_Process` blocks
+    with (
+        _stop_signals() as stop,
+        tempfile.TemporaryDirectory(prefix="wds_tools-metrics-") as folder,
+        bind(options) as listener,
+    ):
+        os.environ[FOLDER_VARIABLE] = folder
+        options = replace(options, port=listener.getsockname()[1])
+        processes: list[_Process] = []
+        try:
+            processes.extend(_Process(options) for _ in range(options.processes))
+            if _are_started(processes, stop, on_start):
+                _watch(options, processes, stop, folder)
+        finally:
+            for process in processes:
+                process.start_to_stop()
+            for process in processes:
+                process.wait_until_stopped()
+            os.environ.pop(FOLDER_VARIABLE, None)
 
 
-def _watch(options: ServeOptions, processes: list[_Process], folder: str) -> None:
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[Connection]:
+    """Yield a pipe that is readable after SIGTERM or SIGINT: an exception could leave a process half started."""
+    reader, writer = multiprocessing.Pipe(duplex=False)
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            writer.send_bytes(b"stop")
+
+    with reader, writer:
+        handlers = {number: signal.signal(number, handle) for number in _STOP_SIGNALS}
+        try:
+            yield reader
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _are_started(processes: list[_Process], stop: Connection, on_start: Callable[[Started], object]) -> bool:
+    """Wait until all processes accept connections; return False if a signal comes first."""
+    for process in processes:
+        if stop in multiprocessing.connection.wait([process.pipe, stop]):
+            return False
+        started = process.receive_started()
+    on_start(started)
+    return True
+
+
+def _watch(options: ServeOptions, processes: list[_Process], stop: Connection, folder: str) -> None:
+    """Restart processes that die, until a signal comes."""
     while True:
-        ended = multiprocessing.connection.wait([process.sentinel for process in processes])
+        ended = multiprocessing.connection.wait([stop, *(process.sentinel for process in processes)])
+        if stop in ended:
+            return
         for position, process in enumerate(processes):
             if process.sentinel in ended:
                 _log.error("process %d of the service ended with code %s: started again", process.pid, process.code)
                 for path in Path(folder).glob(f"gauge_live*_{process.pid}.db"):
                     path.unlink(missing_ok=True)
-                time.sleep(_RESTART_SECONDS)  # one that cannot start must not be started without a pause
+                if stop.poll(_RESTART_SECONDS):  # one that cannot start must not be started without a pause
+                    return
                 processes[position] = _Process(options)
 
 
@@ -94,9 +122,14 @@ class _Process:
 
     def __init__(self, options: ServeOptions) -> None:
         context = multiprocessing.get_context("spawn")  # without the state of this process
-        self._pipe, theirs = context.Pipe()
+        self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_main, args=(options, theirs))
-        self._process.start()
+        self._is_started = False
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # Ctrl-C in a terminal is for the parent only
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
 
     @property
@@ -112,18 +145,26 @@ class _Process:
         self._process.join()  # its end is seen before its exit code is known
         return self._process.exitcode
 
-    def wait_until_started(self) -> Started:
+    def receive_started(self) -> Started:
+        """Return what the process has reported."""
         try:
-            started = self._pipe.recv()
+            started = self.pipe.recv()
         except EOFError:
             raise WorkerError("a process of the service ended before it listened: see the messages above") from None
         if isinstance(started, WdsToolsError):
             raise started
         assert isinstance(started, Started)
+        self._is_started = True
         return started
 
-    def stop(self) -> None:
-        self._pipe.close()  # the process sees the end of the pipe
+    def start_to_stop(self) -> None:
+        """Let the process complete the answers that have begun; one that does not listen yet is killed."""
+        if not self._is_started and not self.pipe.poll():
+            self._process.kill()
+        self.pipe.close()  # the process sees the end of the pipe
+
+    def wait_until_stopped(self) -> None:
+        """Wait for the end of the process, and kill it if it does not end."""
         self._process.join(_JOIN_SECONDS)
         if self._process.is_alive():
             self._process.kill()
@@ -132,15 +173,15 @@ class _Process:
 
 def _main(options: ServeOptions, pipe: Connection) -> None:
     """Main function of one of several processes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it
+
+    def report(result: Started | WdsToolsError) -> None:
+        with contextlib.suppress(OSError):  # the parent has ended
+            pipe.send(result)
+
+    forbid_inspection()
     try:
         with bind(options) as listener:
             raise_file_limit()
-            asyncio.run(run(options, listener, on_start=pipe.send, parent=pipe))
+            asyncio.run(run(options, listener, on_start=report, parent=pipe))
     except WdsToolsError as error:
-        with contextlib.suppress(OSError):
-            pipe.send(error)
-
-
-def _raise_stopped(_number: int, _frame: FrameType | None) -> None:
-    raise _Stopped
+        report(error)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from wds_tools.errors import ManifestError, ShardError, StoreError
 from wds_tools.format import tar
 from wds_tools.format.manifest import MANIFEST_NAME, Addition, from_json
 from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import as_source_error
+from wds_tools.sources.base import as_read_error, as_source_error
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.remote_files import locate, open_files, shown_path
 from wds_tools.storage import join, open_store
+from wds_tools.storage.listing import RemoteFile
 
 Span = tuple[int, int]
 """First byte and end of the added fields of a sample in their shard; (0, 0) for none."""
@@ -26,11 +28,15 @@ class AddedFields:
         additions: What its manifest lists.
         remote: How URLs are read, if it is at a URL; otherwise None.
 
+    Attributes:
+        paths: The shards.
+
     Raises:
         SourceError: The folder of added fields is missing or damaged.
     """
 
     def __init__(self, path: str, additions: Sequence[Addition], remote: RemoteOptions | None) -> None:
+        self.paths: tuple[Path | RemoteFile, ...] = ()
         self._parts: list[tuple[TarFiles, dict[str, int]]] = []  # archives, and the number of each by its name
         for addition in additions:
             folder = join(path, addition.folder)
@@ -38,6 +44,7 @@ class AddedFields:
                 data = open_store(folder, remote=remote or RemoteOptions.of()).read(MANIFEST_NAME)
                 names = [entry.name for entry in from_json(data, name=join(folder, MANIFEST_NAME)).shards]
             paths = locate(folder, is_tar, "tar", remote, names)
+            self.paths += paths
             archives = TarFiles(open_files(paths, remote), names)
             self._parts.append((archives, {name: number for number, name in enumerate(names)}))
 
@@ -70,7 +77,7 @@ class AddedFields:
         for (archives, numbers), (start, stop) in zip(self._parts, spans, strict=True):
             if stop:
                 data = archives.slice(numbers[shard], start, stop)
-                with as_source_error("cannot be read", ShardError):
+                with as_read_error("cannot be read", ShardError):
                     for member in tar.walk(data, shard=shard, complete=True):
                         _, name = split_name(member.name) or ("", "")
                         found[name] = bytes(data[member.offset : member.offset + member.size])

@@ -28,8 +28,10 @@ from wds_tools.sources.base import (
     Record,
     Source,
     SourceOptions,
+    as_read_error,
     as_source_error,
     field_bytes,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.columns import (
@@ -97,6 +99,7 @@ class ArraySource(Source):
         Raises:
             SourceError: There is no such file or array, or the array contains no images.
         """
+        states = file_states(self.files())
         roles = self._roles
         count = found.account.given = roles.images.shape[0]
         with as_source_error(f"{self.path}: labels cannot be read", *_READ_ERRORS):
@@ -108,6 +111,7 @@ class ArraySource(Source):
             group = row // rows if rows > 1 else -1
             found.add(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra), labels[row])
         found.classes = self._arrays.classes
+        found.files = states
         found.stamp = stamp_files(self.files()) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
@@ -117,7 +121,7 @@ class ArraySource(Source):
             SourceError: The row cannot be read.
         """
         roles, row = self._roles, entry.location[0]
-        with as_source_error("cannot be read", *_READ_ERRORS):
+        with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             image = self._row(IMAGE, roles.images, row)
             fields = {
                 name: _encode_other(name, np.asarray(self._row(name, array, row)))
@@ -136,7 +140,7 @@ class ArraySource(Source):
     @cached_property
     def _roles(self) -> _Roles:
         """Find images and labels by name, or by shape and type if only one array fits."""
-        with as_source_error(f"{self.path} cannot be read", *_READ_ERRORS):
+        with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             return self._find_roles(self._arrays.arrays, str(self.path))
 
     def _find_roles(self, arrays: Mapping[str, Any], where: str) -> _Roles:

@@ -21,8 +21,10 @@ from wds_tools.sources.base import (
     Record,
     Source,
     SourceOptions,
+    as_read_error,
     as_source_error,
     field_bytes,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.columns import facts_bytes
@@ -52,6 +54,7 @@ class ArrowSource(Source):
         Raises:
             SourceError: There is no such file, or no column of images.
         """
+        states = file_states(self.paths)
         with as_source_error(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
             for path, location, size, label, extra in self._rows():
                 if size:
@@ -62,6 +65,7 @@ class ArrowSource(Source):
                 batch.num_rows for file in range(len(self.paths)) for batch in self._batches(file)
             )
         self._roles.collect(found)
+        found.files = states
         found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
@@ -71,7 +75,7 @@ class ArrowSource(Source):
             SourceError: The row cannot be read, or contains no image.
         """
         file, number, row = entry.location
-        with as_source_error("cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
+        with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
             roles = self._roles
             batch = self._batches(file)[number]
             return to_record({name: batch.column(name)[row].as_py() for name in [roles.image, *roles.rest]}, roles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +33,11 @@ _PIECES = 64
 
 
 class SourceStoreError(StoreError):
-    """Storage of a source that fails. It ends packing: otherwise samples would be left out because of a failure."""
+    """A source that fails, local or remote. It ends packing: otherwise the failure would leave samples out."""
+
+
+class SourceChangedError(SourceStoreError):
+    """A source that is not as it was listed. It ends packing, which cannot continue with another source."""
 
 
 class Input(NamedTuple):
@@ -75,6 +79,14 @@ class Record(NamedTuple):
     label: Label | None = None
 
 
+class FileState(NamedTuple):
+    """A file that contains records, as it was when they were listed."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+
+
 class Skip(NamedTuple):
     """A file or record that is not packed, and the reason."""
 
@@ -94,6 +106,8 @@ class Listing:
         stamp: Changes with what ``inputs`` does not show, such as the content of the file that
             contains them.
         shuffled: Whether ``inputs`` are already in random order.
+        files: The local files that contain the records. They must stay the same until all records are read: a record
+            of another version of a file could have the label of a different image.
     """
 
     inputs: list[Input]
@@ -102,6 +116,7 @@ class Listing:
     account: Account = field(default_factory=lambda: Account("record"))
     stamp: str = ""
     shuffled: bool = False
+    files: tuple[FileState, ...] = ()
 
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
@@ -143,6 +158,7 @@ class Collector:
         classes: Class names that the source has, by number; None without them.
         stamp: `Listing.stamp`.
         shuffled: `Listing.shuffled`.
+        files: `Listing.files`.
         reads_labels: Whether labels are known only when inputs are read.
     """
 
@@ -154,6 +170,7 @@ class Collector:
         self.classes: tuple[str, ...] | None = None
         self.stamp = ""
         self.shuffled = False
+        self.files: tuple[FileState, ...] = ()
         self.reads_labels = False
         self._given = options.classes
         self._labels = Labels(where, label_type=options.label_type)
@@ -190,7 +207,7 @@ class Collector:
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += notes
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
-        return Listing(inputs, self.skipped, classes, self.account, self.stamp, self.shuffled)
+        return Listing(inputs, self.skipped, classes, self.account, self.stamp, self.shuffled, self.files)
 
 
 class Source:
@@ -249,7 +266,8 @@ class Source:
         """Read one input.
 
         Raises:
-            SourceError: This input cannot be read; others may be readable.
+            SourceError: The content of this input is damaged, so it is skipped.
+            SourceStoreError: The source fails, so packing ends.
         """
         raise NotImplementedError
 
@@ -265,6 +283,63 @@ def as_source_error(what: str, *errors: type[Exception]) -> Iterator[None]:
     except caught as error:
         reason = one_line(getattr(error, "strerror", None) or error or type(error).__name__)
         raise SourceError(f"{what}: {reason}") from error
+
+
+@contextmanager
+def as_read_error(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Do as `as_source_error` while records are read, where a SourceError skips one.
+
+    An OSError of the operating system becomes a SourceStoreError, which ends packing. Libraries raise an OSError
+    without a number for damaged content.
+    """
+    try:
+        with as_source_error(what, *errors):
+            yield
+    except SourceError as error:
+        if isinstance(error.__cause__, OSError) and is_system_error(error.__cause__):
+            raise SourceStoreError(str(error)) from error.__cause__
+        raise
+
+
+def is_system_error(error: Exception) -> bool:
+    """Return whether the operating system reported this error: storage fails, and the content may be undamaged."""
+    return isinstance(error, OSError) and error.errno is not None
+
+
+def check_size(name: str, size: int, listed: int) -> None:
+    """Check that a file that was read has the length with which it was listed.
+
+    Raises:
+        SourceChangedError: It has another one.
+    """
+    if size != listed:
+        more = "more than" if size > listed else f"{size:,} of"
+        raise SourceChangedError(
+            f"{name} changed while it was packed: it has {more} the {listed:,} bytes that were listed"
+        )
+
+
+def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
+    """Return the present state of files."""
+    return tuple(map(_state, paths))
+
+
+def check_unchanged(files: Iterable[FileState]) -> None:
+    """Check that files are as they were listed.
+
+    Raises:
+        SourceChangedError: A file has another length or modification time.
+        SourceStoreError: A file is missing, or its storage fails.
+    """
+    for file in files:
+        if _state(file.path) != file:
+            raise SourceChangedError(f"{file.path} changed while it was packed")
+
+
+def _state(path: Path) -> FileState:
+    with as_read_error(f"{path} cannot be read"):
+        status = path.stat()
+    return FileState(path, status.st_size, status.st_mtime_ns)
 
 
 def stamp_files(paths: list[Path]) -> str:

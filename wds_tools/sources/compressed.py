@@ -13,7 +13,7 @@ import pyarrow as pa
 from wds_tools.errors import SourceError
 from wds_tools.format.tar import Bytes
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import MAX_RECORD_BYTES, WINDOW_BYTES
+from wds_tools.sources.base import MAX_RECORD_BYTES, WINDOW_BYTES, SourceChangedError, SourceStoreError
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.remote_files import RemoteFiles
 from wds_tools.storage.stream import CHUNK_BYTES
@@ -78,7 +78,9 @@ class TarFiles:
         """Return the bytes from ``start`` to ``stop`` of an archive.
 
         Raises:
-            SourceError: The archive has become shorter, or is damaged.
+            SourceError: The archive is damaged.
+            SourceStoreError: Its storage fails.
+            SourceChangedError: It has become shorter.
         """
         codec = self._codecs[number]
         if codec is None:
@@ -87,7 +89,7 @@ class TarFiles:
             self._open[number] = _Decompressed(self._files, number, self._names[number], codec, self._chunks)
         part = self._open[number][start:stop]
         if len(part) < stop - start:
-            raise SourceError(f"{self._names[number]} changed while it was packed: it ends before byte {stop:,}")
+            raise SourceChangedError(f"{self._names[number]} changed while it was packed: it ends before byte {stop:,}")
         return part
 
 
@@ -157,6 +159,8 @@ class _Decompressed:
     def _decompress(self) -> memoryview:
         try:
             return memoryview(self._stream.read(CHUNK_BYTES))
+        except SourceStoreError:
+            raise
         except (OSError, ValueError) as error:
             start = self._next * CHUNK_BYTES
             raise SourceError(

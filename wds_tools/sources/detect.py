@@ -8,7 +8,7 @@ from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import ManifestError, OptionError, ShardError, SourceError
+from wds_tools.errors import ManifestError, MissingSourceError, OptionError, ShardError, SourceError
 from wds_tools.format import tar
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.label import quoted
@@ -158,9 +158,9 @@ def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
 
 def _check_exists(path: Path, kind: str | None) -> None:
     if not path.exists() and (remedy := broken_url_remedy(str(path))):
-        raise SourceError(remedy)
+        raise MissingSourceError(remedy)
     if not path.exists() and not has_pattern(str(path)):
-        raise SourceError(f"{path} cannot be read: no such file or folder; check the path")
+        raise MissingSourceError(f"{path} cannot be read: no such file or folder; check the path")
     if kind in _FILE_KINDS and path.is_dir() and not (kind == "table" and _is_table(path)):
         raise SourceError(f"{path} is a folder, but {kind} is read from a file: name the file, or omit --from")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from wds_tools.errors import SourceError
-from wds_tools.sources.base import as_source_error
+from wds_tools.errors import MissingSourceError, SourceError
+from wds_tools.sources.base import SourceChangedError, as_read_error
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
 _SPLIT = re.compile(r"(train|training|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
@@ -29,14 +31,16 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     if not root.exists() and has_pattern(str(root)):
         return tuple(Path(name) for name in expand_pattern(str(root)))
     if not root.is_dir():
-        with as_source_error(f"{root} cannot be read"):
+        try:
             root.stat()
+        except OSError as error:
+            raise SourceError(f"{root} cannot be read: {error.strerror}") from error
         return (root,)
     # Spark writes a folder images.parquet/ with the files in it.
     found = (path for path in root.rglob("*") if matches(path.name) and path.name[0] not in "._")
     paths = sorted(path for path in found if not path.is_dir())
     if not paths:
-        raise SourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
+        raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
     splits = sorted({match[0].lower() for path in paths if (match := _SPLIT.match(_name_with_split(root, path)))})
     if len(splits) > 1:
         raise SourceError(
@@ -54,18 +58,22 @@ def _name_with_split(root: Path, path: Path) -> str:
 
 def map_file(path: Path) -> memoryview:
     """Map a file into memory. An empty file, which cannot be mapped, gives an empty view."""
-    with as_source_error(f"{path} cannot be read"), path.open("rb") as file:
+    with as_read_error(f"{path} cannot be read"), path.open("rb") as file:
         if file.seek(0, 2) == 0:
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 class MappedFiles:
-    """The files of a source, each mapped at first use."""
+    """The files of a source, each opened at first use: mapped to be listed, and read record by record.
+
+    A mapped record would end the process if its storage failed, or if the file became shorter.
+    """
 
     def __init__(self, paths: tuple[Path, ...]) -> None:
         self.paths = paths
         self._mapped: dict[int, memoryview] = {}
+        self._open: dict[int, int] = {}  # descriptors
 
     def __getitem__(self, number: int) -> memoryview:
         if number not in self._mapped:
@@ -80,9 +88,15 @@ class MappedFiles:
         """Return the bytes from ``start`` to ``stop`` of file ``number``.
 
         Raises:
-            SourceError: The file has become shorter.
+            SourceStoreError: The file cannot be read.
+            SourceChangedError: It has become shorter.
         """
-        part = self[number][start:stop]
+        path = self.paths[number]
+        with as_read_error(f"{path} cannot be read"):
+            if number not in self._open:
+                self._open[number] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._open[number])
+            part = os.pread(self._open[number], stop - start, start)
         if len(part) < stop - start:
-            raise SourceError(f"{self.paths[number].name} changed while it was packed: it ends before byte {stop:,}")
-        return part
+            raise SourceChangedError(f"{path} changed while it was packed: it ends before byte {stop:,}")
+        return memoryview(part)

@@ -7,15 +7,26 @@ preserved under any locale.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions
+from wds_tools.sources.base import (
+    Collector,
+    Input,
+    Record,
+    Source,
+    SourceOptions,
+    SourceStoreError,
+    as_read_error,
+    check_size,
+)
 from wds_tools.sources.image_tree import NOT_AN_IMAGE, collect_tree, is_image_name, path_bytes, path_text
 
+_NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
 _File = tuple[bytes, int]  # (relative path, size)
 _Identity = tuple[int, int]  # (device, inode)
 
@@ -48,16 +59,13 @@ class FolderSource(Source):
         """Read a file.
 
         Raises:
-            SourceError: The file is missing, cannot be read, or has changed its size since it was
-                listed.
+            SourceStoreError: The file is missing or cannot be read.
+            SourceChangedError: It has changed its size since it was listed.
         """
-        try:
-            data = _read_all(self.prefix + path_bytes(entry.path), entry.size)
-        except OSError as error:
-            raise SourceError(f"cannot be read: {error.strerror or error}") from error
-        if len(data) != entry.size:
-            more = "more than" if len(data) > entry.size else f"{len(data):,} of"
-            raise SourceError(f"changed while it was packed: it has {more} the {entry.size:,} bytes that were listed")
+        path = self.prefix + path_bytes(entry.path)
+        with as_read_error(f"{path_text(path)} cannot be read"):
+            data = _read_all(path, entry.size)
+        check_size(path_text(path), len(data), entry.size)
         return Record(data)
 
 
@@ -82,6 +90,7 @@ def _walk(root: bytes, found: Collector) -> Iterator[_File]:
         except OSError as error:
             if not folder:
                 raise SourceError(f"{os.fsdecode(root)} cannot be read: {error.strerror}") from error
+            _raise_failure(error, root + b"/" + folder)
             _skip(found, folder, f"folder cannot be read: {error.strerror}")
             continue
         if identity in parents:
@@ -110,8 +119,15 @@ def _identity(folder: bytes) -> _Identity:
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:
+    except OSError as error:
+        _raise_failure(error, entry.path)
         return False  # a link to itself, which `_file_size` reports
+
+
+def _raise_failure(error: OSError, path: bytes) -> None:
+    """Raise an error if storage fails. A file that cannot be listed for another reason is skipped."""
+    if error.errno not in _NOT_LISTED:
+        raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
 
 
 def _file_size(entry: os.DirEntry[bytes], path: bytes, found: Collector) -> int | None:
@@ -126,6 +142,8 @@ def _file_size(entry: os.DirEntry[bytes], path: bytes, found: Collector) -> int 
                 return status.st_size
             reason = "is not a regular file"
         except OSError as error:
+            if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
+                _raise_failure(error, entry.path)
             reason = "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}"
     _skip(found, path, reason)
     return None

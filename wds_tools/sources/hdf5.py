@@ -10,7 +10,7 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
-from wds_tools.sources.base import as_source_error
+from wds_tools.sources.base import as_read_error
 from wds_tools.sources.optional_dependencies import import_optional
 
 _CLASSES = ("classes", "class_names", "label_names")
@@ -27,7 +27,7 @@ class Hdf5Source(ArraySource):
     def open(self) -> Arrays:
         """Open the file and its datasets: those in the root group, and those that ``columns`` names."""
         h5py = import_optional("h5py", "HDF5")
-        with as_source_error(f"{self.path} cannot be read as HDF5", KeyError, ValueError, RuntimeError):
+        with as_read_error(f"{self.path} cannot be read as HDF5", KeyError, ValueError, RuntimeError):
             file = h5py.File(self.path, "r", locking=False)
             names = dict.fromkeys([*file.keys(), *(name for name in self.columns.values() if name in file)])
             arrays = {name: item for name in names if (item := self._dataset(h5py, file, name)) is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import MissingSourceError
 from wds_tools.format.label import NONE, name
 from wds_tools.sources.base import Collector, Input, Skip
 from wds_tools.wording import counted
@@ -45,7 +45,7 @@ def collect_tree(found: Collector, files: Iterable[ImageFile]) -> None:
             found.add(Input(path_text(path), size, None, location), label)
     found.skipped.sort(key=lambda skip: path_bytes(skip.path))
     if not found.inputs:
-        raise SourceError(_no_images_message(found.where, found.skipped))
+        raise MissingSourceError(_no_images_message(found.where, found.skipped))
 
 
 def _no_images_message(root: str, skipped: list[Skip]) -> str:

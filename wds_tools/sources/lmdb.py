@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from wds_tools.sources.base import (
     Input,
     Record,
     Source,
+    SourceChangedError,
     SourceOptions,
+    SourceStoreError,
+    as_read_error,
     as_source_error,
     field_bytes,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.image_tree import path_bytes, path_text
@@ -50,6 +55,8 @@ class LmdbSource(Source):
         Raises:
             SourceError: There is no database, or it has no images.
         """
+        data = self.path / "data.mdb" if self.path.is_dir() else self.path
+        states = file_states([data])
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
             images = list(self._find_images(found))
         found.account.given += len(images)
@@ -61,26 +68,34 @@ class LmdbSource(Source):
             labels, texts = texts, labels  # transcriptions, as in text recognition datasets, not classes
         for (key, size, form, _), label, text in zip(images, labels, texts, strict=True):
             found.add(Input(path_text(key), size, None, (form,), -1, field_bytes(len(text)) if text else 0), label)
-        data = self.path / "data.mdb" if self.path.is_dir() else self.path
+        found.files = states
         found.stamp = stamp_files([data])
 
     def read(self, entry: Input) -> Record:
         """Read one record.
 
         Raises:
-            SourceError: The record was deleted or changed.
+            SourceError: The record is damaged.
+            SourceStoreError: The database cannot be read.
+            SourceChangedError: The record was deleted.
         """
         key = path_bytes(entry.path)
-        with (
-            as_source_error("cannot be read", self._lmdb.Error, ValueError),
-            self._env.begin(buffers=True) as transaction,
-        ):
+        with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
             value = transaction.get(key)
             if value is None:
-                raise SourceError("was deleted: the database changed while it was packed")
+                raise SourceChangedError(f"{self.path} changed while it was packed: {entry.path!r} was deleted")
             image = bytes(parse_datum(value)[0] if entry.location == (_DATUM,) else value)
             text = transaction.get(_label_key(key)) if entry.extra else None
             return Record(image, {"txt": bytes(text)} if text is not None else {})
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Begin a transaction. An error of LMDB concerns the database, not a single record."""
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                yield transaction
+        except self._lmdb.Error as error:
+            raise SourceStoreError(f"{self.path} cannot be read as LMDB: {error}") from error
 
     @cached_property
     def _lmdb(self) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.arrays import Arrays, ArraySource
-from wds_tools.sources.base import as_source_error
+from wds_tools.sources.base import as_read_error
 from wds_tools.sources.files import map_file
 
 _READ_ERRORS = (ValueError, zipfile.BadZipFile, EOFError, struct.error, zlib.error, RuntimeError)
@@ -28,7 +28,7 @@ class NumpySource(ArraySource):
 
     def open(self) -> Arrays:
         """Open the file and its arrays."""
-        with as_source_error(f"{self.path} cannot be read as NumPy", *_READ_ERRORS):
+        with as_read_error(f"{self.path} cannot be read as NumPy", *_READ_ERRORS):
             content = map_file(self.path)
             if bytes(content[:6]) == b"\x93NUMPY":
                 return Arrays({self.columns.get("image", "images"): _array(content, str(self.path))})

@@ -23,7 +23,16 @@ from wds_tools.format.label import BOOLEANS, Classes, Label, Labels
 from wds_tools.format.label import name as name_label
 from wds_tools.format.label import number as label_number
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions, field_bytes
+from wds_tools.sources.base import (
+    Collector,
+    Input,
+    Record,
+    Source,
+    SourceOptions,
+    SourceStoreError,
+    field_bytes,
+    is_system_error,
+)
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
@@ -136,7 +145,8 @@ class ObjectSource(Source):
         """Read an item.
 
         Raises:
-            SourceError: The item cannot be read, or has a type that is not supported.
+            SourceError: The item is damaged, or has a type that is not supported.
+            SourceStoreError: A file of the item is missing, or its storage fails.
             LabelError: Its label is of another kind than those of the other items.
         """
         record, label = self._item(entry)
@@ -151,6 +161,8 @@ class ObjectSource(Source):
             ValueError,
             SyntaxError,
         ) as error:  # of image decoders; any other error is a bug in the dataset
+            if is_system_error(error):
+                raise SourceStoreError(f"{entry.path} cannot be read: {type(error).__name__}: {error}") from error
             raise SourceError(f"cannot be read: {type(error).__name__}: {error}") from error
         if isinstance(item, dict):
             return self._from_dict(item, entry.path)

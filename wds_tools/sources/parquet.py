@@ -23,7 +23,9 @@ from wds_tools.sources.base import (
     Record,
     Source,
     SourceOptions,
+    as_read_error,
     as_source_error,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.files import find_files
@@ -59,6 +61,7 @@ class ParquetSource(Source):
         Raises:
             SourceError: There is no such file, or no column of images.
         """
+        states = file_states(self.paths)
         with as_source_error(f"{self.path} cannot be read as Parquet", pa.ArrowException):
             groups = list(self._groups())
             labels = iter(self._labels())
@@ -70,6 +73,7 @@ class ParquetSource(Source):
                 found.add(Input(path, size, None, (file, number, row), group, extra), next(labels))
             first[file] += rows
         self._roles.collect(found)
+        found.files = states
         found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
@@ -79,7 +83,7 @@ class ParquetSource(Source):
             SourceError: The row cannot be read, or contains no image.
         """
         file, number, row = entry.location
-        with as_source_error("cannot be read", pa.ArrowException, ValueError):
+        with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError):
             table = self._load(file, number)
             return to_record({name: table.column(name)[row].as_py() for name in table.column_names}, self._roles)
 

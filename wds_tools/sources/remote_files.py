@@ -14,13 +14,21 @@ import xxhash
 from wds_tools.errors import ShardError, SourceError, StoreError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.base import WINDOW_BYTES, SourceStoreError, stamp_files
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    FileState,
+    SourceChangedError,
+    SourceStoreError,
+    file_states,
+    stamp_files,
+)
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.storage import Store, is_url, open_store, split_folder
 from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, find_object, list_objects
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
+from wds_tools.storage.unfinished import why_unfinished
 
 
 def find_remote_files(
@@ -87,17 +95,31 @@ def locate(
         remote: How URLs are read; None if the source is local.
         names: Names of the files in the folder, if they are known.
     """
-    if remote is None:
-        return find_files(Path(path), matches, what) if names is None else tuple(Path(path) / name for name in names)
     if names is None:
-        return find_remote_files(str(path), matches, what, remote)
-    found = list_objects(str(path), remote)
-    if missing := [name for name in names if name not in found]:
+        found = (
+            find_files(Path(path), matches, what)
+            if remote is None
+            else find_remote_files(str(path), matches, what, remote)
+        )
+        _refuse_unfinished(found, remote)
+        return found
+    if remote is None:
+        return tuple(Path(path) / name for name in names)
+    listed = list_objects(str(path), remote)
+    if missing := [name for name in names if name not in listed]:
         raise SourceError(
             f"{clean_url(str(path))} lists the shard {missing[0]}, which does not exist: copy it again, or pack it "
             "again"
         )
-    return tuple(found[name] for name in names)
+    return tuple(listed[name] for name in names)
+
+
+def _refuse_unfinished(paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None) -> None:
+    """Raise an error for shards of a dataset that is not complete."""
+    for folder in dict.fromkeys(split_folder(f.url)[0] if isinstance(f, RemoteFile) else str(f.parent) for f in paths):
+        reason = why_unfinished(clean_url(folder), open_store(folder, remote=remote or RemoteOptions.of()).read)
+        if reason is not None:
+            raise SourceError(reason)
 
 
 def open_files(paths: tuple[Path | RemoteFile, ...], remote: RemoteOptions | None) -> MappedFiles | RemoteFiles:
@@ -111,6 +133,11 @@ def stamp_of(paths: tuple[Path | RemoteFile, ...]) -> str:
     """Return a hash that changes with the content of files that `locate` returned."""
     remote = [file for file in paths if isinstance(file, RemoteFile)]
     return stamp_remote_files(remote) if remote else stamp_files([path for path in paths if isinstance(path, Path)])
+
+
+def states_of(paths: tuple[Path | RemoteFile, ...]) -> tuple[FileState, ...]:
+    """Return the states of the local files that `locate` returned."""
+    return file_states(path for path in paths if isinstance(path, Path))
 
 
 class RemoteFiles:
@@ -132,7 +159,7 @@ class RemoteFiles:
         """Return the bytes from ``start`` to ``stop`` of file ``number``.
 
         Raises:
-            SourceError: The file was removed, or has another length.
+            SourceChangedError: The file was removed, or has another length.
             SourceStoreError: The storage fails.
         """
         parts = []
@@ -157,10 +184,12 @@ class RemoteFiles:
         file = self.files[number]
         try:
             return self._store(number).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
-        except (ShardError, FileNotFoundError) as error:
-            raise SourceError(f"{file} changed while it was packed: {error}") from error
+        except FileNotFoundError as error:
+            raise SourceChangedError(f"{file} was removed while it was packed") from error
+        except ShardError as error:
+            raise SourceChangedError(f"{file} changed while it was packed: {error}") from error
         except StoreError as error:
-            raise SourceStoreError(f"the source cannot be read: {error}") from error
+            raise SourceStoreError(str(error)) from error
 
     def _store(self, number: int) -> Store:
         folder = split_folder(self.files[number].url)[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import cached_property
 
-from wds_tools.errors import SourceError, StoreError
-from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions, SourceStoreError
+from wds_tools.errors import StoreError
+from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions, SourceStoreError, check_size
 from wds_tools.sources.image_tree import NOT_AN_IMAGE, ImageFile, collect_tree, is_image_name, path_bytes
 from wds_tools.sources.remote_files import stamp_remote_files
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -54,18 +54,20 @@ class RemoteFolderSource(Source):
         """Read an object.
 
         Raises:
-            SourceError: It is missing, or has changed its size since it was listed.
-            SourceStoreError: The storage fails.
+            SourceStoreError: It is missing, or the storage fails.
+            SourceChangedError: It has changed its size since it was listed.
         """
         try:
             data = self._client().read(entry.path, most_bytes=MAX_FILE_BYTES)
         except FileNotFoundError as error:
-            raise SourceError("was removed while the source was packed") from error
+            raise SourceStoreError(f"{self._shown(entry)} was removed while it was packed") from error
         except StoreError as error:
-            raise SourceStoreError(f"the source cannot be read: {error}") from error
-        if len(data) != entry.size:
-            raise SourceError(f"changed while it was packed: it has {len(data):,} bytes, {entry.size:,} were listed")
+            raise SourceStoreError(str(error)) from error
+        check_size(self._shown(entry), len(data), entry.size)
         return Record(data)
+
+    def _shown(self, entry: Input) -> str:
+        return clean_url(f"{self.url}/{entry.path}")
 
     def _client(self) -> Client:
         """Return the client of this process."""

@@ -16,7 +16,17 @@ import xxhash
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, Record, Source, SourceOptions, field_bytes
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    Collector,
+    Input,
+    Record,
+    Source,
+    SourceOptions,
+    SourceStoreError,
+    field_bytes,
+    is_system_error,
+)
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
 
@@ -160,7 +170,9 @@ class StreamSource(Source):
                 try:
                     with fsspec.open(cell["path"], "rb") as file:
                         row[name] = {**cell, "bytes": file.read()}
-                except (OSError, ValueError):
+                except (OSError, ValueError) as error:
+                    if is_system_error(error) and not isinstance(error, FileNotFoundError):
+                        raise SourceStoreError(f"{cell['path']} cannot be read: {error}") from error
                     continue  # the sample is skipped, with the path as the reason
         return row
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import codecs
 import csv
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +26,11 @@ from wds_tools.sources.base import (
     Record,
     Source,
     SourceOptions,
-    as_source_error,
+    SourceStoreError,
+    as_read_error,
+    check_size,
     field_bytes,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.columns import (
@@ -44,6 +49,7 @@ from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
 
 _MAX_LINE_BYTES = 16 << 20
+_NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 _MORE = "\n"  # key of the values of a row that no column is for; a column of CSV has no such name
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
 
@@ -73,6 +79,7 @@ class TableSource(Source):
             SourceError: There is no such table, no column of images, or no row whose files exist.
         """
         image, label = self._roles
+        states = file_states([self.path])
         for start, stop, row in self._rows():
             found.account.given += 1
             name = str(row.get(image) or "")
@@ -82,19 +89,25 @@ class TableSource(Source):
                 found.skip(name or f"{self.path.name} at byte {start}", str(error))
                 continue
             found.add(Input(name, size, None, (start, stop), -1, extra), row.get(label) if label else None)
+        found.files = states
         found.stamp = stamp_files([self.path]) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
         """Read the image of a row, and its other columns.
 
         Raises:
-            SourceError: A file is missing, or a URL cannot be read.
+            SourceError: There is nothing at a URL.
+            SourceStoreError: A file is missing or cannot be read, or the storage of a URL fails.
+            SourceChangedError: The image has changed its size since it was listed.
         """
         start, stop = entry.location
-        with as_source_error("cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
+        with as_read_error(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
             file.seek(start)
             row = self._parse(file.read(stop - start).decode("utf-8", "surrogateescape"))
-        image = self._bytes(str(row[self._roles[0]]))
+        name = str(row[self._roles[0]])
+        image = self._bytes(name)
+        if not is_url(name):
+            check_size(f"file {name!r}", len(image), entry.size)
         fields = {field: self._field(field, row[name]) for name, field in self._fields(row).items()}
         return Record(image, fields, self._facts(row))
 
@@ -102,7 +115,7 @@ class TableSource(Source):
     def _is_json_lines(self) -> bool:
         if self.path.suffix.lower() in (".jsonl", ".ndjson"):
             return True
-        with as_source_error(f"{self.path} cannot be read"), self.path.open("rb") as file:
+        with as_read_error(f"{self.path} cannot be read"), self.path.open("rb") as file:
             return file.read(4).removeprefix(codecs.BOM_UTF8)[:1] == b"{"
 
     @cached_property
@@ -112,7 +125,7 @@ class TableSource(Source):
         The columns of JSON Lines are the keys of all rows. They are pickled with the source, so workers do not read
         the table again.
         """
-        with as_source_error(f"{self.path} cannot be read", ValueError), self.path.open("rb") as file:
+        with as_read_error(f"{self.path} cannot be read", ValueError), self.path.open("rb") as file:
             if self._is_json_lines:
                 names = dict.fromkeys(name for line in _Lines(file, 0) if line.strip() for name in self._parse(line))
                 return list(names), "", 0
@@ -134,7 +147,7 @@ class TableSource(Source):
     def _rows(self) -> Iterator[tuple[int, int, Row]]:
         """Yield (first byte, end, row) of each row."""
         _, separator, start = self.header
-        with as_source_error(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
+        with as_read_error(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
             file.seek(start)
             lines = _Lines(file, start)
             if self._is_json_lines:
@@ -203,10 +216,16 @@ class TableSource(Source):
         if is_url(name):
             return URL_BYTES
         path = self._path(name)
-        with as_source_error(f"file {name!r} cannot be read", ValueError):
-            status = path.stat()
-        if not path.is_file() or not 0 < status.st_size <= MAX_RECORD_BYTES:
-            problem = "is not a regular file" if not path.is_file() else f"has {status.st_size:,} bytes"
+        try:
+            with as_read_error(f"file {name!r} cannot be read", ValueError):
+                status = path.stat()
+        except SourceStoreError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NOT_A_FILE:
+                raise SourceError(str(error)) from error
+            raise
+        is_file = stat.S_ISREG(status.st_mode)
+        if not is_file or not 0 < status.st_size <= MAX_RECORD_BYTES:
+            problem = f"has {status.st_size:,} bytes" if is_file else "is not a regular file"
             raise SourceError(f"file {name!r} {problem}; allowed are files of 1 to {MAX_RECORD_BYTES:,} bytes")
         return status.st_size
 
@@ -217,7 +236,7 @@ class TableSource(Source):
     def _bytes(self, name: str) -> bytes:
         if is_url(name):
             return fetch(name, self.remote)
-        with as_source_error(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
+        with as_read_error(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
             return file.read(MAX_RECORD_BYTES)
 
 

@@ -22,7 +22,7 @@ from wds_tools.sources.image_tree import (
     path_bytes,
     without_common_folder,
 )
-from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
+from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
 from wds_tools.storage import is_url
 from wds_tools.storage.listing import RemoteFile
 
@@ -52,6 +52,7 @@ class TarSource(Source):
         Raises:
             SourceError: An archive is damaged or truncated, or there is no image.
         """
+        states = states_of(self.paths)
         files: list[ImageFile] = []
         for number, path in enumerate(self.paths):
             images: dict[str, ImageFile] = {}  # a name may occur again after `tar -r` or `tar -u`: the last one counts
@@ -71,6 +72,7 @@ class TarSource(Source):
         if len(self.paths) > 1 and not any(b"/" in name for name, _, _ in files):
             stems = [path_bytes(tar_stem(path.name)) + b"/" for path in self.paths]
             files = [(stems[location[0]] + name, size, location) for name, size, location in files]
+        found.files = states
         found.stamp = stamp_of(self.paths)
         collect_tree(found, without_common_folder(files))
         found.inputs = [entry._replace(group=self._mapped.group(*entry.location[:2])) for entry in found.inputs]
@@ -79,7 +81,7 @@ class TarSource(Source):
         """Read a member.
 
         Raises:
-            SourceError: The archive has become shorter.
+            SourceStoreError: The archive cannot be read, or has become shorter.
         """
         number, offset, size = entry.location
         return Record(bytes(self._mapped.slice(number, offset, offset + size)))

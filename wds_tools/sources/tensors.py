@@ -12,6 +12,7 @@ import numpy as np
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
+from wds_tools.sources.base import SourceStoreError, is_system_error
 
 _PAIR = ("images", "labels")
 
@@ -28,6 +29,8 @@ class TensorSource(ArraySource):
         try:
             content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # torch.load raises many types of error for invalid files
+            if is_system_error(error):
+                raise SourceStoreError(f"{self.path} cannot be read: {error}") from error
             first_line = str(error).strip().partition("\n")[0][:200]
             raise SourceError(
                 f"{self.path} cannot be read as tensors: {first_line}; "

@@ -26,6 +26,7 @@ from wds_tools.sources.base import (
     SourceOptions,
     as_source_error,
     field_bytes,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.columns import (
@@ -74,6 +75,7 @@ class TfRecordSource(Source):
         Raises:
             SourceError: A file is truncated or damaged between records, or no record has an image.
         """
+        states = file_states(self.paths)
         inputs: list[Input] = []
         labels: list[tuple[str | None, Any]] = []  # name of the feature, value
         for file, path in enumerate(self.paths):
@@ -94,6 +96,7 @@ class TfRecordSource(Source):
         self.label = self._pick(LABEL, {label: [] for label, _ in labels if label}) if labels else None
         for entry, (label, value) in zip(inputs, labels, strict=True):
             found.add(entry, value if label == self.label else None)
+        found.files = states
         found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:

@@ -6,9 +6,10 @@ import os
 import re
 from typing import Any
 
-from wds_tools.errors import SourceError, WdsToolsError
+from wds_tools.errors import SourceError, StoreError, WdsToolsError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import SourceStoreError
 from wds_tools.storage import split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.clients import Client, open_client
@@ -28,7 +29,8 @@ def fetch(url: str, remote: RemoteOptions) -> bytes:
     """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`.
 
     Raises:
-        SourceError: There is no such file, or the server cannot be reached.
+        SourceError: There is no such file, or the URL is not supported.
+        SourceStoreError: The storage fails.
     """
     if "::" in url:
         raise SourceError(f"URL {url!r} is a chain of file systems; allowed are plain URLs")
@@ -38,6 +40,8 @@ def fetch(url: str, remote: RemoteOptions) -> bytes:
         return _client(folder, options, remote.retry_seconds).read(name, most_bytes=MAX_FILE_BYTES)
     except FileNotFoundError as error:
         raise SourceError(f"URL {shown!r} does not exist") from error
+    except StoreError as error:
+        raise SourceStoreError(f"URL {shown!r} cannot be read: {error}") from error
     except WdsToolsError as error:
         raise SourceError(f"URL {shown!r} cannot be read: {error}") from error
 

@@ -25,10 +25,20 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.added_fields import AddedFields
-from wds_tools.sources.base import Collector, Input, Record, Source, SourceOptions, SourceStoreError, as_source_error
+from wds_tools.sources.base import (
+    Collector,
+    Input,
+    Record,
+    Source,
+    SourceChangedError,
+    SourceOptions,
+    SourceStoreError,
+    as_read_error,
+    as_source_error,
+)
 from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of
+from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
 from wds_tools.storage import is_url, open_store
 from wds_tools.storage.patterns import has_pattern
 
@@ -71,6 +81,7 @@ class WebDatasetSource(Source):
         Raises:
             SourceError: A shard is damaged or truncated, or no sample has an image, or the label that was chosen.
         """
+        states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
         dots = Dots()
@@ -101,6 +112,7 @@ class WebDatasetSource(Source):
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
             found.add(entry, label)
         found.classes = self._own_classes
+        found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled
 
@@ -108,10 +120,11 @@ class WebDatasetSource(Source):
         """Read a sample.
 
         Raises:
-            SourceError: The shard has changed since it was listed.
+            SourceError: The sample cannot be packed.
+            SourceStoreError: The shard cannot be read, or has changed since it was listed.
         """
         number, start, stop, *ends = entry.location
-        with as_source_error("cannot be read", ShardError):
+        with as_read_error("cannot be read", ShardError):
             found = list(
                 samples(
                     self._mapped.slice(number, start, stop),
@@ -122,11 +135,11 @@ class WebDatasetSource(Source):
                 )
             )
         if len(found) != 1:
-            raise SourceError("changed while it was packed")
+            raise SourceChangedError(f"{self.paths[number]} changed while it was packed")
         key, _, fields = found[0]
         image = image_field(fields)
         if image is None:
-            raise SourceError("changed while it was packed: it has no image")
+            raise SourceChangedError(f"{self.paths[number]} changed while it was packed: sample {key!r} has no image")
         kept = {name: bytes(data) for name, data in fields.items() if name not in (image, "cls", "json")}
         if codecs.sniff(fields[image]) in kept:
             raise SourceError(
@@ -179,7 +192,7 @@ class WebDatasetSource(Source):
                 return None
             except StoreError as error:
                 kind = SourceError if self.remote is None else SourceStoreError
-                raise kind(f"the source cannot be read: {error}") from error
+                raise kind(str(error)) from error
             return manifests.from_json(data)
 
 

@@ -16,7 +16,7 @@ import xxhash
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.arrays import Arrays, ArraySource
-from wds_tools.sources.base import Collector, as_source_error
+from wds_tools.sources.base import Collector, SourceStoreError, as_read_error
 from wds_tools.sources.optional_dependencies import import_optional
 
 CODECS = frozenset(
@@ -38,7 +38,7 @@ class ZarrSource(ArraySource):
         for path in _walk(self.path):
             if path.name in _METADATA:
                 _check_metadata(path)
-        with as_source_error(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
+        with as_read_error(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
             node = zarr.open(self.path, mode="r")
             if isinstance(node, zarr.Array):
                 return Arrays({self.columns.get("image", "images"): _Rows(node)})
@@ -76,14 +76,19 @@ class _Rows:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
+    for folder, _, names in os.walk(root, onerror=_raise):
         for name in names:
             yield Path(folder, name)
 
 
+def _raise(error: OSError) -> None:
+    """Raise an error that `os.walk` would ignore: without a part of the chunks, Zarr reads zeros."""
+    raise SourceStoreError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+
 def _check_metadata(path: Path) -> None:
     """Raise an error for codecs that may run code from the data."""
-    with as_source_error(f"{path} is not Zarr metadata", ValueError, RecursionError):
+    with as_read_error(f"{path} is not Zarr metadata", ValueError, RecursionError):
         if path.stat().st_size > _MAX_METADATA_BYTES:
             raise SourceError(f"{path} has {path.stat().st_size:,} bytes; allowed are {_MAX_METADATA_BYTES:,}")
         unknown = set(_codecs(json.loads(path.read_bytes()))) - CODECS

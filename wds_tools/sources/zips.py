@@ -17,6 +17,7 @@ from wds_tools.sources.base import (
     Source,
     SourceOptions,
     as_source_error,
+    file_states,
     stamp_files,
 )
 from wds_tools.sources.files import MappedFiles, find_files
@@ -60,6 +61,7 @@ class ZipSource(Source):
         Raises:
             SourceError: There is no archive, an archive is damaged, or there is no image.
         """
+        states = file_states(self.paths)
         files: list[ImageFile] = []
         for number, path in enumerate(self.paths):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
@@ -80,6 +82,7 @@ class ZipSource(Source):
                     location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     images[name] = (path_bytes(name), info.file_size, location)
             files += images.values()
+        found.files = states
         found.stamp = stamp_files(list(self.paths))
         collect_tree(found, without_common_folder(files))
 
@@ -88,6 +91,7 @@ class ZipSource(Source):
 
         Raises:
             SourceError: The member is damaged.
+            SourceStoreError: The archive cannot be read, or has become shorter.
         """
         number, offset, packed_size, method, checksum = entry.location
         head = self._mapped.slice(number, offset, offset + _LOCAL_HEADER)

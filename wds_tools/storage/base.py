@@ -97,12 +97,13 @@ class Store(Protocol):
     def statistics(self) -> FetchStatistics:
         """What was read so far, by all processes that share the store's fetcher; zeros for local files."""
 
-    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:
+    def read(self, name: str, *, file: StoredFile | None = None, fresh: bool = False) -> bytes:
         """Return a whole file: a manifest or an index.
 
         Args:
             name: File name.
             file: Length and checksum of the file, if known. Its content may then come from a cache; it is not verified.
+            fresh: Read it now, even if another process of this machine has just read it.
 
         Raises:
             FileNotFoundError: The file does not exist.

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 from wds_tools.errors import ManifestError, StoreError, TruncatedShardError, WdsToolsError
 from wds_tools.storage.failures import Failure, clean_url, failure_of, host_of
-from wds_tools.storage.retry import RetryPolicy, call
+from wds_tools.storage.retry import Outages, RetryPolicy, call
 from wds_tools.storage_options import secrets_of
 
 
@@ -30,7 +30,7 @@ class Client(Protocol):
         """Return a whole object: a manifest or an index.
 
         Raises:
-            FileNotFoundError: The object does not exist.
+            MissingFileError: The object does not exist.
             ManifestError: The object is larger than ``most_bytes``.
             StoreError: The storage fails.
         """
@@ -48,7 +48,7 @@ class Client(Protocol):
             total_bytes: Expected length of the object; None if it is not known.
 
         Raises:
-            FileNotFoundError: The object does not exist.
+            MissingFileError: The object does not exist.
             TruncatedShardError: The length of the object is not ``total_bytes``.
             StoreError: The storage fails, or the object was replaced since this client first read it.
         """
@@ -60,7 +60,7 @@ class Client(Protocol):
         """Return the sorted names of the objects in a folder, without those of its subfolders.
 
         Raises:
-            FileNotFoundError: The folder does not exist, where the storage has folders.
+            MissingFileError: The folder does not exist, where the storage has folders.
             StoreError: The storage fails.
         """
 
@@ -146,6 +146,7 @@ class BaseClient:
     ) -> None:
         self.url = clean_url(url).rstrip("/")
         self._policy = policy
+        self._outages = Outages()
         self._host = host or host_of(url)
         self._secrets = secrets_of(storage_options, url)
         self._stop = stop or threading.Event()
@@ -206,7 +207,7 @@ class BaseClient:
                 self._count(received=part.position - before)
             raise failure
 
-        self._call(path, request, part)
+        self._call(path, request, part, is_listed=total_bytes is not None)
 
     def forget_versions(self) -> None:
         """Forget which versions of objects were read."""
@@ -241,7 +242,15 @@ class BaseClient:
     def _url_of(self, path: str) -> str:
         return f"{self.url}/{path}" if path else self.url
 
-    def _call(self, path: str, request: Any, part: Part | None = None, verb: str = "read") -> Any:
+    def _call(
+        self,
+        path: str,
+        request: Any,
+        part: Part | None = None,
+        *,
+        verb: str = "read",
+        is_listed: bool = False,
+    ) -> Any:
         def counted() -> Any:
             self._count(requests=1)
             try:
@@ -260,6 +269,8 @@ class BaseClient:
             secrets=self._secrets,
             stop=self._stop,
             verb=verb,
+            is_listed=is_listed,
+            outages=self._outages,
         )
 
     def _count(self, *, requests: int = 0, failures: int = 0, received: int = 0) -> None:

@@ -17,13 +17,26 @@ from wds_tools.storage_options import redacted
 
 _RETRIED = {408, 425, 429}  # and all of 500 to 599
 _RETRIED_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy"}  # S3 sends RequestTimeout with HTTP 400
+DAMAGED = "damaged"
+"""The code of `wds-tools serve` for a file that is missing or damaged there, sent with HTTP 500."""
+
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
-_CLOCK = {"RequestTimeTooSkewed"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_REMEDIES = {
+    **dict.fromkeys(_NO_BUCKET, "the bucket or container does not exist: check its name, the endpoint and the account"),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), "check the access key and the secret key"),
+    "RequestTimeTooSkewed": "set the clock of this machine",
+}
 _REGION = {
     "PermanentRedirect",
     "TemporaryRedirect",
     "AuthorizationHeaderMalformed",
     "AuthorizationQueryParametersError",
+}
+_REMEDIES = {
+    DAMAGED: "repair the dataset on the server: copy or pack it again",
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), "check the access key and the secret key"),
 }
 _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 CHECK_NETWORK = "check the network and the state of the storage service"
@@ -151,7 +164,9 @@ def code_in(body: bytes, headers: Mapping[str, str]) -> tuple[str, str]:
             error = {}
         if isinstance(error, dict):
             reasons = [item.get("reason") for item in error.get("errors") or [] if isinstance(item, dict)]
-            code = next((reason for reason in reasons if reason), error.get("status") or "")
+            status = error.get("status")  # Google's is a name, that of `wds-tools serve` a number
+            own = error.get("reason") or (status if isinstance(status, str) else "")
+            code = next((reason for reason in reasons if reason), own)
             return str(code)[:100], str(error.get("message") or "")
         return str(error)[:100], ""
     code = re.search(r"<Code>\s*([^<]{1,100}?)\s*</Code>", text)
@@ -180,24 +195,22 @@ def failure_of_status(
     reason = f"HTTP {status} {phrase}".rstrip() + (f" ({detail})" if detail else "")
     return Failure(
         reason,
-        retry=status in _RETRIED or 500 <= status <= 599 or code in _RETRIED_CODES,
+        retry=code != DAMAGED and (status in _RETRIED or 500 <= status <= 599 or code in _RETRIED_CODES),
         status=status,
         code=code,
         retry_after=retry_after,
         remedy=_remedy_of_status(status, code),
-        missing=status in {404, 410},
+        missing=status in {404, 410} and code not in _NO_BUCKET,
     )
 
 
 def _remedy_of_status(status: int, code: str) -> str:  # noqa: PLR0911 - one remedy per line
     if code in _EXPIRED or (code == "InvalidToken" and status in {400, 403}):
         return "the credentials have expired: renew them, then start again"
-    if code in _CLOCK:
-        return "set the clock of this machine"
+    if code in _REMEDIES:
+        return _REMEDIES[code]
     if code in _REGION or (status in {301, 307} and not code):
         return "the bucket may be in another region: set AWS_REGION, or the region_name of client_kwargs"
-    if code in {"InvalidAccessKeyId", "SignatureDoesNotMatch"}:
-        return "check the access key and the secret key"
     if status == 401:
         return "check that credentials are configured, and that they have not expired"
     if status == 403:

@@ -87,15 +87,20 @@ class Fetcher:
         with self._condition:
             return self._statistics + FetchStatistics()
 
-    def read(self, name: str, file: StoredFile | None = None) -> bytes:
-        """Return a whole file. If its checksum is known, it may come from the cache; it is not verified."""
+    def read(self, name: str, file: StoredFile | None = None, *, fresh: bool = False) -> bytes:
+        """Return a whole file. If its checksum is known, it may come from the cache; it is not verified.
+
+        A manifest is read once within `RECENT_SECONDS`, except with ``fresh``.
+        """
         key = whole_file(file).key if file else ""
         if file and (cached := self._cache.get(key, file.bytes)) is not None:
             return bytes(cached)
         with self._condition:
             now = monotonic()
             oldest = now - RECENT_SECONDS
-            for path in [path for path, (one, begun) in self._files.items() if one.done() and begun < oldest]:
+            for path in [
+                path for path, (one, begun) in self._files.items() if one.done() and (begun < oldest or fresh)
+            ]:
                 del self._files[path]
             is_new = name not in self._files
             future = self._files.setdefault(name, (Future(), now))[0]

@@ -13,12 +13,14 @@ import fcntl
 import logging
 import os
 import pickle
+import select
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection as sockets
 from multiprocessing.connection import Connection, Listener
@@ -39,6 +41,7 @@ from wds_tools.storage.schemes import options_for
 _log = logging.getLogger("wds_tools")
 _FIRST_CONNECTION_SECONDS = 30.0
 _GRACE_SECONDS = 1.0  # after the last connection was closed; a loader may be created again at once
+_WATCH_SECONDS = 0.2  # between two looks at the connections
 _PROGRAM = "from wds_tools.storage.fetcher_process import main; main()"
 _BACKLOG = 1024  # processes that connect at the same time
 
@@ -70,9 +73,9 @@ class FetcherConnection:
         self._lock = threading.Lock()  # a connection is used by one thread at a time
         self._connection = _connect_or_start(folder, remote)
 
-    def read(self, name: str, file: StoredFile | None = None) -> bytes:
+    def read(self, name: str, file: StoredFile | None = None, *, fresh: bool = False) -> bytes:
         """See `Fetcher.read`."""
-        return cast(bytes, self._call("read", name, file))
+        return cast(bytes, self._call("read", name, file, fresh=fresh))
 
     def read_many(self, files: Sequence[StoredFile], *, wait: bool = True) -> None:
         """See `Fetcher.read_many`."""
@@ -183,13 +186,17 @@ def _start(path: Path, folder: str, remote: RemoteOptions) -> None:
 
 def main() -> None:
     """Run the fetcher process: read its options from standard input, and serve until nobody is connected."""
-    path, folder, remote = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
+    try:
+        path, folder, remote = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
+    except EOFError:  # the parent was killed
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Listener(path, backlog=_BACKLOG) as listener:
         Path(path).chmod(0o600)
         if os.fork():  # the parent of this process need not wait for the child
             os._exit(0)
-        os.write(1, b"ready")
+        with contextlib.suppress(BrokenPipeError):  # the parent was killed; another process may connect
+            os.write(1, b"ready")
         with Path(os.devnull).open("r+b") as null:
             os.dup2(null.fileno(), 0)
             os.dup2(null.fileno(), 1)
@@ -205,20 +212,21 @@ class _Server:
         self._remote = remote
         self._lock = threading.Lock()
         self._fetcher: Fetcher | None = None
-        self._connections = 0
-        self._timer = self._exit_after(_FIRST_CONNECTION_SECONDS)
+        self._connections: set[Connection] = set()
+        self._unused_seconds = _FIRST_CONNECTION_SECONDS
 
     def serve(self) -> None:
         """Accept connections, each in a thread. The process exits when there are none."""
+        threading.Thread(target=self._exit_when_unused, daemon=True).start()
         while True:
             connection = self._listener.accept()
             with self._lock:
-                self._connections += 1
-                self._timer.cancel()
+                self._connections.add(connection)
+                self._unused_seconds = _GRACE_SECONDS
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: Connection) -> None:
-        with contextlib.suppress(EOFError, OSError), connection:
+        with contextlib.suppress(EOFError, OSError):
             connection.send(None)
             while True:
                 method, args, options, has_result = connection.recv()
@@ -226,15 +234,14 @@ class _Server:
                 if has_result:
                     connection.send(result)
         with self._lock:
-            self._connections -= 1
-            if not self._connections:
-                self._timer = self._exit_after(_GRACE_SECONDS)
+            self._connections.remove(connection)
+            connection.close()
 
     def _call(self, method: str, args: Any, options: Any) -> Any:
         try:
             found = getattr(self._get_fetcher(), method)
             return found(*args, **options) if callable(found) else found
-        except (WdsToolsError, FileNotFoundError) as error:
+        except WdsToolsError as error:
             return error
         except Exception as error:  # whose class may not be picklable
             _log.debug("%s failed", method, exc_info=True)
@@ -246,17 +253,31 @@ class _Server:
                 self._fetcher = open_fetcher(self._folder, self._remote)
             return self._fetcher
 
-    def _exit_after(self, seconds: float) -> threading.Timer:
-        timer = threading.Timer(seconds, self._exit_if_unused)
-        timer.daemon = True
-        timer.start()
-        return timer
+    def _exit_when_unused(self) -> None:
+        """Exit when all connections were closed, even if requests of their processes are still repeated."""
+        used_at = time.monotonic()
+        while True:
+            time.sleep(_WATCH_SECONDS)
+            if self._is_connected():
+                used_at = time.monotonic()
+            elif time.monotonic() - used_at >= self._unused_seconds:
+                self._exit_if_unused()
+
+    def _is_connected(self) -> bool:
+        with self._lock:
+            poll = select.poll()
+            for connection in self._connections:
+                poll.register(connection, 0)  # only whether its other end was closed
+            return len(poll.poll(0)) < len(self._connections)
 
     def _exit_if_unused(self) -> None:
         path = Path(cast(str, self._listener.address))
-        with path.with_suffix(".lock").open("w") as lock:
+        try:
+            lock = path.with_suffix(".lock").open("w")
+        except OSError:  # the folder was removed, so nobody can connect
+            os._exit(0)
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # nobody is connecting now
-            with self._lock:
-                if not self._connections:
-                    path.unlink(missing_ok=True)
-                    os._exit(0)
+            if not self._is_connected():
+                path.unlink(missing_ok=True)
+                os._exit(0)

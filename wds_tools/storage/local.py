@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wds_tools.errors import StoreError, TruncatedShardError
+from wds_tools.errors import MissingFileError, StoreError, TruncatedShardError
 from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, Range, StoredFile, too_large
 
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
@@ -34,7 +34,13 @@ class LocalStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["folder"])  # type: ignore[misc]
 
-    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:  # noqa: ARG002 - of the protocol
+    def read(
+        self,
+        name: str,
+        *,
+        file: StoredFile | None = None,  # noqa: ARG002 - of the protocol
+        fresh: bool = False,  # noqa: ARG002 - of the protocol
+    ) -> bytes:
         """Return a whole file: a manifest or an index."""
         path = Path(self.folder) / name
         try:
@@ -97,7 +103,9 @@ class LocalStore:
                     )
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
-            raise StoreError(f"{path} is missing, but its manifest lists it: copy or pack it again") from error
+            raise MissingFileError(
+                f"{path} is missing, but its manifest lists it: copy or pack it again", shard=name
+            ) from error
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 

@@ -48,11 +48,11 @@ class RemoteStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def read(self, name: str, *, file: StoredFile | None = None) -> bytes:
+    def read(self, name: str, *, file: StoredFile | None = None, fresh: bool = False) -> bytes:
         """Return a whole file: a manifest or an index."""
         if file and (cached := self._cache.get(whole_file(file).key, file.bytes)) is not None:
             return bytes(cached)
-        return bytes(self._call("read", name, file))
+        return bytes(self._call("read", name, file, fresh=fresh))
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
         """Return byte ranges of a shard, read from the source."""

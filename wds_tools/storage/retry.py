@@ -8,11 +8,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from wds_tools.errors import StoreError, WdsToolsError
+from wds_tools.errors import MissingFileError, StoreError, WdsToolsError
 from wds_tools.options import check_seconds
 from wds_tools.storage.failures import CHECK_NETWORK, Failure, clean_url, failure_of, host_of
 
@@ -29,7 +29,7 @@ class RetryPolicy:
 
     Attributes:
         seconds: Time without progress after which a request is given up. An attempt that has started by then ends
-            by its own time limits.
+            by its own time limits. Requests of one client that fail together share this time, see `Outages`.
         first_seconds: Longest wait before the second attempt; doubled for each further attempt.
         most_seconds: Longest wait between two attempts, except by ``Retry-After``.
         connect_seconds: Time limit for a connection.
@@ -47,6 +47,70 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         check_seconds("retry_seconds", self.seconds)
 
+    @property
+    def attempt_seconds(self) -> float:
+        """Longest time of an attempt that makes no progress."""
+        return self.connect_seconds + self.idle_seconds
+
+
+@dataclass(slots=True)
+class Outage:
+    """Requests that fail.
+
+    Attributes:
+        since: Time since which none has succeeded.
+        until: Time until which the next attempt will have ended. After it, requests have the whole time again.
+        count: Number of attempts that failed.
+    """
+
+    since: float
+    until: float
+    count: int = 0
+
+
+class Outages:
+    """Since when the requests of a client fail: those for one object, and all of them. Threads may share it.
+
+    A request often waits for others: blocks are read ahead by a limited number of threads. A request that begins during
+    an outage has only what is left of the time of the policy, but at least one attempt. So a server that is gone is
+    reported when that time is over, however many requests wait for one another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outages: dict[str, Outage] = {}  # by URL of an object, "" for all objects
+        self._answered_at = -math.inf
+
+    def current(self, url: str, now: float) -> Outage | None:
+        """Return the longest outage that affects an object."""
+        with self._lock:
+            found = [outage for name in ("", url) if (outage := self._outages.get(name)) and now < outage.until]
+            return min((replace(outage) for outage in found), key=lambda outage: outage.since, default=None)
+
+    def failed(self, url: str, *, since: float, now: float, until: float) -> None:
+        """Note that an attempt failed that can be repeated.
+
+        Args:
+            url: URL of the object.
+            since: Time since which this request has made no progress.
+            now: Current time.
+            until: Time until which another attempt for the object will have ended.
+        """
+        with self._lock:
+            for name, begun in ((url, since), ("", max(since, self._answered_at))):
+                outage = self._outages.get(name)
+                if outage is None or now >= outage.until:
+                    outage = self._outages[name] = Outage(begun, until)
+                outage.until = max(outage.until, until)
+                outage.count += 1
+
+    def answered(self, url: str, now: float) -> None:
+        """Note that bytes of an object have arrived."""
+        with self._lock:
+            self._answered_at = now
+            self._outages.pop("", None)
+            self._outages.pop(url, None)
+
 
 class Attempts:
     """The attempts of one request. It reads no clock and does not wait.
@@ -56,6 +120,12 @@ class Attempts:
         now: Current time in seconds, of any clock that does not go back.
         uniform: Function (low, high) that returns a random number.
         least: Number of attempts that are made even if the time is over.
+        url: URL of the object, for ``outages``.
+        outages: Outages of the client, whose time this request shares.
+
+    Attributes:
+        since: Time of the last progress, or of the start of the request or of an outage.
+        count: Number of attempts that failed since then.
     """
 
     def __init__(
@@ -65,15 +135,19 @@ class Attempts:
         uniform: Callable[[float, float], float] = _random.uniform,
         *,
         least: int = 1,
+        url: str = "",
+        outages: Outages | None = None,
     ) -> None:
         self._policy = policy
         self._least = least
         self._uniform = uniform
-        self._progress_at = now
-        self._failures = 0  # since the last progress
+        self._url = url
+        self._outages = outages or Outages()
+        self._failures = 0  # of this request since the last progress: other requests do not make its waits longer
         self._warned = False
-        self.started = now
-        self.count = 0
+        outage = self._outages.current(url, now)
+        self.since = outage.since if outage else now
+        self.count = outage.count if outage else 0
 
     def delay_after(self, failure: Failure, now: float) -> float | None:
         """Return the seconds to wait before the next attempt, or None if there is none.
@@ -81,11 +155,18 @@ class Attempts:
         The last attempt starts when the time of the policy is over, if it was not over before. An attempt that
         received `RetryPolicy.progress_bytes` starts the time again.
         """
-        self.count += 1
         if failure.received >= self._policy.progress_bytes:
-            self._progress_at = now
-            self._failures = 0
-        left = self._progress_at + self._policy.seconds - now
+            self.since, self.count, self._failures = now, 0, 0
+            self.succeeded(now)
+        self.count += 1
+        delay = self._delay_after(failure, now)
+        if failure.retry:
+            longest = max(self._policy.most_seconds, self._policy.attempt_seconds)
+            self._outages.failed(self._url, since=self.since, now=now, until=now + (delay or 0.0) + longest)
+        return delay
+
+    def _delay_after(self, failure: Failure, now: float) -> float | None:
+        left = self.since + self._policy.seconds - now
         if not failure.retry or (left <= 0 and self.count >= self._least):
             return None
         longest = min(self._policy.most_seconds, self._policy.first_seconds * 2 ** min(self._failures, 60))
@@ -93,9 +174,13 @@ class Attempts:
         delay = self._uniform(0, longest) + max(0.0, failure.retry_after or 0.0)
         return min(delay, left if left > 0 else longest)
 
+    def succeeded(self, now: float) -> None:
+        """Note that bytes of the object have arrived, which ends an outage."""
+        self._outages.answered(self._url, now)
+
     def is_due_to_warn(self, now: float) -> bool:
         """Return True once: when half of the time of the policy has passed without progress."""
-        due = not self._warned and now - self._progress_at >= self._policy.seconds / 2
+        due = not self._warned and now - self.since >= self._policy.seconds / 2
         self._warned = self._warned or due
         return due
 
@@ -113,7 +198,9 @@ def call(
     wait: Callable[[float], object] | None = None,
     passed_on: tuple[type[Exception], ...] = (),
     verb: str = "read",
+    is_listed: bool = False,
     least_attempts: int = 1,
+    outages: Outages | None = None,
 ) -> _Result:
     """Call ``request()``, again after failures that another attempt can overcome, and return its result.
 
@@ -130,23 +217,28 @@ def call(
         wait: Function that waits for a number of seconds, instead of ``stop``. It may raise an error.
         passed_on: Further errors that are passed on.
         verb: What the request does to the URL, as a participle, for messages.
+        is_listed: Whether a manifest lists the object, for the error if it does not exist.
         least_attempts: Number of attempts that are made even if the time of the policy is over.
+        outages: Outages of the client, whose time this request shares; None if it is on its own.
 
     Raises:
-        FileNotFoundError: The object does not exist.
+        MissingFileError: The object does not exist.
         StoreError: All attempts failed, the error is permanent, or ``stop`` was set.
     """
     stop = stop or threading.Event()
     final: tuple[type[Exception], ...] = (WdsToolsError, *passed_on)
-    attempts = Attempts(policy, time.monotonic(), least=least_attempts)
-    error_of = partial(_error, attempts, url, host or host_of(url), shard, offset, verb)
+    attempts = Attempts(policy, time.monotonic(), least=least_attempts, url=url, outages=outages)
+    error_of = partial(_error, attempts, url, host or host_of(url), shard, offset, verb, is_listed)
     while True:
         try:
-            return request()
+            result = request()
         except final:
             raise
         except Exception as error:  # each client library has its own errors
             failure = failure_of(error, secrets)
+        else:
+            attempts.succeeded(time.monotonic())
+            return result
         # Outside of the handler, so that the new error does not refer to one of a library, which may show secrets.
         now = time.monotonic()
         delay = attempts.delay_after(failure, now)
@@ -170,9 +262,9 @@ def _warn_once(policy: RetryPolicy, now: float, host: str, what: str, attempts: 
             return
         _warned[host] = now
     _log.warning(
-        "%s for %.0f s: %s; trying for up to %.0f s in all",
+        "%s for %.0f s: %s; it is given up after %.0f s without progress",
         what,
-        now - attempts.started,
+        now - attempts.since,
         failure.reason,
         policy.seconds,
     )
@@ -185,13 +277,15 @@ def _error(
     shard: str | None,
     offset: Callable[[], int] | None,
     verb: str,
+    is_listed: bool,
     failure: Failure,
-) -> Exception:
+) -> StoreError:
     location = clean_url(url)
     if failure.missing:
-        reason = f": {failure.reason}" if failure.reason and location not in failure.reason else ""
-        return FileNotFoundError(f"{location} does not exist{reason}")
-    seconds = time.monotonic() - attempts.started
+        reason = f" ({failure.reason})" if failure.reason and location not in failure.reason else ""
+        text = "is missing, but its manifest lists it" if is_listed else "does not exist"
+        return MissingFileError(f"{location} {text}{reason}{': upload it again' if is_listed else ''}", shard=shard)
+    seconds = time.monotonic() - attempts.since
     tried = f"{attempts.count} attempt{'s' * (attempts.count != 1)} in {seconds:.1f} s"
     remedy = failure.remedy or (CHECK_NETWORK if failure.retry else "")
     text = f"{location} cannot be {verb}: {failure.reason} ({f'host {host}, ' if host else ''}{tried})"

@@ -21,11 +21,11 @@ from typing import Any
 import xxhash
 from tqdm import tqdm
 
-from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError, StoreError
+from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, from_json
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, commit_card
-from wds_tools.reading.shardset import split_manifest
+from wds_tools.reading.names import split_manifest
 from wds_tools.storage import StoredFile, is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.clients import Client, open_client
@@ -33,9 +33,9 @@ from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import lock_file
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
+from wds_tools.storage.unfinished import COPY_NAME
 from wds_tools.terminal import shows_progress
 
-WORK_NAME = ".copying"
 PART_BYTES = 8 << 20  # of one request, and what is lost at most if the copy is killed
 THREADS = 4
 _WRITE_BYTES = 64 << 10  # Linux takes larger pages for larger writes: 2.7 CPU-s per GB with 8 MiB, 0.7 with 64 KiB
@@ -173,7 +173,7 @@ class _Copy:
         self._manifest = manifest
         self._stop = stop
         self._before_manifest = before_manifest
-        self._work = folder / WORK_NAME
+        self._work = folder / COPY_NAME
         self._is_complete = False
         self._mutex = threading.Lock()
 
@@ -231,7 +231,7 @@ class _Copy:
         known = self._read(self.folder / MANIFEST_NAME)
         if known is None:
             known = self._read(self._work / MANIFEST_NAME)
-        names = {path.name for path in self.folder.iterdir()} - {WORK_NAME}
+        names = {path.name for path in self.folder.iterdir()} - {COPY_NAME}
         if known is None and names:
             raise DestinationError(f"{self.folder} contains {min(names)}, and is not a copy: choose another folder")
         if known is not None and known != self._manifest:
@@ -284,20 +284,12 @@ class _Copy:
                     raise _StoppedError
                 stop = min(position + PART_BYTES, file.bytes)
                 data = buffer[: stop - position]
-                self._request(file, position, data)
+                self._client.read_range(file.name, position, stop, data, total_bytes=file.bytes)
                 _write(opened.fileno(), position, data, digest)
                 self._count(bar, copied=len(data))
                 position = stop
             os.fsync(opened.fileno())
         return digest.hexdigest(), position
-
-    def _request(self, file: StoredFile, position: int, data: memoryview) -> None:
-        try:
-            self._client.read_range(file.name, position, position + len(data), data, total_bytes=file.bytes)
-        except FileNotFoundError:
-            raise StoreError(
-                f"{self._client.url}/{file.name} is missing, but its manifest lists it: upload it again"
-            ) from None
 
     def _count(self, bar: Any, *, copied: int = 0, kept: int = 0) -> None:
         with self._mutex:

@@ -32,9 +32,10 @@ from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import Totals
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.reading.shardset import ShardSet, is_pattern, open_shards, split_manifest
+from wds_tools.reading.names import is_pattern, split_manifest
+from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.sources.columns import plain_name
-from wds_tools.storage.commit import commit_bytes, sync_folder
+from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.field_source import KeyedFields, keyed_fields
@@ -126,18 +127,18 @@ def add_fields(
     shards = open_shards(folder / manifest_name)
     name = _name(name, source)
     try:
-        with _Work(folder, name) as work:
+        with _Work(folder / manifest_name, name) as work:
             run = _Run(shards, work, match, strict)
             run.read(keyed_fields(source, key=key, fields=fields or {}), progress)
             added = run.write()
             _list_addition(folder / manifest_name, shards.manifest, Addition(name, added.fingerprint, added.fields))
-            work.is_finished = True
     except OSError as error:
         if isinstance(error, WdsToolsError):
             raise
+        state = "the fields were added" if work.is_listed() else "the dataset is unchanged"
         raise DestinationError(
-            f"cannot write to {folder}: {error.strerror or error}; the dataset is unchanged: fix the cause, then run "
-            "the same command again"
+            f"cannot write to {folder}: {error.strerror or error}; {state}: fix the cause, then run the same command "
+            "again"
         ) from error
     return AddReport(
         folder / name,
@@ -207,24 +208,33 @@ def _name(name: str | None, source: Any) -> str:
 class _Work:
     """The subfolder of the new shards, and the work area. A ``with`` block locks the dataset for one process."""
 
-    def __init__(self, dataset: Path, name: str) -> None:
-        self.folder = dataset / name
-        self.is_finished = False
-        self._area = dataset / WORK_NAME
+    def __init__(self, manifest: Path, name: str) -> None:
+        self.folder = manifest.parent / name
+        self._manifest = manifest
+        self._area = manifest.parent / WORK_NAME
         self._shards: list[str] = []
 
     def __enter__(self) -> _Work:
+        was_killed = self._area.exists()
         try:
             self._lock = lock_file(self._area / "lock")
         except BlockingIOError as error:
             raise DestinationError(f"another process is adding fields to {self.folder.parent}; wait for it") from error
+        if was_killed:
+            for path in self._manifest.parent.glob(".*.tmp"):
+                if final_name(path.name) == self._manifest.name:
+                    path.unlink(missing_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.is_finished and self._shards:
+        if self._shards and not self.is_listed():
             _remove_names(self.folder, self._shards)
         shutil.rmtree(self._area, ignore_errors=True)
         os.close(self._lock)
+
+    def is_listed(self) -> bool:
+        """Return whether the manifest lists the new fields: even if an error followed, they belong to the dataset."""
+        return any(addition.folder == self.folder.name for addition in _read_manifest(self._manifest).additions)
 
     def begin(self, manifest: Manifest) -> None:
         """Create the subfolder; what an interrupted run left in it is removed.

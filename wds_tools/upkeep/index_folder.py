@@ -22,6 +22,7 @@ from wds_tools.storage import join, open_store, split_folder
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import stream_object
+from wds_tools.storage.unfinished import why_unfinished
 from wds_tools.storage.upload import Bucket
 
 Advance = Callable[[int], object]
@@ -131,7 +132,7 @@ class RemoteIndexFolder:
 
     def read(self, name: str) -> bytes | None:
         """Return the content of an object."""
-        return self._bucket.read(name) if name in self._sizes else None
+        return self._bucket.read(name) if name in self._sizes or "/" in name else None
 
     def write(self, name: str, data: bytes) -> None:
         """Write an object."""
@@ -156,7 +157,7 @@ def open_folders(patterns: Sequence[str], remote: RemoteOptions) -> list[tuple[I
     """Return the folders of the shards that patterns name, and the names of the shards in each.
 
     Raises:
-        NotADatasetError: A pattern matches nothing, or a shard does not exist.
+        NotADatasetError: A pattern matches nothing, a shard does not exist, or a folder is unfinished.
         OptionError: A shard is given twice, or a URL is not writable.
         StoreError: The storage at a URL fails.
     """
@@ -186,6 +187,8 @@ def open_folders(patterns: Sequence[str], remote: RemoteOptions) -> list[tuple[I
     for name, shards in by_folder.items():
         first = shards[0]
         folder = LocalIndexFolder(first.parent) if isinstance(first, Path) else remote_folder(name)
+        if (reason := why_unfinished(folder.name, folder.read)) is not None:
+            raise NotADatasetError(reason)
         found.append((folder, [split_folder(str(location))[1] for location in shards]))
     return found
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from wds_tools.errors import DestinationError, ManifestError, OptionError, ShardError, StoreError, WdsToolsError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
-from wds_tools.format.index import NO_LABEL, Index, index_names, shard_entry, to_bytes
+from wds_tools.format.index import NO_LABEL, Index, from_bytes, index_names, shard_entry, to_bytes
 from wds_tools.format.index_edit import add_columns, is_index, relabel
 from wds_tools.format.label import NO_NUMBER, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_source import INDEX, LabelSource
@@ -80,7 +80,8 @@ def index_shards(
         The manifest. Members that are not fields of samples, and broken images, are logged as warnings.
 
     Raises:
-        NotADatasetError: A pattern matches nothing, or a shard does not exist.
+        NotADatasetError: A pattern matches nothing, a shard does not exist, or a command that writes the folder was
+            interrupted.
         OptionError: Shards are in several folders, a shard is given twice, a URL is not writable, or ``label`` is
             invalid.
         ShardError: A shard is damaged, truncated or not a WebDataset; the error has shard and byte.
@@ -183,7 +184,7 @@ def _open(patterns: Sequence[str], manifest: str | None, label: str | None, remo
         LabelSource.parse(label)
     name, jobs = _manifest_name(manifest), []
     for folder, shards in open_folders(patterns, remote):
-        old = _old_manifest(folder, name, shards)
+        old = _old_manifest(folder, name, shards, label)
         known = old.label if old is not None and old.label != INDEX else None
         files = [_files_beside(folder, shard) for shard in shards]
         jobs.append(_Job(folder, shards, files, name, old, label or known))
@@ -244,6 +245,8 @@ def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool) -> None:
     for shard, beside in zip(job.shards, job.files, strict=True):
         with job.folder.open(shard, bar.update) as view:
             result = scan_shard(view, shard, job.source)
+        if beside.exists and job.label is None:
+            _refuse_other_labels(job.folder, result.index, beside.index_file)
         job.labels += [
             job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
         ]
@@ -258,6 +261,25 @@ def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool) -> None:
         )
     if dots.belong_to_keys and not dots_in_fields:
         raise ShardError(f"{dots}. {DOTS_REMEDY}")
+
+
+def _refuse_other_labels(folder: IndexFolder, new: Index, name: str) -> None:
+    """Raise an error if an existing index of the same shard has other class numbers, as after `merge`."""
+    try:
+        old = from_bytes(folder.read(name) or b"", name=name)
+    except ManifestError:
+        return  # it is damaged, and is replaced
+    if old.shard_xxh3 != new.shard_xxh3 or len(old) != len(new):
+        return
+    differs = np.flatnonzero((old.label != new.label) & (old.label != NO_LABEL) & (new.label != NO_LABEL))
+    if len(differs):
+        row = int(differs[0])
+        raise DestinationError(
+            f"{join(folder.name, name)} has other labels than the field cls of the shard (key {new.keys[row]!r}: "
+            f"{old.label[row]}, and {new.label[row]}), as after `wds-tools merge`: keep that index and run the merge "
+            "again, or choose the labels of the field with --label cls (label='cls')",
+            shard=new.shard,
+        )
 
 
 def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: LabelType | None) -> Numbered:
@@ -324,7 +346,7 @@ def _manifest_name(name: str | None) -> str:
     return name
 
 
-def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Manifest | None:
+def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str], label: str | None) -> Manifest | None:
     """Return an existing manifest, which must list the same shards or the first of them."""
     path = join(folder.name, name)
     try:
@@ -338,6 +360,12 @@ def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Mani
         ) from error
     if old is None:
         return None
+    if old.label == INDEX and label is None:
+        raise DestinationError(
+            f"{path} states that the labels are only in the indexes, as after `wds-tools merge`, so they cannot be "
+            "read from the shards: restore a damaged file from a copy or by merging again, or choose the labels of the "
+            "field with --label cls (label='cls')"
+        )
     listed = [entry.name for entry in old.shards]
     if listed != list(shards[: len(listed)]):
         raise DestinationError(

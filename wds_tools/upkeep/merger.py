@@ -203,7 +203,10 @@ class _MergeRun:
         return manifest
 
     def _add_shard(self, number: int, bar: Any) -> ShardReport:
-        """Link or copy one shard, then write its index, then its report."""
+        """Write the index of a shard, then link or copy the shard, then write its report.
+
+        So no shard is ever without the index that has its labels.
+        """
         folder, name = self.destination.folder, shard_name(number)
         index = self.shards.index(number)  # verifies the index before the shard is copied
         location = self.shards.locations[number]
@@ -212,13 +215,17 @@ class _MergeRun:
         label = self.classes.relabelled(self.dataset_of[number], index.label, name=url)
         if label is not None:
             data = relabel(data, label, name=url)
-        if self._link(number, folder / name):
-            self.linked += 1
-            bar.update(location.entry.bytes)
-        else:
-            self._copy(number, folder / name, bar)
-            self.copied += 1
         commit_bytes(folder / index_name(name), data)
+        try:
+            if self._link(number, folder / name):
+                self.linked += 1
+                bar.update(location.entry.bytes)
+            else:
+                self._copy(number, folder / name, bar)
+                self.copied += 1
+        except BaseException:
+            (folder / index_name(name)).unlink(missing_ok=True)
+            raise
         old = location.entry
         entry = shard_entry(name, data, samples=old.samples, shard_bytes=old.bytes, shard_xxh3=old.xxh3)
         report = ShardReport(number, entry, count_fields(index), image_stats(index), ())

@@ -16,7 +16,8 @@ from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card, commit_card
 from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.reading.locations import ShardLocation
-from wds_tools.reading.shardset import ShardSet, is_pattern, split_manifest
+from wds_tools.reading.names import is_pattern, split_manifest, why_not_a_dataset
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Store, is_url, join, open_store
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
@@ -77,7 +78,7 @@ def reseal(dataset: str | os.PathLike[str], *, storage_options: Mapping[str, Any
     try:
         data = store.read(name)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(f"{path} does not exist; name the folder of a dataset, or its manifest") from None
+        raise NotADatasetError(why_not_a_dataset(spec, folder, name)) from None
     values, manifest = manifests.from_unsealed(data, name=path)
     before = _state(data)
     if contradictions := list(_contradictions(store, manifest)):

@@ -3,7 +3,8 @@
 Each folder of a path is opened relative to the descriptor of its parent, without following links.
 So neither a path such as ``../x`` nor a link in the folder can lead outside. A file is first
 written in ``.unpacking/``, under a short name because its own may have the maximum of 255 bytes.
-When it is complete, it is linked to its path.
+When it is complete, it is linked to its path. An interrupted run leaves ``.unpacking/``: a folder with it
+is not finished.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ class RestoreFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         work = self.root / WORK_NAME
+        is_unfinished = kind is not None and bool(self._restored)  # then the lock stays, and the next run continues
         for path in sorted(work.iterdir(), key=lambda path: path.name == "lock"):
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # another process may have locked it
+            if path.name != "lock" or not is_unfinished:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty, or another process has locked it
             work.rmdir()
         if self._created_root:
             with suppress(OSError):  # fails if it is not empty

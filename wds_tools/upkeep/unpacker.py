@@ -21,7 +21,7 @@ from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage import is_url
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.restore import RestoreFolder, check_path
+from wds_tools.upkeep.restore import WORK_NAME, RestoreFolder, check_path
 
 UnpackLayout = Literal["paths", "keys", "shards"]
 LAYOUTS = ("paths", "keys", "shards")
@@ -67,7 +67,8 @@ def unpack(
     ``json`` as `pack` wrote them) are omitted. Other fields are written next to the image, as
     ``cat/1.jpg.txt``. A sample without a path becomes files named ``<key>.<field>``.
 
-    Existing files with the same content are kept, so after an interruption the same call continues.
+    The folder must be empty, or not exist. After an interruption the same call continues: files that exist with the
+    same content are kept.
     Nothing is written outside ``dst``, and two samples are never written to the same file.
 
     Example::
@@ -82,7 +83,7 @@ def unpack(
         layout: ``"paths"`` as above; ``"keys"`` names all files ``<key>.<field>``; ``"shards"``
             does this in one folder per shard, for datasets whose keys are only unique within a
             shard.
-        overwrite: Replace existing files with other content.
+        overwrite: Accept a folder that is not empty, and replace existing files with other content.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
@@ -94,8 +95,8 @@ def unpack(
         NotADatasetError: The path is not a packed dataset.
         MissingFieldError: The dataset has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
-        DestinationError: A file exists with other content, two samples have one path, a path leads
-            outside ``dst``, or the disk is full. The error names shard and key.
+        DestinationError: The folder is not empty, two samples have one path, a path leads outside ``dst``, or the disk
+            is full. The error names shard and key.
     """
     started = time.monotonic()
     if layout not in LAYOUTS:
@@ -107,6 +108,8 @@ def unpack(
     )  # no cache, as every byte is read only once
     wanted = _wanted(shards, fields)
     _check_not_dataset(shards, Path(dst))
+    if not overwrite:
+        _check_empty(Path(dst))
     report = UnpackReport(Path(dst))
     show = shows_progress(progress)
     total = shards.manifest.samples
@@ -208,6 +211,15 @@ def _check_not_dataset(shards: ShardSet, dst: Path) -> None:
     folders = {location.store.folder for location in shards.locations if isinstance(location.store, LocalStore)}
     if dst.exists() and any(os.path.samefile(folder, dst) for folder in folders):  # noqa: PTH121 - `folder` is a string
         raise OptionError(f"{dst} is the folder of the dataset; unpack into another one")
+
+
+def _check_empty(dst: Path) -> None:
+    """Refuse a folder of other files. One in which an interrupted run has left its work area is continued."""
+    if not (dst / WORK_NAME).exists() and dst.is_dir() and any(dst.iterdir()):
+        raise DestinationError(
+            f"{dst} is not empty: choose a new or empty folder, or unpack with --overwrite (overwrite=True), which "
+            "keeps other files and replaces those of the same names"
+        )
 
 
 def _wanted(shards: ShardSet, fields: Sequence[str] | None) -> frozenset[str] | None:

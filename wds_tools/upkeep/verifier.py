@@ -1,7 +1,8 @@
 """`verify()`: checks every index, shard, tar header and field of a dataset against its manifest.
 
-Nothing is decoded, because unchanged bytes decode as they did when they were packed. All damage is
-collected, not only the first, so that one run lists every shard that must be copied again.
+No pixels are decoded, because unchanged bytes decode as they did when they were packed; the headers of images and the
+labels are compared with the index. All damage is collected, not only the first, so that one run lists every shard that
+must be copied again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from wds_tools.errors import ManifestError, ShardError, StoreError, shortened
+from wds_tools.errors import ManifestError, MissingFileError, ShardError, StoreError, shortened
 from wds_tools.format import tar
 from wds_tools.format.index import ABSENT, Index
 from wds_tools.format.manifest import MANIFEST_NAME, OLD_VERSION, Addition
@@ -30,6 +32,7 @@ from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.checksums import ShardChecksums
+from wds_tools.upkeep.content_check import ContentCheck, row_differences
 from wds_tools.upkeep.exporter import TIMM_NAME, WIDS_NAME
 
 MAX_DAMAGES = 1000
@@ -183,6 +186,10 @@ def _add_part(shards: ShardSet, addition: Addition, part: VerifyReport, report: 
 
 def _check_manifest(shards: ShardSet, totals: Totals, report: VerifyReport) -> None:
     """Compare the manifest with the indexes, which are intact."""
+    for name, count in Counter(shards.manifest.classes).items():
+        if count > 1:
+            reason = f"it has the class name {name!r} {count} times: each class needs a unique name"
+            report.add([Damage(MANIFEST_NAME, None, None, None, reason)])
     for reason in totals.contradictions(shards.manifest):
         report.add([Damage(MANIFEST_NAME, None, None, None, reason)])
     if (unnamed := totals.unnamed_classes(shards.manifest)) is not None:
@@ -210,9 +217,9 @@ def _check_shard(shards: ShardSet, number: int, report: VerifyReport, advance: C
         try:
             damages += _check_bytes(shards, number, index, count)
             report.bytes += entry.bytes
-        except (ShardError, StoreError, FileNotFoundError) as error:
+        except (ShardError, StoreError) as error:
             damages.append(_damage_of(error, entry.name))
-    except (StoreError, FileNotFoundError) as error:
+    except StoreError as error:
         report.unchecked[entry.name] = str(error)
         return None
     finally:
@@ -227,14 +234,14 @@ def _read_index(shards: ShardSet, number: int, damages: list[Damage]) -> Index |
     """Return the index of a shard; if it is missing or damaged, return None and add that to ``damages``."""
     try:
         return shards.index(number, keep=False)
-    except (ManifestError, ShardError, StoreError, FileNotFoundError) as error:
+    except (ManifestError, ShardError, StoreError) as error:
         damages.append(_damage_of(error, shards.manifest.shards[number].name))
         return None
 
 
 def _damage_of(error: Exception, shard: str) -> Damage:
     """Convert an error to a damage. An error of the storage is raised again, unless a file is missing."""
-    if isinstance(error, StoreError) and not isinstance(error.__cause__, FileNotFoundError):
+    if isinstance(error, StoreError) and not isinstance(error, MissingFileError):
         raise error
     reason = str(error.args[0]) if error.args else str(error)
     return Damage(shard, None, None, getattr(error, "offset", None), reason)
@@ -251,7 +258,10 @@ def _check_bytes(shards: ShardSet, number: int, index: Index | None, advance: Ca
         advance(len(data))
 
     stream = shards.stream(number, on_chunk=add)
-    members = [] if index is None else list(_check_members(stream, index, shard))
+    contents: list[Damage] = []
+    members: list[Damage] = []
+    if index is not None:
+        members += _check_members(stream, index, shard, ContentCheck(index, shards.manifest), contents)
     stream.finish()
     if index is not None and (index.shard, index.shard_xxh3) != (shard, stated):
         reason = f"its index is for {index.shard} with XXH3-128 {index.shard_xxh3}, its manifest states {stated}"
@@ -262,6 +272,11 @@ def _check_bytes(shards: ShardSet, number: int, index: Index | None, advance: Ca
         )
         damages.append(Damage(shard, field_.key, field_.name, field_.offset, reason))
     damages += members
+    changed = {damage.offset for damage in damages}
+    damages += [damage for damage in contents if damage.offset not in changed]
+    if index is not None:
+        rows = row_differences(index, shards.manifest.classes)
+        damages += [Damage(shard, key, None, None, reason) for key, reason in rows]
     found = checksums.shard_checksum()
     if found != stated and not damages:
         damages.append(
@@ -277,8 +292,13 @@ def _check_bytes(shards: ShardSet, number: int, index: Index | None, advance: Ca
     return sorted(damages, key=lambda damage: -1 if damage.offset is None else damage.offset)
 
 
-def _check_members(data: tar.Bytes, index: Index, shard: str) -> Iterator[Damage]:
-    """Compare the members of the archive with the index. A damaged header does not end the comparison."""
+def _check_members(
+    data: tar.Bytes, index: Index, shard: str, check: ContentCheck, contents: list[Damage]
+) -> Iterator[Damage]:
+    """Compare the members of the archive with the index. A damaged header does not end the comparison.
+
+    Differences between an index and the content of intact members are added to ``contents``.
+    """
     expected, duplicates = _fields_by_offset(index)
     for key, name, offset in duplicates:
         yield Damage(shard, key, name, offset, "its index has two fields at this byte")
@@ -288,6 +308,11 @@ def _check_members(data: tar.Bytes, index: Index, shard: str) -> Iterator[Damage
         try:
             for member in tar.walk(_Rest(data, start), shard=shard):
                 yield from _check_member(member, start, expected, shard)
+                offset = start + member.offset
+                if offset not in expected and check.needs(offset):
+                    parts = split_name(member.name) or ("", "")
+                    reasons = check.differences(offset, data[offset : offset + member.size])
+                    contents += [Damage(shard, *parts, offset, reason) for reason in reasons]
             break
         except ShardError as error:
             broken = start + (error.offset or 0)

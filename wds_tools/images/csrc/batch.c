@@ -154,6 +154,8 @@ static int unite_crops(const Batch *batch, size_t number, Image *image)
         int scale_denominator = choose_scale_denominator(crop);
         image->box = count ? unite(&image->box, &box) : box;
         image->needed = count ? unite(&image->needed, &needed) : needed;
+        image->width = crop->image_width;
+        image->height = crop->image_height;
         if (!count || scale_denominator < image->scale_denominator)
             image->scale_denominator = scale_denominator;
         count++;

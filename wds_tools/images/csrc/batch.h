@@ -8,14 +8,15 @@
 
 #include "stopwatch.h"
 
-/* How an image is cropped and resized. These are the fields of `Regions` in views.py, in the order
-   in which native.py concatenates them. */
+/* How an image is cropped and resized: the fields of `Regions` in views.py, and the size of the image for which they
+   were chosen, in the order in which native.py concatenates them. */
 typedef struct {
     int32_t left, top, width, height;      /* the box, in pixels of the image */
     int32_t resized_height, resized_width; /* the size to which the box is resized */
     int32_t corner_top, corner_left;       /* where the output begins in the resized box */
     int32_t flip;                          /* 1: mirror left to right */
     int32_t needed_left, needed_top, needed_width, needed_height; /* the part of the box that the output depends on */
+    int32_t image_width, image_height; /* as the index records them; 0 if they are not known */
 } CropGeometry;
 
 typedef struct {
@@ -32,7 +33,7 @@ typedef struct {
 /* Renders crops_per_image crops of each of `count` images. `crops`, `outputs` and `done` are
    [count][crops_per_image]. Sets done[i][k] to 1 if crop k of image i was rendered, or to 0 if Python
    must render it; its pixels are then not written. A crop whose geometry is invalid is not rendered,
-   and does not affect the others. Images larger than `max_pixels` are not rendered. Adds the time of
+   and does not affect the others. An image of another size than its crops state is not rendered. Images larger than `max_pixels` are not rendered. Adds the time of
    each step to `timings`, which may be NULL. */
 void render_batch(
     const ByteSpan *files, const CropGeometry *crops, size_t count, const Output *outputs, size_t crops_per_image,

@@ -272,6 +272,16 @@ class BuildExt(build_ext):
             module.sources, module.depends = _expand(module.sources), _expand(module.depends)
             module.py_limited_api = not FREE_THREADED
 
+    def run(self) -> None:
+        """Compile the module, and copy it into the source tree, unless it is for another system.
+
+        In the folder of the sources, Python imports the package from there and not the one that was installed.
+        setuptools copies only for an editable install.
+        """
+        super().run()
+        if not self.inplace and self._platform_tag() not in TARGETS:
+            self.copy_extensions_to_source()
+
     def build_extension(self, ext: Extension) -> None:
         """Compile the module.
 
@@ -289,7 +299,7 @@ class BuildExt(build_ext):
         except CompileError as error:
             ext.optional = tag not in TARGETS  # a wheel for another system must have the module
             print(f"wds_tools is installed without its compiled path: {error}", file=sys.stderr)  # noqa: T201
-            if self.editable_mode:  # a module of older sources must not be used
+            if ext.optional:  # a module of older sources must not be used
                 for old in Path(*ext.name.split(".")[:-1]).glob(ext.name.rpartition(".")[2] + ".*so"):
                     old.unlink()
             raise

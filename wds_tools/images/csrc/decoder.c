@@ -109,13 +109,15 @@ static int has_supported_sampling(const Header *header)
             cb->h_factor == cr->h_factor && cb->v_factor == cr->v_factor);
 }
 
-/* Returns whether an image is supported, contains `region`, has at most `max_pixels`, and has a
-   file that is long enough for its size: at least one bit per block. check_effort() in
+/* Returns whether an image is supported, has the expected size, contains the needed region, has at most `max_pixels`,
+   and has a file that is long enough for its size: at least one bit per block. check_effort() in
    wds_tools/format/jpeg.py explains the limits. */
-static int is_supported(const Header *header, const Region *region, size_t max_pixels)
+static int is_supported(const Header *header, const Image *image, size_t max_pixels)
 {
     size_t width = (size_t)header->width, height = (size_t)header->height;
-    return has_supported_sampling(header) && header->adobe_transform <= 1 && width * height <= max_pixels &&
+    const Region *region = &image->needed;
+    return has_supported_sampling(header) && (!image->width || image->width == header->width) &&
+           (!image->height || image->height == header->height) && header->adobe_transform <= 1 && width * height <= max_pixels &&
            (size_t)region->left + (size_t)region->width <= width &&
            (size_t)region->top + (size_t)region->height <= height &&
            8 * header->size >= ((width + 7) / 8) * ((height + 7) / 8);
@@ -182,33 +184,34 @@ static void set_quantization(ActiveImage *active)
         set_paired_quantization(active->header.component[c].quantization, &active->layout[c].quantization);
 }
 
-/* Transforms a block of component `c` into its plane, if it is needed. */
-static inline void transform_block(
+/* Transforms a block of component `c` into its plane, if it is needed. Returns 0, or -1 on failure. */
+static inline int transform_block(
     ActiveImage *active, InverseDct *inverse_dct, int c, int row, int column, const int16_t *block, int last_index)
 {
     const PlaneLayout *layout = &active->layout[c];
     if (column < layout->left || column >= layout->right || row < layout->top || row >= layout->bottom)
-        return;
+        return 0;
     size_t y = (size_t)(row - layout->top) * (size_t)layout->block_size;
     size_t x = (size_t)(column - layout->left) * (size_t)layout->block_size;
-    inverse_dct(
+    return inverse_dct(
         block, last_index, &layout->quantization, layout->block_size, active->plane[c].bytes + y * layout->stride + x,
         layout->stride);
 }
 
-/* Transforms the needed blocks of `count` MCUs from `first` on. */
+/* Transforms the needed blocks of `count` MCUs from `first` on. The image has failed if one of them cannot be
+   transformed as libjpeg does. */
 static void transform_mcus(
     ActiveImage *active, int first, int count, const int16_t *block, const uint8_t *last_index)
 {
     const Header *header = &active->header;
     InverseDct *inverse_dct = kernels()->inverse_dct;
-    int row = first / header->mcu_columns, column = first % header->mcu_columns;
+    int row = first / header->mcu_columns, column = first % header->mcu_columns, failed = 0;
     for (int mcu = 0; mcu < count; mcu++) {
         for (int c = 0; c < header->component_count; c++) {
             const Component *component = &header->component[c];
             for (int y = 0; y < component->v_factor; y++)
                 for (int x = 0; x < component->h_factor; x++, block += BLOCK_SIZE, last_index++)
-                    transform_block(
+                    failed |= transform_block(
                         active, inverse_dct, c, row * component->v_factor + y, column * component->h_factor + x,
                         block, *last_index);
         }
@@ -217,6 +220,7 @@ static void transform_mcus(
             row++;
         }
     }
+    active->failed |= failed;
 }
 
 /* Decodes an image with more than one scan to its planes. Returns 0, or -1 on failure. */
@@ -237,7 +241,7 @@ static int decode_multiple_scans(Decoder *decoder, ActiveImage *active)
             active, row * header->mcu_columns, header->mcu_columns, frame_blocks(coefficients) + first * BLOCK_SIZE,
             coefficients->last_index.bytes + first);
     }
-    return 0;
+    return active->failed;
 }
 
 /* Returns the decoded plane of component `c`. */
@@ -284,7 +288,7 @@ static int open_image(Decoder *decoder, ActiveImage *active)
     Header *header = &active->header;
     active->next_interval = active->lanes = active->intervals.count = 0;
     header_start(header, image->data, image->size);
-    if (next_scan(header) != SCAN_FOUND || !is_supported(header, &image->needed, decoder->max_pixels))
+    if (next_scan(header) != SCAN_FOUND || !is_supported(header, image, decoder->max_pixels))
         return -1;
     active->needed = cells_of(&image->needed, BLOCK_SIDE * header->max_h_factor, BLOCK_SIDE * header->max_v_factor);
     if (!is_only_scan(header))

@@ -19,6 +19,7 @@ typedef struct {
     Region needed;         /* the part of the box that is decoded */
     int scale_denominator; /* 1, 2, 4 or 8: decodes at full size, 1/2, 1/4 or 1/8 */
     size_t number;         /* passed on to store_planes() */
+    int width, height;     /* expected size in pixels; 0: any */
 } Image;
 
 /* A decoded plane. Its samples are those of whole blocks, so it may begin before the needed part and
@@ -65,8 +66,8 @@ typedef struct {
     int (*next_image)(void *context, Image *image);
 
     /* Receives the planes of image `number`. They are valid until it returns. `planes` is NULL if
-       Python must decode the image: it is damaged, not supported (CMYK, 12 bits), smaller than the
-       region, or too large. The order of the calls may differ from that of the images. */
+       Python must decode the image: it is damaged, not supported (CMYK, 12 bits), of another size than
+       expected, smaller than the region, or too large. The order of the calls may differ from that of the images. */
     void (*store_planes)(void *context, size_t number, const Planes *planes);
 
     Stopwatch *watch; /* measures the steps `slice` and `decode` */

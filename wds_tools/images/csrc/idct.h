@@ -3,7 +3,10 @@
 
    That method is exact integer arithmetic with constants of 13 fractional bits. It rounds once
    after the columns and once after the rows, so the order of the additions does not matter. The
-   order here suits SIMD instructions that multiply pairs of numbers and add the products. */
+   order here suits SIMD instructions that multiply pairs of numbers and add the products.
+
+   A file can have coefficients that are far larger than those of any image. Then 16-bit sums in libjpeg's SIMD code wrap
+   around, and results depend on the decoder. Such blocks are found here, and the image is left to libjpeg. */
 #ifndef WDS_TOOLS_IDCT_H
 #define WDS_TOOLS_IDCT_H
 
@@ -26,8 +29,8 @@ void set_paired_quantization(const uint16_t *row_order, PairedQuantization *out)
 
 /* Dequantizes and transforms a block in the paired layout, and writes size x size samples to `out`,
    in rows that are `stride` bytes apart. `size` is 8, 4, 2 or 1. `last_index` is the zigzag index
-   of the block's last coefficient. */
-typedef void InverseDct(
+   of the block's last coefficient. Returns 0, or -1 if coefficients are too large. */
+typedef int InverseDct(
     const int16_t *block, int last_index, const PairedQuantization *quantization, int size, uint8_t *out,
     size_t stride);
 

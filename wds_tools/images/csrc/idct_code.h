@@ -7,6 +7,21 @@
 #define COLUMN_PASS_SHIFT (13 - 2)
 #define ROW_PASS_SHIFT (13 + 2 + 3)
 
+/* Results of the pass over the columns are too large from here on: the sum of two of them may not fit into 16 bits. One
+   of them is at least 4 times as large as the largest coefficient of its column, so this finds all coefficients from
+   COEFFICIENT_LIMIT on. Those of samples with 8 bits are at most 1024, or 2048 after quantization. */
+#define COLUMN_LIMIT (1 << 14)
+#define COEFFICIENT_LIMIT (COLUMN_LIMIT / 4)
+
+/* Returns -1 if a value is `limit` or -limit, or beyond them, and otherwise 0. `limit` is a power of two. */
+static inline __attribute__((always_inline)) int check_values(const int16_t *values, int count, int limit)
+{
+    uint16_t sizes = 0;
+    for (int i = 0; i < count; i++)
+        sizes |= (uint16_t)(values[i] < 0 ? -values[i] : values[i]);
+    return -((sizes & -limit) != 0);
+}
+
 static inline int32_t rounding_shift(uint32_t value, int shift)
 {
     return (int32_t)(value + (1u << (shift - 1))) >> shift;
@@ -63,8 +78,9 @@ static inline __attribute__((always_inline)) void transform_line(
     }
 }
 
-/* Transforms a block to size x size samples. The factors are scaled by 2^bits in each pass. */
-static inline __attribute__((always_inline)) void transform_block(
+/* Transforms a block to size x size samples. The factors are scaled by 2^bits in each pass. Returns 0, or -1 if
+   coefficients are too large. Factors of smaller sizes leave coefficients out, so these are checked separately. */
+static inline __attribute__((always_inline)) int transform_block(
     const int16_t *block, const PairedQuantization *quantization, const int32_t (*factors)[BLOCK_SIDE], int size,
     int bits, uint8_t *out, size_t stride)
 {
@@ -83,6 +99,8 @@ static inline __attribute__((always_inline)) void transform_block(
         for (int column = 0; column < size; column++)
             out[column] = to_sample(result[column]);
     }
+    int coefficients = size < BLOCK_SIDE ? check_values(in, BLOCK_SIZE, COEFFICIENT_LIMIT) : 0;
+    return coefficients | check_values(columns, size * BLOCK_SIDE, COLUMN_LIMIT);
 }
 
 #if USE_AVX2
@@ -125,7 +143,7 @@ static inline __attribute__((always_inline)) Vector pair_columns(Vector row, Vec
     return _mm256_shuffle_epi8(_mm256_permute4x64_epi64(packed, 0xD8), interleave);
 }
 
-static void transform_8x8(const int16_t *block, const PairedQuantization *quantization, uint8_t *out, size_t stride)
+static int transform_8x8(const int16_t *block, const PairedQuantization *quantization, uint8_t *out, size_t stride)
 {
     Vector in[4], rows[8], paired[4], transposed[4], columns[8];
     for (int i = 0; i < 4; i++)
@@ -135,6 +153,9 @@ static void transform_8x8(const int16_t *block, const PairedQuantization *quanti
     transform_lines(in[0], in[1], in[2], in[3], COLUMN_PASS_SHIFT, rows);
     for (int i = 0; i < 4; i++)
         paired[i] = pair_columns(rows[i], rows[i + 4]);
+    Vector sizes = _mm256_or_si256(
+        _mm256_or_si256(_mm256_abs_epi16(paired[0]), _mm256_abs_epi16(paired[1])),
+        _mm256_or_si256(_mm256_abs_epi16(paired[2]), _mm256_abs_epi16(paired[3])));
     Vector low01 = _mm256_unpacklo_epi32(paired[0], paired[1]), high01 = _mm256_unpackhi_epi32(paired[0], paired[1]);
     Vector low23 = _mm256_unpacklo_epi32(paired[2], paired[3]), high23 = _mm256_unpackhi_epi32(paired[2], paired[3]);
     transposed[0] = _mm256_unpacklo_epi64(low01, low23);   /* columns 0 and 4, of the rows 0 to 3 and 4 to 7 */
@@ -158,36 +179,49 @@ static void transform_8x8(const int16_t *block, const PairedQuantization *quanti
         _mm_storel_epi64((__m128i *)(void *)(out + (size_t)(4 + 2 * i) * stride), lower);
         _mm_storeh_pd((double *)(void *)(out + (size_t)(5 + 2 * i) * stride), _mm_castsi128_pd(lower));
     }
+    return -!_mm256_testz_si256(sizes, _mm256_set1_epi16(-COLUMN_LIMIT)); /* as in check_values() */
 }
 
 #else
 
-static void transform_8x8(const int16_t *block, const PairedQuantization *quantization, uint8_t *out, size_t stride)
+static int transform_8x8(const int16_t *block, const PairedQuantization *quantization, uint8_t *out, size_t stride)
 {
-    transform_block(block, quantization, factors_8, BLOCK_SIDE, 0, out, stride);
+    return transform_block(block, quantization, factors_8, BLOCK_SIDE, 0, out, stride);
 }
 
 #endif
 
 /* Transforms a block that has only a DC coefficient: all samples are equal. */
-static void fill_block(
+static int fill_block(
     const int16_t *block, const PairedQuantization *quantization, int size, uint8_t *out, size_t stride)
 {
-    int sample = to_sample(rounding_shift((uint32_t)(int32_t)dequantize(block, quantization, 0, 0), 3));
+    int16_t value = dequantize(block, quantization, 0, 0);
+    int sample = to_sample(rounding_shift((uint32_t)(int32_t)value, 3));
     for (int row = 0; row < size; row++, out += stride)
         memset(out, sample, (size_t)size);
+    return check_values(&value, 1, COEFFICIENT_LIMIT);
 }
 
-static void inverse_dct(
+/* Transforms a block to a single sample, its mean. */
+static int average_block(const int16_t *block, const PairedQuantization *quantization, uint8_t *out)
+{
+    int16_t coefficients[BLOCK_SIZE];
+    for (int i = 0; i < BLOCK_SIZE; i++)
+        coefficients[i] = (int16_t)((uint16_t)block[i] * (uint32_t)(uint16_t)quantization->value[i]);
+    return fill_block(block, quantization, 1, out, 1) | check_values(coefficients, BLOCK_SIZE, COEFFICIENT_LIMIT);
+}
+
+static int inverse_dct(
     const int16_t *block, int last_index, const PairedQuantization *quantization, int size, uint8_t *out,
     size_t stride)
 {
-    if (last_index == 0 || size == 1)
-        fill_block(block, quantization, size, out, stride);
-    else if (size == BLOCK_SIDE)
-        transform_8x8(block, quantization, out, stride);
-    else if (size == 4)
-        transform_block(block, quantization, factors_4, 4, 1, out, stride);
-    else
-        transform_block(block, quantization, factors_2, 2, 2, out, stride);
+    if (last_index == 0)
+        return fill_block(block, quantization, size, out, stride);
+    if (size == 1)
+        return average_block(block, quantization, out);
+    if (size == BLOCK_SIDE)
+        return transform_8x8(block, quantization, out, stride);
+    if (size == 4)
+        return transform_block(block, quantization, factors_4, 4, 1, out, stride);
+    return transform_block(block, quantization, factors_2, 2, 2, out, stride);
 }

@@ -264,7 +264,7 @@ static PyObject *decode_jpeg(PyObject *module, PyObject *arguments)
             "invalid region (left %d, top %d, width %d, height %d) or scale_denominator (%d, not 1, 2, 4 or 8)",
             region.left, region.top, region.width, region.height, scale_denominator);
     else {
-        Image image = {data.buf, (size_t)data.len, region, region, scale_denominator, 0};
+        Image image = {data.buf, (size_t)data.len, region, region, scale_denominator, 0, 0, 0};
         decoder_set_limit(decoder, (size_t)1 << 32);
         planes = build_planes(decoder, &image);
     }

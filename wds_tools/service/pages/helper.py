@@ -1,4 +1,4 @@
-"""The program of a helper process: it answers messages from its standard input, with limits on memory and time."""
+"""The program of a helper process: it answers messages from its standard input, with few rights, memory and time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from wds_tools.service import rights
 from wds_tools.service.pages import frames
 
 _NICE = 10
@@ -16,7 +17,11 @@ _Answer = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
 
 
 def _thumbnail() -> _Answer:
-    from wds_tools.service.pages.thumbnails import thumbnail  # noqa: PLC0415 - each helper loads what it needs
+    from PIL import Image  # noqa: PLC0415 - each helper loads what it needs
+
+    from wds_tools.service.pages.thumbnails import thumbnail  # noqa: PLC0415
+
+    Image.init()  # imports all plugins, which the user nobody may not be allowed to read
 
     def answer(message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         return {}, thumbnail(payload, field=message["field"], size=message["size"])
@@ -49,7 +54,7 @@ def main(kind: str, memory_bytes: int, seconds: float) -> None:
     questions = sys.stdin.buffer
     answer = _KINDS[kind]()
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    frames.write(answers, {"ready": True})
+    frames.write(answers, {"refused": rights.drop_rights()})
     while (received := frames.read(questions)) is not None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import wds_tools
 from wds_tools.service.pages import frames
 
+_log = logging.getLogger("wds_tools")
 _START_SECONDS = 60.0  # on a busy machine
 _KILL_MARGIN_SECONDS = 1.0  # after the helper should have ended by itself
 
@@ -115,14 +118,21 @@ class HelperPool:
         )
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await _receive(process)
+                ready, _ = await _receive(process)
         except (TimeoutError, OSError, ValueError, EOFError):
             await _kill(process)
             raise HelperError("a helper process of the page cannot be started") from None
         except BaseException:
             await asyncio.shield(_kill(process))
             raise
+        if ready["refused"]:
+            _warn_once("; ".join(ready["refused"]))
         return process
+
+
+@cache
+def _warn_once(refused: str) -> None:
+    _log.warning("the processes that decode images keep rights that they do not need: the kernel refuses %s", refused)
 
 
 async def _receive(process: asyncio.subprocess.Process) -> tuple[dict[str, Any], bytes]:

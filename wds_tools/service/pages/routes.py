@@ -22,7 +22,7 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from wds_tools import __version__
-from wds_tools.service.access import GRANT
+from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, Target
 from wds_tools.service.answers import error_answer
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import Library
@@ -39,6 +39,7 @@ from wds_tools.service.verifications import Verifications
 from wds_tools.wording import counted, human_bytes
 
 _FOLDER = Path(__file__).parent
+_PAGE_PREFIX = "/datasets/"
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _INDEX_MEMORY = 4 << 30
 _INDEX_SECONDS = 20.0
@@ -90,14 +91,18 @@ class PageRoutes:
         self._downloads = asyncio.Semaphore(MAX_VALUES)
         self._warming: asyncio.Task[None] | None = None
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         """Return the routes."""
+        page = Access(target_of=self._target_of_page, refuse=self._error)
+        thumbnail = Access(target_of=partial(_target_of, prefix="/thumbnails/", parts=1), refuse=self._error)
+        field = Access(target_of=partial(_target_of, prefix="/fields/", parts=2), refuse=self._error)
+        number = "{path:.+}/{number:[0-9]{1,16}}"
         return [
-            web.get("/", self.get_overview, name="page"),
-            web.get("/datasets/{path:.+}", self.get_dataset, name="dataset_page"),
-            web.get("/thumbnails/{path:.+}/{number:[0-9]{1,16}}", self.get_thumbnail, name="thumbnail"),
-            web.get("/fields/{path:.+}/{number:[0-9]{1,16}}/{field:[^/]+}", self.get_field, name="field"),
-            web.get("/static/{name}", self.get_static, name="static"),
+            Route("GET", "/", self.get_overview, "page", ANY_TOKEN),
+            Route("GET", _PAGE_PREFIX + "{path:.+}", self.get_dataset, "dataset_page", page),
+            Route("GET", f"/thumbnails/{number}", self.get_thumbnail, "thumbnail", thumbnail),
+            Route("GET", f"/fields/{number}/{{field:[^/]+}}", self.get_field, "field", field),
+            Route("GET", "/static/{name}", self.get_static, "static", ANY_TOKEN),
         ]
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
@@ -145,17 +150,13 @@ class PageRoutes:
 
     async def get_dataset(self, request: web.Request) -> web.StreamResponse:
         """Show a dataset, or one of its samples."""
-        path = _path_of(request, "/datasets/")
-        name, number = path, None
-        if path is not None and self._library.find(path) is None and (match := _SAMPLE.fullmatch(path)):
-            name, number = match[1], int(match[2])
-        opened = await self._open(request, name)
+        opened = await self._open(request)
         if isinstance(opened, web.StreamResponse):
             return opened
-        state = State.of(request.query)
+        state, sample = State.of(request.query), request[TARGET].file
         try:
-            if number is not None:
-                return await self._sample_page(request, opened, number, state)
+            if sample:
+                return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
             if state.tab == "health":
                 return await self._health_page(opened, state)
             if state.tab == "shuffle":
@@ -168,7 +169,7 @@ class PageRoutes:
 
     async def get_thumbnail(self, request: web.Request) -> web.StreamResponse:
         """Send a thumbnail that a helper process has encoded."""
-        opened = await self._open(request, _path_of(request, "/thumbnails/", parts=1))
+        opened = await self._open(request)
         if isinstance(opened, web.StreamResponse):
             return opened
         number, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
@@ -182,7 +183,7 @@ class PageRoutes:
 
     async def get_field(self, request: web.Request) -> web.StreamResponse:
         """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
-        opened = await self._open(request, _path_of(request, "/fields/", parts=2))
+        opened = await self._open(request)
         if isinstance(opened, web.StreamResponse):
             return opened
         number, name = int(request.match_info["number"]), request.match_info["field"]
@@ -211,14 +212,16 @@ class PageRoutes:
         kind = _STATIC_TYPES[Path(name).suffix]
         return web.Response(body=data, content_type=kind, charset="utf-8", headers={"ETag": etag})
 
-    async def _open(self, request: web.Request, name: str | None) -> Opened | web.StreamResponse:
-        """Return a dataset, or the answer if there is none or the token is not for it."""
-        if name is None:
-            return self._error(404, "no such dataset")
-        if not request[GRANT].allows(name):
-            return self._error(403, "the token is not for this dataset")
+    def _target_of_page(self, request: web.Request) -> Target | None:
+        target = _target_of(request, prefix=_PAGE_PREFIX)
+        if target and self._library.find(target.dataset) is None and (match := _SAMPLE.fullmatch(target.dataset)):
+            return Target(match[1], f"samples/{match[2]}")
+        return target
+
+    async def _open(self, request: web.Request) -> Opened | web.StreamResponse:
+        """Return the dataset of a request, or the answer if there is none."""
         try:
-            opened = await self._browser.open(name)
+            opened = await self._browser.open(request[TARGET].dataset)
         except BrowseError as error:
             return self._error(500, f"the manifest cannot be read: {error}")
         return self._error(404, "no such dataset") if opened is None else opened
@@ -362,15 +365,15 @@ def _common(opened: Opened, state: State) -> dict[str, Any]:
     }
 
 
-def _path_of(request: web.Request, prefix: str, *, parts: int = 0) -> str | None:
-    """Return the name of a dataset in a path, without its last parts; None if it is not a valid name."""
+def _target_of(request: web.Request, *, prefix: str, parts: int = 0) -> Target | None:
+    """Return the dataset that a path names before its last parts; None if it is not a valid name."""
     raw = request.rel_url.raw_path.removeprefix(prefix).split("/")
     try:
         names = [unquote(part, errors="strict") for part in raw[: len(raw) - parts]]
     except UnicodeDecodeError:
         return None
     name = "/".join(names)
-    return None if any("/" in part for part in names) or not name.isprintable() else name
+    return None if any("/" in part for part in names) or not name.isprintable() else Target(name)
 
 
 def _mood(runs: list[dict[str, Any]]) -> str:

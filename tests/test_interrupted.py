@@ -1,0 +1,218 @@
+"""kill -9 in merge, append, reshard and add-fields: no reader sees a wrong dataset, and a rerun completes it.
+
+`packing/test_crash.py` does the same for pack.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import xxhash
+
+import wds_tools as wt
+from wds_tools.errors import DestinationError, NotADatasetError, SourceError, StoreError
+from wds_tools.reading.reader import Reader
+from wds_tools.reading.shardset import open_shards
+
+REPOSITORY = Path(__file__).parents[1]
+PACK = {"shard_bytes": "60kB", "workers": 1, "images": "keep"}
+COMMANDS = ["merge", "append", "reshard", "add-fields"]
+Content = tuple[tuple[str, ...], Counter[tuple[int, str]], frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command that writes ``dst``.
+
+    Attributes:
+        words: The command without its destination.
+        before: The dataset that is at the destination before, if any.
+        contents: The files after a run without faults.
+        allowed: What readers may see: the dataset before, and that after.
+    """
+
+    words: list[str]
+    before: Path | None
+    contents: dict[str, bytes]
+    allowed: list[Content]
+
+    def start(self, dst: Path) -> None:
+        if self.before:
+            shutil.copytree(self.before, dst)
+
+    def command(self, dst: Path) -> list[str]:
+        return [str(dst) if word == "DST" else word for word in self.words]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernel() -> None:
+    """Skip the test if the kernel does not support intercepting calls."""
+    if reason := faults.missing():
+        pytest.skip(reason)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def seen(spec: str | Path) -> Content:
+    """Return what readers see: class names, labels with the hash of each image, and the names of fields."""
+    shards = open_shards(spec)
+    rows = Reader(shards, block=4).rows(np.arange(shards.manifest.samples))
+    labels = np.concatenate([shards.index(number).label for number in range(len(shards.locations))]).tolist()
+    images = [xxhash.xxh3_64_hexdigest(bytes(image)) for image in rows.images()]
+    return shards.manifest.classes, Counter(zip(labels, images, strict=True)), frozenset(shards.manifest.all_fields)
+
+
+@pytest.fixture(scope="module")
+def cases(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    """Return the commands. The datasets have one class each, so that both have label 0 in their shards."""
+    folder = tmp_path_factory.mktemp("cases")
+    for name in ("cat", "fig"):
+        (folder / "photos" / name / name).mkdir(parents=True)
+        for path in sorted((photos / name).glob("*.jpg"))[:3]:
+            shutil.copy(path, folder / "photos" / name / name)
+        wt.pack(folder / "photos" / name, folder / name, **PACK)
+    captions = [{"key": f"{number:09d}", "caption": f"caption {number}"} for number in range(3)]
+    (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in captions))
+    cat, fig, both = str(folder / "cat"), str(folder / "fig"), str(folder / "merged")
+    wt.merge([cat, fig], both)
+    options = ["--shard-bytes=60kB", "--workers=1", "--images=keep"]
+    words: dict[str, tuple[list[str], Path | None]] = {
+        "merge": (["merge", cat, fig, "-o", "DST"], None),
+        "append": (["append", str(folder / "photos" / "fig"), "DST", *options], folder / "cat"),
+        "reshard": (["reshard", both, "DST", *options], None),
+        "add-fields": (["add-fields", "DST", "--from", str(folder / "captions.jsonl")], folder / "cat"),
+    }
+    found = {}
+    for name, (line, before) in words.items():
+        case = Case(line, before, {}, [])
+        dst = folder / f"whole-{name}"
+        case.start(dst)
+        allowed = [seen(dst)] if before else []
+        done = run(case, dst, "write", 100_000, "EIO")
+        assert done.returncode == 0, done.stderr
+        allowed.append(seen(dst))
+        found[name] = Case(line, before, contents(dst), allowed)
+    return found
+
+
+def run(case: Case, dst: Path, call: str, number: int, fault: str) -> Any:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "wds_tools", *case.command(dst)]
+    return faults.run_with_fault(command, call, number, fault, environment)
+
+
+def check_readers(case: Case, dst: Path, copy: Path) -> None:
+    """Check that a folder, a pattern, an index and a new pack give one of the allowed datasets, or an error."""
+    for spec in (dst, f"{dst}/*.tar"):
+        try:
+            found = seen(spec)
+        except NotADatasetError as error:
+            found, reason = None, str(error)
+        assert found in case.allowed or (found is None and "wds-tools index" not in reason)
+    if not dst.exists():
+        return
+    shutil.copytree(dst, copy / "indexed")
+    try:
+        wt.index_shards(f"{copy}/indexed/*.tar", progress=False)
+        assert seen(copy / "indexed") in case.allowed
+    except (NotADatasetError, DestinationError):
+        pass
+    try:
+        wt.reshard(dst, copy / "again", workers=1)
+        assert seen(copy / "again")[1] in [labels for _, labels, _ in case.allowed]
+    except (SourceError, StoreError, NotADatasetError):
+        pass
+
+
+def run_again(case: Case, dst: Path) -> None:
+    """Run the same command again. Fields that were added are an error, because their source is not recorded."""
+    again = run(case, dst, "write", 100_000, "EIO")
+    assert again.returncode == 0 or "has added fields already" in again.stderr, again.stderr
+
+
+def kill_and_rerun(case: Case, call: str, number: int, folder: Path) -> bool:
+    """Kill a run at a call, check readers, and run again; return whether it was killed."""
+    dst, copy = folder / "dst", folder / "copy"
+    copy.mkdir(parents=True)
+    case.start(dst)
+    done = run(case, dst, call, number, "KILL")
+    check_readers(case, dst, copy)
+    if done.returncode:
+        run_again(case, dst)
+    assert contents(dst) == case.contents, f"{call} {number}"
+    return done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "number"),
+    [
+        ("merge", "link", 2),
+        ("merge", "rename", 5),
+        ("append", "rename", 5),
+        ("append", "unlink", 4),
+        ("reshard", "rename", 5),
+        ("add-fields", "rename", 2),
+        ("add-fields", "rename", 6),
+        ("add-fields", "unlink", 8),
+    ],
+)
+def test_after_a_kill_no_reader_sees_a_wrong_dataset_and_a_rerun_completes_it(name, call, number, cases, tmp_path):
+    assert kill_and_rerun(cases[name], call, number, tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename", "unlink", "mkdir", "rmdir", "link"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_after_a_kill_at_any_call_no_reader_sees_a_wrong_dataset(name, call, cases, tmp_path):
+    number = 1
+    while kill_and_rerun(cases[name], call, number, tmp_path / str(number)):
+        number += 1
+        assert number < 300
+
+
+def test_fields_stay_when_an_error_follows_their_entry_in_the_manifest(cases, tmp_path):
+    case, dst = cases["add-fields"], tmp_path / "dst"
+    case.start(dst)
+    done = run(case, dst, "fsync", 13, "EIO")
+    assert done.returncode == 1
+    assert "Input/output error; the fields were added" in done.stderr
+    assert seen(dst) == case.allowed[1]
+    assert contents(dst) == case.contents
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("fault", ["ENOSPC", "EROFS"])
+@pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename", "link", "mkdir"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_failing_call_is_an_error_of_one_line_and_a_rerun_completes_the_dataset(name, call, fault, cases, tmp_path):
+    case, number, harmless = cases[name], 0, 0
+    while harmless < 3:  # the error of a call may be ignored
+        number += 1
+        dst, copy = tmp_path / str(number) / "dst", tmp_path / str(number) / "copy"
+        copy.mkdir(parents=True)
+        case.start(dst)
+        done = run(case, dst, call, number, fault)
+        assert "Traceback" not in done.stderr or "Logging error" in done.stderr, done.stderr  # stderr itself failed
+        check_readers(case, dst, copy)
+        if not done.returncode:
+            assert contents(dst) == case.contents
+            harmless += 1
+        else:
+            assert "error: " in done.stderr, done.stderr
+            run_again(case, dst)
+            assert contents(dst) == case.contents, f"{call} {number}"
+            harmless = 0

@@ -1,0 +1,46 @@
+"""Folders that a command has not finished: its work area is still there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+WORK_NAME = ".packing"
+PLAN_NAME = "plan.json"
+COPY_NAME = ".copying"
+"""The work areas of a packer and of `copy`."""
+
+_COMMANDS = {"merge": "`wds-tools merge`", "webdataset": "`wds-tools reshard`, `pack` or `append`"}
+_PACKERS = "`wds-tools pack` or `append`"
+
+
+def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | None:
+    """Return that a folder is unfinished, and what to do; None if it has no work area.
+
+    Args:
+        folder: Path or URL, for the text.
+        read: Returns a file of the folder; None or an OSError if it does not exist.
+    """
+    plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
+    if plan is not None:
+        command = _COMMANDS.get(_kind(plan), _PACKERS)
+    elif _read(f"{COPY_NAME}/manifest.json", read) is not None:
+        command = "`wds-tools copy`"
+    else:
+        return None
+    return f"{folder} is unfinished: run the same {command} command again, which continues from there"
+
+
+def _read(name: str, read: Callable[[str], bytes | None]) -> bytes | None:
+    try:
+        return read(name)
+    except OSError:
+        return None
+
+
+def _kind(plan: bytes) -> str:
+    """Return the kind of the source in a plan."""
+    try:
+        return str(json.loads(plan)["kind"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,113 @@
+"""Checks what checksums cannot: whether the rows of an index state what the samples hold.
+
+An index may be wrong and intact at the same time, such as one that a program wrote. A loader trusts its labels, and
+the sizes from which it chooses crops.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from wds_tools.errors import DecodeError
+from wds_tools.format.codecs import probe
+from wds_tools.format.index import ABSENT, NO_LABEL, Index, image_field
+from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
+from wds_tools.format.manifest import Manifest
+
+
+class ContentCheck:
+    """Compares the images and labels of a shard with its index.
+
+    Args:
+        index: The index of the shard.
+        manifest: The manifest of the dataset.
+    """
+
+    def __init__(self, index: Index, manifest: Manifest) -> None:
+        self._index = index
+        self._classes = manifest.classes
+        self._label = _label_source(manifest)
+        self._images: dict[int, int] = {}  # offset of the image of a sample -> its row
+        for name in reversed(image_field(index)):  # the preferred field last: it replaces others of its row
+            rows = np.flatnonzero(index.fields[name].offset != ABSENT).tolist()
+            self._images |= {row: int(index.fields[name].offset[row]) for row in rows}
+        self._images = {offset: row for row, offset in self._images.items()}
+        labels = index.fields.get(self._label.field or "") if self._label else None
+        rows = [] if labels is None else np.flatnonzero(labels.offset != ABSENT).tolist()
+        self._labels = {} if labels is None else {int(labels.offset[row]): row for row in rows}
+
+    def needs(self, offset: int) -> bool:
+        """Return whether the field at this offset is compared with the index."""
+        return offset in self._images or offset in self._labels
+
+    def differences(self, offset: int, data: memoryview) -> Iterator[str]:
+        """Yield a sentence for each difference between the field at an offset and its row of the index."""
+        if offset in self._images:
+            yield from self._image_differences(self._images[offset], data)
+        if offset in self._labels:
+            yield from self._label_differences(self._labels[offset], data)
+
+    def _image_differences(self, row: int, data: memoryview) -> Iterator[str]:
+        index = self._index
+        stated = int(index.width[row]), int(index.height[row]), int(index.orientation[row])
+        if not stated[0] or not stated[1]:
+            return  # the header could not be read when the shard was indexed: loaders report it
+        try:
+            info = probe(data)
+        except DecodeError as error:
+            yield f"its index records an image of {stated[0]}x{stated[1]}, but the file {error.args[0]}"
+            return
+        found = info.width, info.height, info.orientation
+        if found != stated:
+            yield (
+                f"the image is {found[0]}x{found[1]} with EXIF orientation {found[2]}, but its index records "
+                f"{stated[0]}x{stated[1]} with {stated[2]}"
+            )
+        elif info.kind == "jpg" and info.mode != index.mode[row]:  # modes of other types depend on Pillow's version
+            yield f"the image has mode {info.mode}, but its index records {index.mode[row]!r}"
+
+    def _label_differences(self, row: int, data: memoryview) -> Iterator[str]:
+        assert self._label is not None
+        stated = int(self._index.label[row])
+        if stated == NO_LABEL:
+            return  # loaders report it
+        try:
+            found = self._label.value(self._index.keys[row], data)
+        except ValueError as error:
+            yield f"its label cannot be read: {error}"
+            return
+        if isinstance(found, str):
+            if found not in self._classes:
+                return  # text that is not a class
+            found = self._classes.index(found)
+        if found is not None and found != stated:
+            yield f"its label is {found}, but its index records {stated}"
+
+
+def _label_source(manifest: Manifest) -> LabelSource | None:
+    """Return where the labels of the index come from; None if they are not in a field of the shards."""
+    if manifest.label in (INDEX, FOLDER):
+        return None
+    return LabelSource() if manifest.label is None else LabelSource.parse(manifest.label)
+
+
+def row_differences(index: Index, classes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield (key, sentence) for rows of an index that cannot be right, whatever the shard holds."""
+    for key, count in Counter(index.keys).items():
+        if count > 1:
+            yield key, f"its index has this key {count} times: keys are unique in a shard"
+    present = np.zeros(len(index), np.bool_)
+    for columns in index.fields.values():
+        present |= columns.offset != ABSENT
+    for row in np.flatnonzero(~present).tolist():
+        yield index.keys[row], "its index has this sample without any field"
+    if classes:
+        for row in np.flatnonzero(index.label >= len(classes)).tolist():
+            reason = (
+                f"its index records label {index.label[row]}, but the manifest names {len(classes)} classes, so "
+                f"allowed are 0 to {len(classes) - 1}: name all classes in the manifest, then `wds-tools reseal`"
+            )
+            yield index.keys[row], reason
