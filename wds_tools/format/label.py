@@ -394,8 +394,23 @@ class Labels:
         return tuple(notes)
 
 
+def readings(value: Any, classes: Sequence[str]) -> list[int]:
+    """Return the class numbers that a value can stand for: as a number, and as the name of a class.
+
+    >>> readings("1", ["0", "2", "1"]), readings("fig", ["cat", "fig"]), readings("pea", ["cat", "fig"])
+    ([1, 2], [1], [])
+
+    Raises:
+        LabelError: The value is neither a number nor a text.
+    """
+    label, text = _numbered(value), _named(value).name
+    found = [] if label.number is None else [label.number]
+    return found + [number for number, name in enumerate(classes) if name == text]
+
+
 def _named(value: Any) -> Label:
     """Return a value as a name, whatever it looks like."""
+    value = _scalar(value)
     if isinstance(value, Label) or value is None:
         return value or NONE
     return name(BOOLEANS[value] if isinstance(value, bool) else str(value).strip())
@@ -403,6 +418,7 @@ def _named(value: Any) -> Label:
 
 def _numbered(value: Any) -> Label:
     """Return a value as a number; no label if it is not one."""
+    value = _scalar(value)
     if isinstance(value, str) and _LEADING_ZERO.fullmatch(value.strip()):
         return number(int(value))
     try:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wds_tools.errors import DecodeError
+from wds_tools.errors import DecodeError, LabelError
 from wds_tools.format.codecs import probe
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, image_field
+from wds_tools.format.label import readings
 from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
 from wds_tools.format.manifest import Manifest
 
@@ -75,16 +76,13 @@ class ContentCheck:
         if stated == NO_LABEL:
             return  # loaders report it
         try:
-            found = self._label.value(self._index.keys[row], data)
-        except ValueError as error:
+            value = self._label.value(self._index.keys[row], data)
+            found = readings(value, self._classes)
+        except (LabelError, ValueError) as error:
             yield f"its label cannot be read: {error}"
             return
-        if isinstance(found, str):
-            if found not in self._classes:
-                return  # text that is not a class
-            found = self._classes.index(found)
-        if found is not None and found != stated:
-            yield f"its label is {found}, but its index records {stated}"
+        if found and stated not in found:
+            yield f"its label is {found[0]}, but its index records {stated}"
 
 
 def _label_source(manifest: Manifest) -> LabelSource | None:

@@ -205,7 +205,7 @@ def _index(
     try:
         with _progress_bar(jobs, progress) as bar:
             for job in jobs:
-                _index_folder(job, bar, dots_in_fields=dots_in_fields)
+                _index_folder(job, bar, dots_in_fields=dots_in_fields, is_chosen=bool(job.label or label_type))
         numbered = _number(jobs, classes, label_type)
         if any(job.label for job in jobs) and (numbered.numbers == NO_NUMBER).all():
             fields = dict.fromkeys(name for job in jobs for name in job.totals.fields)
@@ -239,13 +239,13 @@ def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
     return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)
 
 
-def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool) -> None:
-    """Write the index of every shard of a folder."""
+def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool, is_chosen: bool) -> None:
+    """Write the index of every shard of a folder; ``is_chosen``: the user has stated where or what labels are."""
     dots = Dots()
     for shard, beside in zip(job.shards, job.files, strict=True):
         with job.folder.open(shard, bar.update) as view:
             result = scan_shard(view, shard, job.source)
-        if beside.exists and job.label is None:
+        if beside.exists and not is_chosen:
             _refuse_other_labels(job.folder, result.index, beside.index_file)
         job.labels += [
             job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
