@@ -274,6 +274,12 @@ def test_a_sample_shows_its_fields_checksums_and_code(server: Running, tmp_path:
     assert done.stdout.split()[0] == "3"
 
 
+def test_behind_a_proxy_with_tls_the_code_names_the_address_of_the_proxy(server: Running) -> None:
+    text = request(server.url, "/datasets/few", Host="localhost:9443", X_Forwarded_Proto="https").body.decode()
+    assert "https://localhost:9443/data/few" in text
+    assert "http://" not in text
+
+
 def test_the_code_of_a_small_selection_loads_all_of_it(server: Running, tmp_path: Path) -> None:
     text = page(server, f"/datasets/deep%20er/photos?class=2&where={quote('id >= 0')}")
     code = html.unescape(re.findall(r'<pre tabindex="0" id="code">(.*?)</pre>', text, re.DOTALL)[0])
