@@ -35,6 +35,7 @@ def append(
     seed: int = 0,
     workers: int | None = None,
     strict: bool = False,
+    fresh: bool = False,
     images: str | None = None,
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
@@ -57,6 +58,8 @@ def append(
         seed: Seed of the one-time shuffle of the new samples.
         workers: Number of worker processes, as for `pack`.
         strict: Raise an error if any file cannot be packed, as for `pack`.
+        fresh: Remove what an interrupted `append` left, such as that of a source which has changed since, and start
+            again. The dataset stays.
         images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
             with.
         resize: New size of the images, as for `pack`.
@@ -85,6 +88,7 @@ def append(
         seed=seed,
         workers=workers,
         strict=strict,
+        fresh=fresh,
         images=ImageOptions(images=images, resize=resize, quality=quality),
         progress=progress,
         remote=RemoteOptions.of(storage_options=storage_options),
