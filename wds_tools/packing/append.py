@@ -103,8 +103,8 @@ def append(
     plan = plan_listing(source, listing, options)
     if plan.source in parts:  # an earlier call has appended it
         finished = FolderDestination(dst)
-        unfinished = finished.read_plan() or {}
-        if {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not that of another call
+        unfinished = finished.read_plan()
+        if unfinished is None or {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not of another call
             finished.remove_leftover_work()
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _continue_numbering(plan, onto, parts)
