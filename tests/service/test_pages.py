@@ -537,7 +537,7 @@ def test_view_prints_the_address_of_the_dataset_and_ends_with_ctrl_c(few: Path) 
 def test_view_of_something_else_names_the_remedy(tmp_path: Path) -> None:
     done = subprocess.run([*PROGRAM, "view", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "has no manifest.json" in done.stderr
+    assert "is not a packed dataset (no manifest.json)" in done.stderr
 
 
 def test_causes_of_reports_are_those_of_the_statistics() -> None:

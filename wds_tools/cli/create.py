@@ -278,6 +278,7 @@ def _pack_summary(report: PackReport) -> str:
 @_column
 @_label
 @_strict
+@click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
 @click.option("--quality", type=int, help="As given when the dataset was packed.")
@@ -294,6 +295,7 @@ def append(
     columns: tuple[str, ...],
     label: str | None,
     strict: bool,
+    fresh: bool,
     images: str | None,
     resize: str | None,
     quality: int | None,
@@ -317,6 +319,7 @@ def append(
         seed=seed,
         workers=workers,
         strict=strict,
+        fresh=fresh,
         images=images,
         resize=resize,
         quality=quality,
