@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -181,6 +182,31 @@ def test_after_a_kill_at_any_call_no_reader_sees_a_wrong_dataset(name, call, cas
     while kill_and_rerun(cases[name], call, number, tmp_path / str(number)):
         number += 1
         assert number < 300
+
+
+def test_an_unfinished_merge_is_not_indexed_even_without_its_work_area(cases, tmp_path):
+    case, dst = cases["merge"], tmp_path / "dst"
+    run(case, dst, "rename", 5, "KILL")  # both shards of the first dataset, and a part of the second
+    for command in (["info", dst], ["verify", dst], ["index", f"{dst}/*.tar"], ["export", dst, "--to", "dali"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "wds_tools", *map(str, command)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0
+        assert "dst is unfinished: run the same `wds-tools merge` command again" in done.stderr + done.stdout
+    shutil.rmtree(dst / ".packing")
+    for path in dst.glob("*.tar"):
+        assert path.with_suffix(".parquet").exists()
+
+
+def test_index_refuses_shards_whose_labels_are_only_in_their_indexes(cases, tmp_path):
+    start = Case(cases["merge"].words, None, {}, [])
+    assert run(start, tmp_path / "dst", "write", 100_000, "EIO").returncode == 0
+    with pytest.raises(DestinationError, match="labels are only in the indexes"):
+        wt.index_shards(f"{tmp_path}/dst/*.tar")
+    (tmp_path / "dst" / "manifest.json").unlink()
+    with pytest.raises(DestinationError, match="has other labels than the field cls"):
+        wt.index_shards(f"{tmp_path}/dst/*.tar")
+    assert seen(f"{tmp_path}/dst/*.tar")[1] == cases["merge"].allowed[0][1]
 
 
 def test_fields_stay_when_an_error_follows_their_entry_in_the_manifest(cases, tmp_path):

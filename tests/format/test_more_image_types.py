@@ -87,7 +87,7 @@ def test_a_grey_tiff_of_16_bits_keeps_them_as_a_stored_field_and_is_refused_as_a
     data = encoded("tif", Image.fromarray(values))
     assert (probe(data).mode, sixteen_bit_mode(data)) == ("I;16", "I;16")
     assert np.array_equal(decode_stored(memoryview(data))[:, :, 0], values)
-    with pytest.raises(DecodeError, match=r"16 bits per channel, .*read the stored field 'tif'"):
+    with pytest.raises(DecodeError, match=r"16 bits per channel, .*the stored field 'tif'"):
         decode_rgb(memoryview(data), kind="tif", mode="I;16", orientation=1)
 
 

@@ -17,7 +17,8 @@ from sources_conformance import CLASSES, image_of, photos_of
 from sources_conformance import stored as samples_of
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, LabelError, NotADatasetError, OptionError
+from wds_tools.errors import DestinationError, LabelError, NotADatasetError, OptionError, StoreError
+from wds_tools.packing.destination import FolderDestination
 
 REPOSITORY = Path(__file__).parents[2]
 KEEP = {"images": "keep", "workers": 1}
@@ -200,6 +201,29 @@ def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same
     assert wt.verify(tmp_path / "dst").damage_count == 0
     wt.append(second, tmp_path / "dst", **KEEP)
     assert contents(tmp_path / "dst") == contents(tmp_path / "undisturbed")
+
+
+def test_an_append_whose_source_changed_starts_again_with_fresh(photos, tmp_path, monkeypatch):
+    more = tmp_path / "more"
+    shutil.copytree(photos / "fig", more / "fig")
+    victim = next((more / "fig").glob("*.jpg"))
+    for name in ("dst", "whole"):
+        wt.pack(photos, tmp_path / name, shard_bytes="500kB", **KEEP)
+    start = FolderDestination.start
+
+    def change_and_start(self, source, **options):
+        victim.write_bytes(victim.read_bytes() + bytes(100))
+        start(self, source, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderDestination, "start", change_and_start)
+        with pytest.raises(StoreError, match=r"changed while it was packed.*append it with --fresh"):
+            wt.append(more, tmp_path / "dst", shard_bytes="60kB", **KEEP)
+    with pytest.raises(DestinationError, match=r"unfinished pack of something else .* or append with --fresh"):
+        wt.append(more, tmp_path / "dst", shard_bytes="60kB", **KEEP)
+    wt.append(more, tmp_path / "dst", shard_bytes="60kB", fresh=True, **KEEP)
+    wt.append(more, tmp_path / "whole", shard_bytes="60kB", **KEEP)
+    assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
 
 
 def test_appending_with_other_options_or_labels_is_refused(halves, photos, packed_copy, tmp_path):

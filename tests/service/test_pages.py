@@ -274,6 +274,12 @@ def test_a_sample_shows_its_fields_checksums_and_code(server: Running, tmp_path:
     assert done.stdout.split()[0] == "3"
 
 
+def test_behind_a_proxy_with_tls_the_code_names_the_address_of_the_proxy(server: Running) -> None:
+    text = request(server.url, "/datasets/few", Host="localhost:9443", X_Forwarded_Proto="https").body.decode()
+    assert "https://localhost:9443/data/few" in text
+    assert "http://" not in text
+
+
 def test_the_code_of_a_small_selection_loads_all_of_it(server: Running, tmp_path: Path) -> None:
     text = page(server, f"/datasets/deep%20er/photos?class=2&where={quote('id >= 0')}")
     code = html.unescape(re.findall(r'<pre tabindex="0" id="code">(.*?)</pre>', text, re.DOTALL)[0])
@@ -531,7 +537,7 @@ def test_view_prints_the_address_of_the_dataset_and_ends_with_ctrl_c(few: Path) 
 def test_view_of_something_else_names_the_remedy(tmp_path: Path) -> None:
     done = subprocess.run([*PROGRAM, "view", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "has no manifest.json" in done.stderr
+    assert "is not a packed dataset (no manifest.json)" in done.stderr
 
 
 def test_causes_of_reports_are_those_of_the_statistics() -> None:

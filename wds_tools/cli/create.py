@@ -293,6 +293,7 @@ def _pack_summary(report: PackReport) -> str:
 @_label
 @label_type_option
 @_strict
+@click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
 @click.option("--quality", type=int, help="As given when the dataset was packed.")
@@ -310,6 +311,7 @@ def append(
     label: str | None,
     label_type: LabelType | None,
     strict: bool,
+    fresh: bool,
     images: str | None,
     resize: str | None,
     quality: int | None,
@@ -334,6 +336,7 @@ def append(
         seed=seed,
         workers=workers,
         strict=strict,
+        fresh=fresh,
         images=images,
         resize=resize,
         quality=quality,

@@ -37,6 +37,7 @@ def append(
     seed: int = 0,
     workers: int | None = None,
     strict: bool = False,
+    fresh: bool = False,
     images: str | None = None,
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
@@ -60,6 +61,8 @@ def append(
         seed: Seed of the one-time shuffle of the new samples.
         workers: Number of worker processes, as for `pack`.
         strict: Raise an error if any file cannot be packed, as for `pack`.
+        fresh: Remove what an interrupted `append` left, such as that of a source which has changed since, and start
+            again. The dataset stays.
         images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
             with.
         resize: New size of the images, as for `pack`.
@@ -90,6 +93,7 @@ def append(
         seed=seed,
         workers=workers,
         strict=strict,
+        fresh=fresh,
         images=ImageOptions(images=images, resize=resize, quality=quality),
         progress=progress,
         remote=RemoteOptions.of(storage_options=storage_options),
@@ -104,8 +108,8 @@ def append(
     plan = plan_listing(source, listing, options)
     if plan.source in parts:  # an earlier call has appended it
         finished = FolderDestination(dst)
-        unfinished = finished.read_plan() or {}
-        if {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not that of another call
+        unfinished = finished.read_plan()
+        if unfinished is None or {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not of another call
             finished.remove_leftover_work()
         return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
     plan = _continue_numbering(plan, onto, parts)

@@ -18,6 +18,7 @@ from wds_tools.packing.plan import differences
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, sync_folder
+from wds_tools.storage.unfinished import PLAN_NAME
 
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 
@@ -97,6 +98,9 @@ class Destination(Protocol):
     def remove_earlier(self) -> None:
         """Remove an earlier dataset, its manifest first."""
 
+    def remove_unlisted(self, manifest: Manifest) -> None:
+        """Remove what an interrupted `append` left: shards that the manifest does not list, and its plan."""
+
 
 def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
     """Start packing ``source`` into a destination, or resume an interrupted run.
@@ -114,7 +118,7 @@ def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: 
         DestinationError: The destination holds something else.
     """
     old = destination.manifest()
-    if fresh:
+    if fresh and onto is None:
         _refuse_other_dataset(destination.name, old)
         destination.remove_earlier()
     elif onto is None:
@@ -123,6 +127,8 @@ def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: 
         raise DestinationError(
             f"{destination.name} was changed by another packer meanwhile: run the same command again"
         )
+    elif fresh:
+        destination.remove_unlisted(onto)
     expected = source if onto is None else {"onto": onto.fingerprint, **source}
     is_new = destination.read_plan() is None
     if is_new:
@@ -130,9 +136,10 @@ def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: 
         destination.write_plan(json.dumps(expected).encode())
     plan = destination.read_plan()
     if plan != expected:
+        others = "choose another folder, or pack" if onto is None else "or append"
         raise DestinationError(
             f"{destination.name} holds an unfinished pack of something else ({differences(plan or {}, source)}): "
-            "finish that pack, choose another folder, or pack with --fresh (fresh=True) to start over"
+            f"finish that pack, {others} with --fresh (fresh=True) to start over"
         )
     return is_new
 
@@ -231,7 +238,18 @@ class FolderDestination:
         for path in list(self.folder.iterdir()):
             if is_pack_file(path.name):
                 path.unlink()
-        for path in list(self._work_folder.work.iterdir()):
+        self._clear_work()
+
+    def remove_unlisted(self, manifest: Manifest) -> None:
+        """Remove what an interrupted `append` left; the plan last, so that the folder stays unfinished until then."""
+        listed = {name for entry in manifest.shards for name in (entry.name, entry.index)}
+        for path in list(self.folder.iterdir()):
+            if is_pack_file(path.name) and path.name not in listed | {MANIFEST_NAME, SKIPPED_NAME}:
+                path.unlink()
+        self._clear_work()
+
+    def _clear_work(self) -> None:
+        for path in sorted(self._work_folder.work.iterdir(), key=lambda path: path.name == PLAN_NAME):
             if path.name != "lock":
                 path.unlink()
 

@@ -135,7 +135,8 @@ def pack(
         SourceError: ``src`` holds nothing to pack; or, with ``strict``, a file cannot be
             packed.
         DestinationError: ``dst`` holds something else, is in use by another packer, or its disk is full.
-        StoreError: The storage at a URL does not respond, or the package for it is not installed.
+        StoreError: The source fails or changes while it is packed; or the storage at a URL does not respond, or the
+            package for it is not installed.
         WorkerError: A worker process died.
     """
     started = time.monotonic()

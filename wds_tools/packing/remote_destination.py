@@ -265,6 +265,10 @@ class BucketDestination:
         self._bucket.remove_folder(WORK_NAME)
         self._clear_spool()
 
+    def remove_unlisted(self, manifest: Manifest) -> None:
+        """Raise an error: nothing is appended to a URL."""
+        raise NotImplementedError
+
     def _upload_shard(self, report: ShardReport) -> None:
         """Upload a shard and then its report, and remove both from the spool. Runs in a thread."""
         path = report_path(self.folder, report.number)

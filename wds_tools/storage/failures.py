@@ -23,6 +23,7 @@ DAMAGED = "damaged"
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "authError"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _REMEDIES = {
+    DAMAGED: "repair the dataset on the server: copy or pack it again",
     **dict.fromkeys(_NO_BUCKET, "the bucket or container does not exist: check its name, the endpoint and the account"),
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), "check the access key and the secret key"),
     "RequestTimeTooSkewed": "set the clock of this machine",
@@ -32,11 +33,6 @@ _REGION = {
     "TemporaryRedirect",
     "AuthorizationHeaderMalformed",
     "AuthorizationQueryParametersError",
-}
-_REMEDIES = {
-    DAMAGED: "repair the dataset on the server: copy or pack it again",
-    "RequestTimeTooSkewed": "set the clock of this machine",
-    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), "check the access key and the secret key"),
 }
 _PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 CHECK_NETWORK = "check the network and the state of the storage service"

@@ -385,7 +385,9 @@ def _mood(runs: list[dict[str, Any]]) -> str:
 
 
 def _origin(request: web.Request) -> str:
-    return f"{request.scheme}://{request.headers.get('Host', '')}"
+    """Return the address that a browser has for the service; a reverse proxy may add TLS."""
+    scheme = "https" if request.headers.get("X-Forwarded-Proto") == "https" else request.scheme
+    return f"{scheme}://{request.headers.get('Host', '')}"
 
 
 def _data_url(request: web.Request, opened: Opened) -> str:
