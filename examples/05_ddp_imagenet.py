@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wds_tools as wt
 
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def parse() -> argparse.Namespace:
@@ -38,18 +38,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stop-after", type=int, help="stop after this many steps, like a preempted job")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     return parser.parse_args()
-
-
-class Normalize(nn.Module):
-    """uint8 [B, 3, H, W] becomes normalized and channels-last, on the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self.mean, self.std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the images as float32, each channel with mean 0 and standard deviation 1."""
-        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
 
 @torch.no_grad()
@@ -83,7 +71,7 @@ def main() -> None:
         "batch_size": args.batch_size // world,
         "num_workers": args.workers,
         "device": device,
-        "batch_transform": Normalize(device),
+        "batch_transform": wt.Normalize(MEAN, STD, dtype=torch.bfloat16, channels_last=True),
     }
     crop, center = wt.RandomResizedCrop(args.size, flip=True), wt.CenterCrop(args.size, resize=args.size * 8 // 7)
     loader = wt.make_loader(args.train, view=crop, shuffle=True, lanes=1, **options)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import ImageOps
+from torchvision import transforms
 
 import wds_tools as wt
 from wds_tools.cli import main
@@ -240,6 +242,43 @@ def test_constants_of_normalize_in_the_scale_0_to_255_are_an_option_error():
     with pytest.raises(OptionError, match=r"the scale 0 to 1: divide mean and standard deviation by 255$"):
         step(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
     assert step(torch.full((1, 3, 2, 2), 200.0)).shape == (1, 3, 2, 2)
+
+
+@pytest.mark.parametrize("constants", [([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]), ([0.5] * 3, [255.0] * 3)])
+def test_make_loader_refuses_constants_in_the_scale_0_to_255_for_uint8_images(packed, constants):
+    step = wt.Normalize(*constants)
+    for steps in (step, [wt.RandomHorizontalFlip(), step]):
+        with pytest.raises(OptionError, match=r"the scale 0 to 1: divide mean and standard deviation by 255$"):
+            loader(packed, batch_transform=steps)
+    for options in (
+        {"batch_transform": [torch.Tensor.float, step]},
+        {"batch_transform": step, "transform": torch.Tensor.float},
+        {"batch_transform": step, "sample_transform": lambda sample: {**sample, "image": sample["image"].float()}},
+    ):
+        with loader(packed, view=wt.CenterCrop(8), **options) as batches:
+            assert next(iter(batches)).image.dtype == torch.float32
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("transform", "error"),
+    [
+        (transforms.ToTensor(), TypeError),
+        (transforms.Compose([transforms.RandomHorizontalFlip(), transforms.PILToTensor()]), TypeError),
+        (ImageOps.grayscale, AttributeError),
+        (lambda image: image.convert("L"), AttributeError),
+    ],
+    ids=["ToTensor", "PILToTensor", "ImageOps", "method"],
+)
+def test_a_transform_for_pil_images_is_an_error_that_says_what_it_gets(packed, transform, error, num_workers):
+    with (
+        loader(packed, view=wt.CenterCrop(8), transform=transform, num_workers=num_workers) as batches,
+        pytest.raises(error) as caught,
+    ):
+        next(iter(batches))
+    notes = "\n".join(caught.value.__notes__)
+    assert "transform= gets a uint8 tensor [3, 8, 8]; if this one needs a PIL image" in notes
+    assert "torchvision.transforms.v2, without ToTensor() and PILToTensor()" in notes
 
 
 @pytest.mark.parametrize("options", [{"test_size": "0.2"}, {"test_size": None}, {"test_size": True}, {"seed": "x"}])

@@ -116,6 +116,18 @@ class BatchSteps:
         """Steps that move pixels or compute with several of them."""
         return [step for step in self._steps if isinstance(step, BatchStep) and not isinstance(step, Normalize)]
 
+    def check_scale(self, dtype: torch.dtype) -> None:
+        """Check the constants of `Normalize` for images of a dtype, up to the first function, which may change it.
+
+        Raises:
+            OptionError: They belong to another scale.
+        """
+        for step in self._steps:
+            if isinstance(step, Normalize):
+                step.check_scale(dtype)
+            if isinstance(step, Normalize) or not isinstance(step, BatchStep):
+                return
+
     def apply(self, images: Any, labels: Any, keys: SampleKeys) -> tuple[Any, Any]:
         """Return images and labels after all steps."""
         for number, step in enumerate(self._steps):
@@ -173,8 +185,8 @@ class Normalize(BatchStep):
 
     Raises:
         OptionError: ``mean`` or ``std`` is not a sequence of numbers, they differ in length, a standard deviation is
-            not above 0, or ``dtype`` is not a floating-point dtype. When it is called: images of integers, and a mean
-            above 1.
+            not above 0, or ``dtype`` is not a floating-point dtype. A mean or a standard deviation above 1 for images
+            of integers: by `make_loader` where it knows the dtype, otherwise when it is called.
     """
 
     def __init__(
@@ -216,16 +228,24 @@ class Normalize(BatchStep):
         """See `BatchStep.apply`."""
         return self(images)
 
+    def check_scale(self, dtype: torch.dtype) -> None:
+        """Check that the constants may belong to images of a dtype.
+
+        Raises:
+            OptionError: The images are integers, and a mean or a standard deviation is above 1.
+        """
+        if dtype in MAX_VALUES and max(*self._mean, *self._std) > 1:
+            raise OptionError(
+                f"{self}: mean and standard deviation of {dtype} images are in the scale 0 to 1: divide mean and "
+                f"standard deviation by {MAX_VALUES[dtype]:g}"
+            )
+
     def _constants_for(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the factor and the summand of each channel, float32 [channels, 1, 1] on the device."""
         key = images.device, images.dtype
         if key not in self._constants:
+            self.check_scale(images.dtype)
             most = MAX_VALUES.get(images.dtype, 1.0)
-            if most > 1 and max(self._mean) > 1:
-                raise OptionError(
-                    f"{self}: the mean of {images.dtype} images is in the scale 0 to 1: divide mean and standard "
-                    f"deviation by {most:g}"
-                )
             std = torch.tensor(self._std, dtype=torch.float64)[:, None, None]
             mean = torch.tensor(self._mean, dtype=torch.float64)[:, None, None]
             scale, bias = 1 / (most * std), -mean / std

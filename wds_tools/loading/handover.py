@@ -18,6 +18,7 @@ from wds_tools.loading.batch_padding import BatchPadding
 from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
 from wds_tools.loading.columns import Column
+from wds_tools.loading.fields import Image
 from wds_tools.loading.user_functions import seeded
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
@@ -49,6 +50,7 @@ class Handover:
         tail: With ``"mask"``, a batch also has the field ``valid``.
         collate_fn: The user's function of a list of samples; `make_loader` documents it.
         batch_transform: The user's function; `make_loader` documents it.
+        has_sample_transform: Whether the images are what ``sample_transform=`` returned.
         seed: Seed of its random numbers.
 
     Raises:
@@ -63,6 +65,7 @@ class Handover:
         tail: Tail,
         batch_transform: BatchTransform | None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        has_sample_transform: bool = False,
         seed: int,
     ) -> None:
         self._columns = columns
@@ -91,6 +94,9 @@ class Handover:
             self._check_arguments(self._function)
         if self._steps:
             self._check_steps(self._steps, columns)
+            image = next((column.spec for column in columns if column.name == "image"), None)
+            if isinstance(image, Image) and image.mode == "rgb" and not image.transform and not has_sample_transform:
+                self._steps.check_scale(torch.uint8)
         for name in self._steps.fields if self._steps else ():
             if name not in self._fields:
                 raise OptionError(

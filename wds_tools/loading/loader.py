@@ -92,6 +92,7 @@ class Loader(OnlyIterable):
             tail=tail,
             batch_transform=batch_transform,
             collate_fn=collate_fn,
+            has_sample_transform=opened.recipe.sample_transform is not None,
             seed=opened.recipe.seed,
         )
         self._pipeline: Pipeline | None = None

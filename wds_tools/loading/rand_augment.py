@@ -11,7 +11,7 @@ All random numbers are drawn on the CPU, and sent in one copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ _SORTED = ("Identity", *_WARPS, *_BLENDS, *_TABLES)
 _RANKS = np.array([_SORTED.index(name) for name in _OPERATIONS])
 _GREY = (0.2989, 0.587, 0.114)
 _MAX_MAGNITUDE = 30
+_IMAGES_ON_CPU = 24
 
 
 class RandAugment(BatchStep):
@@ -69,6 +70,15 @@ class RandAugment(BatchStep):
             )
         if images.shape[1] not in (1, 3):
             raise OptionError(f"{self}: the images have {images.shape[1]} channels; allowed are 1 and 3")
+        # A CPU keeps the temporary tensors of a few images in its cache; a device needs as few kernels as possible.
+        count = _IMAGES_ON_CPU if images.is_cpu else len(images)
+        result = torch.empty(images.shape, dtype=images.dtype, device=images.device)
+        for start in range(0, len(images), count):
+            own = slice(start, start + count)
+            self._write(images[own], replace(keys, positions=keys.positions[own]), purpose, result[own])
+        return result
+
+    def _write(self, images: torch.Tensor, keys: SampleKeys, purpose: str, out: torch.Tensor) -> None:
         rounds = [
             _Round.drawn(keys.uniform(f"{purpose} {number}", 2), self._magnitude) for number in range(self._num_ops)
         ]
@@ -76,7 +86,7 @@ class RandAugment(BatchStep):
         for one, order, numbers in zip(rounds, orders, parts, strict=False):
             images = images.index_select(0, order)
             _augment(images[one.unchanged :], one, numbers)
-        return images.index_select(0, orders[-1])
+        torch.index_select(images, 0, orders[-1], out=out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +241,13 @@ def _sent(images: torch.Tensor, rounds: list[_Round], magnitude: int) -> tuple[t
 def _augment(images: torch.Tensor, one: _Round, numbers: _Numbers) -> None:
     """Apply the operations of a round to its changed images, in place."""
     floats = torch.empty(images.shape, device=images.device)
+    warps, others = one.of(*_WARPS), one.of(*_BLENDS, *_TABLES)
     loaded = slice(0, one.of(*_BLENDS).stop)
     floats[loaded].copy_(images[loaded])
-    warped = floats[one.of(*_WARPS)]
-    warped.copy_(functional.grid_sample(warped, numbers.grid, mode="nearest", align_corners=False))
+    images[warps].copy_(functional.grid_sample(floats[warps], numbers.grid, mode="nearest", align_corners=False))
     _blend(floats, one, numbers)
     _look_up(images[one.of(*_TABLES)], floats[one.of(*_TABLES)], numbers)
-    images.copy_(floats.clamp_(0, 255))  # rounds down, as torchvision does
+    images[others].copy_(floats[others].clamp_(0, 255))  # rounds down, as torchvision does
 
 
 def _blend(floats: torch.Tensor, one: _Round, numbers: _Numbers) -> None:

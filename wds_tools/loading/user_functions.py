@@ -58,7 +58,15 @@ def transformed(transform: Transform, image: torch.Tensor, seed: int) -> Any:
     """Call a transform of one image with all random generators that it may use seeded."""
     with seeded(seed):
         if not is_albumentations(transform):
-            result = transform(image)
+            try:
+                result = transform(image)
+            except (AttributeError, TypeError) as error:
+                error.add_note(
+                    f"transform= gets a {str(image.dtype).removeprefix('torch.')} tensor {list(image.shape)}; if this "
+                    "one needs a PIL image, use torchvision.transforms.v2, without ToTensor() and PILToTensor(), and "
+                    "v2.ToDtype(torch.float32, scale=True) for floats, or call v2.functional.to_pil_image() first"
+                )
+                raise
             if result is None:
                 raise OptionError("transform= returned None: return the image, also if it was changed in place")
             return result
