@@ -61,7 +61,9 @@ def test_the_order_is_that_with_all_samples_without_the_banned_ones(order, data)
     full = order.ids(epoch, 0, order.samples).tolist()
     expected, orders_of_run, position = full, EpochOrders(order), 0
     for _ in range(2):  # two bans in the same epoch
-        position = data.draw(st.integers(min(position, len(expected) - 1), len(expected) - 1))
+        if position == len(expected):
+            break  # the first ban has left nothing after its position, and a run does not go back
+        position = data.draw(st.integers(position, len(expected) - 1))
         banned = data.draw(st.sets(st.integers(0, order.stored - 1), max_size=order.stored // 3))
         rest = [sample for sample in expected[position:] if sample not in banned]
         if not expected[:position] + rest:

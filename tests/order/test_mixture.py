@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, ResumeError
+from wds_tools.errors import LabelError, OptionError, ResumeError
 from wds_tools.order.mixture import MixtureOrder, pattern_of, whole_shares
 from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.order.sequence import Order
@@ -196,5 +196,5 @@ def test_a_mixture_with_other_weights_refuses_the_state(two):
 
 def test_datasets_with_different_class_numbers_cannot_be_mixed(two, packed, photos, tmp_path):
     wt.pack(photos, tmp_path / "flat", workers=1, classes=sorted(p.name for p in photos.iterdir())[::-1])
-    with pytest.raises(OptionError, match="number their classes differently"):
+    with pytest.raises(LabelError, match="have different classes"):
         wt.make_loader(wt.Mixture([two[0], tmp_path / "flat"], weights=[1, 1]), batch_size=4, fields=("label",))
