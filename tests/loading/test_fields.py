@@ -347,6 +347,23 @@ def test_boxes_of_every_format_become_edges_in_pixels(write, form, box, normaliz
     assert torch.allclose(batch.boxes, torch.tensor([10.0, 20, 14, 28]).expand(8, 1, 4), atol=1e-3)
 
 
+@pytest.mark.parametrize("has_view", [True, False])
+@pytest.mark.parametrize(
+    ("form", "box"),
+    [("xywh", [10, 20, float("nan"), 8]), ("xywh", [10, 20, -4, 8]), ("xyxy", [14, 20, 10, 28]),
+     ("cxcywh", [12, 24, 4, -8]), ("xyxy", [0, 0, float("inf"), 8])],
+)  # fmt: skip
+def test_a_box_that_is_not_finite_or_has_a_negative_size_is_an_error_that_names_it(write, form, box, has_view):
+    good = [1, 2, 3, 4]
+    folder = write(lambda number: {"npy": np.array([good, box if number == 5 else good], np.float32)})
+    specs = {"boxes": wt.Boxes("npy", format=form)}
+    if has_view:
+        specs = {"image": wt.Image(view=VIEW), "boxes": wt.Boxes("npy", format=form, like="image")}
+    with loader_of(folder, specs) as loader, pytest.raises(SampleError, match=r"box 1, \[.*finite numbers") as caught:
+        list(loader)
+    assert caught.value.key == "5"
+
+
 def test_integers_that_floats_would_round_keep_their_values(write):
     def values(number):
         return [2**63 + 1 if number == 3 else number, 5]

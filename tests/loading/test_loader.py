@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -675,3 +676,16 @@ def test_workers_go_on_while_a_slow_sample_delays_its_batch(packed, tmp_path):
         for batch, (keys, images) in zip(loader, batches, strict=True):
             assert batch.key == keys
             assert torch.equal(batch.image, images)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_threads_that_request_batches_at_the_same_time_get_each_sample_once(packed: Path, num_workers: int) -> None:
+    with wt.make_loader(packed, batch_size=8, fields=("__key__",), num_workers=num_workers) as loader:
+        batches = iter(loader)
+
+        def take() -> list[str]:
+            return [key for batch in batches for key in batch.key]
+
+        with ThreadPoolExecutor(4) as pool:
+            found = [key for keys in pool.map(lambda _: take(), range(4)) for key in keys]
+    assert len(found) == len(set(found)) == 400

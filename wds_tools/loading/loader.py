@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,9 @@ class Loader(OnlyIterable):
         return list(self._errors.samples)
 
     def __iter__(self) -> Iterator[Any]:
+        return _Batches(self._batches())
+
+    def _batches(self) -> Generator[Any, None, None]:
         # A generator, so that an iterator that is never advanced does not change the loader. Lightning creates such an
         # iterator when it resumes.
         self._check_process()
@@ -445,6 +449,23 @@ class Loader(OnlyIterable):
         self._shown = None
         for output in self._outputs:
             output.end()
+
+
+class _Batches(Iterator[Any]):
+    """The batches of an epoch. Threads that request one at the same time get them one after another."""
+
+    def __init__(self, batches: Generator[Any, None, None]) -> None:
+        self._generator = batches
+        self._lock = threading.RLock()
+
+    def __next__(self) -> Any:
+        with self._lock:
+            return next(self._generator)
+
+    def close(self) -> None:
+        """End the epoch here, as for a generator."""
+        with self._lock:
+            self._generator.close()
 
 
 class _Iteration:

@@ -195,6 +195,11 @@ def _stored_boxes(part: Part, column: Column) -> list[Floats]:
         if stored.size and (stored.ndim != 2 or stored.shape[1] != 4):
             raise _invalid(part, i, spec, f"an array of shape {stored.shape}", "boxes [number of boxes, 4]")
         edges = _edges(stored.reshape(-1, 4), spec.format)
+        invalid = ~((edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1))
+        if invalid.any():
+            j = int(np.argmax(invalid))
+            found = f"box {j}, {stored.reshape(-1, 4)[j].tolist()} ({spec.format})"
+            raise _invalid(part, i, spec, found, "finite numbers, and widths and heights of at least 0")
         if spec.normalized:
             width, height = (int(sizes[i]) for sizes in part.image_sizes(_image_field(part, column)))
             edges *= [width, height, width, height]
