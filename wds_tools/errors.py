@@ -4,7 +4,7 @@
 
     WdsToolsError                     .shard .key .offset: location of the problem, as far as known
     ├── OptionError (ValueError)      invalid option or argument
-    ├── LabelError (ValueError)       labels that cannot be numbered, or classes that do not match
+    ├── LabelError (ValueError)       invalid labels, or labels that do not match the classes
     ├── SourceError (OSError)         input of the packer: missing, unreadable, or refused by --strict
     │   └── MissingSourceError        no file or folder at the path of the input, or nothing of its format there
     ├── DestinationError (OSError)    output of the packer: in use for something else, full, or failing
@@ -114,7 +114,7 @@ class OptionError(WdsToolsError, ValueError):
 
 
 class LabelError(WdsToolsError, ValueError):
-    """Labels cannot be numbered, or do not match the class names."""
+    """Labels are invalid, or do not match the class names."""
 
 
 class SourceError(WdsToolsError, OSError):
@@ -124,7 +124,7 @@ class SourceError(WdsToolsError, OSError):
 
 
 class MissingSourceError(SourceError):
-    """There is no file or folder at the path of the input, or nothing of its format there."""
+    """The path of the source does not exist, or has no files of the expected format."""
 
 
 class DestinationError(WdsToolsError, OSError):

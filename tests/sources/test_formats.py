@@ -808,3 +808,15 @@ def test_a_missing_library_is_an_error_that_names_its_extra(tmp_path: Path, monk
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(OptionError, match=r'h5py, which is not installed: pip install "wds-tools\[sources\]"'):
         scan(tmp_path / "a.h5")
+
+
+def test_texts_that_look_like_missing_labels_are_counted_in_a_warning(
+    tmp_path: Path, six: list[Photo], caplog: pytest.LogCaptureFixture
+) -> None:
+    for photo in six[:3]:
+        (tmp_path / photo.name).write_bytes(photo.data)
+    rows = [f"{photo.name},{label}" for photo, label in zip(six, ["cat", "nan", "dog"], strict=False)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows]))
+    report = pack(tmp_path / "t.csv", tmp_path / "dst", workers=1)
+    assert (report.packed, [skip.reason for skip in report.skipped]) == (2, ["has no label"])
+    assert "t.csv: 1 sample without a label: the value is 'nan'" in caplog.text

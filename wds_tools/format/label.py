@@ -236,10 +236,6 @@ class Labels:
         self._code_of: dict[tuple[type, Any], int] = {}  # by type too, because 1, 1.0 and True are equal
         self._values: list[Any] = []  # different values, by code
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self._codes)
-
     def add(self, value: Any) -> None:
         """Add the label of the next sample: a `Label`, or a value that `parse` reads.
 

@@ -22,7 +22,7 @@ def examine_dataset(dataset: str, *, memory_bytes: int, remote: RemoteOptions) -
         remote: Folder and limit of the cache for remote shards.
 
     Raises:
-        NotADatasetError: There is no dataset.
+        NotADatasetError: The path is not a packed dataset.
     """
     try:
         shards = open_shards(dataset, remote=remote)

@@ -131,7 +131,7 @@ def pack(
 
     Raises:
         OptionError: An invalid argument.
-        LabelError: Labels that cannot be numbered, or are not among ``classes``.
+        LabelError: Invalid labels, or labels that are not among ``classes``.
         SourceError: ``src`` holds nothing to pack; or, with ``strict``, a file cannot be
             packed.
         DestinationError: ``dst`` holds something else, is in use by another packer, or its disk is full.

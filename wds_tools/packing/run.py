@@ -288,7 +288,10 @@ def list_inputs(source: Source, progress: bool | None) -> Listing:
         leave=False,
         disable=not shows_progress(progress),
     ):
-        return source.scan()
+        listing = source.scan()
+    for note in listing.account.notes:
+        _log.warning("%s: %s", source.name, note)
+    return listing
 
 
 def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:

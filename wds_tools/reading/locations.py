@@ -93,7 +93,7 @@ def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
 
 
 def _listed_entries(store: Store, *, default: set[ShardEntry]) -> set[ShardEntry]:
-    """Return what the manifest of a folder lists now, or a default if there is no valid one."""
+    """Return the shards that the manifest of a folder lists now; ``default`` without a valid manifest."""
     try:
         return set(from_json(store.read(MANIFEST_NAME, fresh=True)).shards)
     except (OSError, WdsToolsError):

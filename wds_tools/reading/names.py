@@ -58,7 +58,7 @@ def _is_folder(name: str) -> bool:
 
 
 def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
-    """Return why there is no dataset, and what to do.
+    """Return why a name is not a dataset, and what to do.
 
     Args:
         name: What the user has named: a folder, a URL, or a manifest.

@@ -7,13 +7,9 @@ Every column, array, feature, group and file is used (as what) or left out (why)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-from wds_tools.wording import counted
-
-_SHOWN = 6  # names in a line
+from typing import NamedTuple
 
 
 class Part(NamedTuple):
@@ -81,41 +77,3 @@ class Account:
         assert not missing, f"no account of {sorted(missing)[:3]}"
         accounted = packed + self.skipped.total()
         assert accounted == self.given, f"{self.given} {self.unit}s were given, {accounted} are accounted for"
-
-    def lines(self) -> Iterator[str]:
-        """Yield the account as a few lines of text: parts with the same role in one line."""
-        roles = dict.fromkeys((part.role, part.kind) for part in self.parts if part.role)
-        for role, kind in roles:
-            names = [part.name for part in self.parts if (part.role, part.kind) == (role, kind)]
-            yield f"{role}: {_named(kind, names)}"
-        reasons = dict.fromkeys((part.reason, part.kind) for part in self.parts if part.reason)
-        for reason, kind in reasons:
-            names = [part.name for part in self.parts if (part.reason, part.kind) == (reason, kind)]
-            yield f"left out: {_named(kind, names)} ({reason})"
-        yield from self.notes
-        skipped = self.skipped.total()
-        line = f"{counted(self.given, self.unit)}: {self.packed:,} to pack"
-        if skipped:
-            reasons_ = "; ".join(f"{count:,} {reason}" for reason, count in self.skipped.most_common(3))
-            more = "; ..." if len(self.skipped) > 3 else ""
-            line += f", {skipped:,} skipped ({reasons_}{more})"
-        yield line
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the account for the manifest: parts by role, and counts."""
-        return {
-            "unit": self.unit,
-            "given": self.given,
-            "packed": self.packed,
-            "skipped": dict(self.skipped.most_common(20)),
-            "parts": [{word: value for word, value in part._asdict().items() if value} for part in self.parts[:1000]],
-            "notes": list(self.notes),
-        }
-
-
-def _named(kind: str, names: list[str]) -> str:
-    """Return names with their kind: ``column 'y'`` or ``3 columns ('a', 'b', 'c')``."""
-    if len(names) == 1:
-        return f"{kind} {names[0]!r}"
-    more = ", ..." if len(names) > _SHOWN else ""
-    return f"{counted(len(names), kind)} ({', '.join(map(repr, names[:_SHOWN]))}{more})"

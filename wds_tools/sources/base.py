@@ -181,14 +181,14 @@ class Collector:
         self._labels.add(label)
 
     def skip(self, path: str, reason: str) -> None:
-        """Add a unit that cannot be packed."""
+        """Record a file, row or sample that cannot be packed."""
         self.skipped.append(Skip(path, reason))
 
     def listing(self) -> Listing:
         """Return the listing: labels are numbered, and if only some inputs have one, the others are skipped.
 
         Raises:
-            LabelError: Labels that cannot be numbered.
+            LabelError: Invalid labels, or labels that do not match the classes.
             SourceError: There is no input.
         """
         numbers, classes, notes = self._labels.numbered(self._given, self.classes)
@@ -252,7 +252,7 @@ class Source:
 
         Raises:
             SourceError: There is nothing to pack, or the source is damaged.
-            LabelError: Labels that cannot be numbered.
+            LabelError: Invalid labels.
         """
         found = Collector(self.name, self.unit, self.options)
         self.collect(found)
