@@ -174,18 +174,27 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
         OptionError: More than one worker for a source that can be read only in this process.
         DestinationError: ``dst`` or the spool folder is inside ``src``.
     """
-    src = without_file_scheme(src)
-    if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
-        raise _inside(src, dst)
-    for folder in (dst, options.spool):
-        if isinstance(folder, Path):
-            _refuse_inside(src, folder)
+    check_place(src, dst, options)
     source = open_source(src, kind=options.kind, options=options.source)
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
             f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
         )
     return source
+
+
+def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
+    """Check that nothing would be written into the source.
+
+    Raises:
+        DestinationError: ``dst`` or the spool folder is inside ``src``.
+    """
+    src = without_file_scheme(src)
+    if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
+        raise _inside(src, dst)
+    for folder in (dst, options.spool):
+        if isinstance(folder, Path):
+            _refuse_inside(src, folder)
 
 
 def pack_listing(source: Source, listing: Listing, dst: Path | str, options: PackOptions) -> PackReport:

@@ -15,12 +15,12 @@ from wds_tools.format.label import Classes, LabelType
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, class_names
-from wds_tools.packing.packer import PackReport, open_input, pack_listing
+from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.packing.run import check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.detect import split_folders, without_file_scheme
+from wds_tools.sources.detect import open_splits
 from wds_tools.storage import join
 from wds_tools.storage.upload import Bucket
 
@@ -193,23 +193,19 @@ def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> 
 
 def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:
     """Return source and listing of each split's folder. Class numbers are the same in all of them."""
-    folders = split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
-    if not folders:
+    check_place(src, dst, options)
+    sources = open_splits(src, kind=options.kind, options=options.source)
+    if not sources:
         raise SourceError(
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
         )
-
-    def scan(folder: Path, classes: tuple[str, ...] | None) -> tuple[Source, Listing]:
-        source = open_input(folder, dst, replace(options, classes=classes))
-        return source, list_inputs(source, options.progress)
-
-    parts = {folder.name: scan(folder, options.classes) for folder in folders}
+    parts = {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
     named = {listing.classes for _, listing in parts.values()}
     if options.classes is not None or len(named) == 1:
         return parts
     classes = Classes.sorted(name for names in named for name in names)
-    for folder in folders:
-        source, listing = parts[folder.name]
-        is_named = bool(listing.classes)
-        parts[folder.name] = (source, listing.with_classes(classes)) if is_named else scan(folder, classes)
-    return parts
+    if all(listing.classes for _, listing in parts.values()):
+        return {name: (source, listing.with_classes(classes)) for name, (source, listing) in parts.items()}
+    # A split whose labels are numbers is listed again, to check that they are among these classes.
+    again = open_splits(src, kind=options.kind, options=replace(options, classes=classes).source)
+    return {name: (source, list_inputs(source, options.progress)) for name, source in again.items()}

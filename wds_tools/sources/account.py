@@ -37,6 +37,7 @@ class Account:
         given: Number of units that the source has, counted independently of the inputs.
         packed: Number of inputs.
         skipped: Reason -> number of units that are skipped.
+        attached: Role -> number of units that are parts of inputs, such as the captions of images.
         parts: What became of columns, arrays, files and so on.
         notes: Further facts that a user should know before packing.
     """
@@ -45,6 +46,7 @@ class Account:
     given: int = 0
     packed: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    attached: Counter[str] = field(default_factory=Counter)
     parts: list[Part] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _declared: dict[tuple[str, str], None] = field(default_factory=dict)
@@ -61,6 +63,10 @@ class Account:
         """State why a part is not packed."""
         self.parts.append(Part(kind, name, "", reason))
 
+    def attach(self, role: str, count: int = 1) -> None:
+        """State units that are no inputs of their own, but parts of them."""
+        self.attached[role] += count
+
     def close(self, packed: int, reasons: Iterable[str]) -> None:
         """Set the numbers of packed and skipped units, and check that nothing is missing.
 
@@ -75,5 +81,5 @@ class Account:
         self.skipped = Counter(reasons)
         missing = self._declared.keys() - {(part.kind, part.name) for part in self.parts}
         assert not missing, f"no account of {sorted(missing)[:3]}"
-        accounted = packed + self.skipped.total()
+        accounted = packed + self.skipped.total() + self.attached.total()
         assert accounted == self.given, f"{self.given} {self.unit}s were given, {accounted} are accounted for"

@@ -40,6 +40,22 @@ class SourceChangedError(SourceStoreError):
     """A source that is not as it was listed. It ends packing, which cannot continue with another source."""
 
 
+class File(NamedTuple):
+    """A file of a tree: of a folder, or in an archive.
+
+    Attributes:
+        path: Path below the root, with slashes; bytes that are not UTF-8 are surrogate escapes.
+        size: Length in bytes.
+        location: Numbers with which the tree finds the file again.
+        reason: Why it cannot be read; empty if it can.
+    """
+
+    path: str
+    size: int
+    location: tuple[int, ...] = ()
+    reason: str = ""
+
+
 class Input(NamedTuple):
     """One image to pack, without its bytes: small, because there may be millions.
 
@@ -53,6 +69,8 @@ class Input(NamedTuple):
         group: Number of a chunk or row group, whose records are cheap to read together; -1 without
             groups.
         extra: Bytes that the other fields take in a shard, as exact as ``size``.
+        parts: Field -> further file of this sample, if the source is a tree of files.
+        facts: Entries for the ``json`` field that are known from the listing, as a JSON object; empty without any.
     """
 
     path: str
@@ -61,6 +79,8 @@ class Input(NamedTuple):
     location: tuple[int, ...] = ()
     group: int = -1
     extra: int = 0
+    parts: tuple[tuple[str, File], ...] = ()
+    facts: bytes = b""
 
 
 class Record(NamedTuple):
@@ -224,7 +244,7 @@ class Source:
         roles: Roles that ``columns`` may name.
     """
 
-    kind: ClassVar[str]
+    kind: str
     unit: ClassVar[str] = "record"
     in_process: ClassVar[bool] = False
     roles: ClassVar[tuple[str, ...]] = ("image", "label")
@@ -261,6 +281,10 @@ class Source:
     def collect(self, found: Collector) -> None:
         """Add all that the source has."""
         raise NotImplementedError
+
+    def splits(self) -> Mapping[str, Source]:
+        """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
+        return {}
 
     def read(self, entry: Input) -> Record:
         """Read one input.
