@@ -18,7 +18,7 @@ from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceEr
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, quoted
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.account import Account
+from wds_tools.format.account import Account
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
