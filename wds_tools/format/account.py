@@ -168,7 +168,8 @@ class Account:
         main = [f"{role}: {_named(roles.pop(role))}" for role in ("image", "label") if role in roles]
         lines = ["; ".join(main)] if main else []
         if fields:
-            named = [f"{shown(part.role.removeprefix(_FIELD))} ({_named([part])})" for part in fields]
+            names = [(part, part.role.removeprefix(_FIELD)) for part in fields]
+            named = [shown(name) if name == part.name else f"{shown(name)} ({_named([part])})" for part, name in names]
             lines.append(f"fields: {_first(named)}")
         lines += [f"{role}: {_named(parts)}" for role, parts in list(roles.items())[:_GROUPS]]
         if rest := [part for parts in list(roles.values())[_GROUPS:] for part in parts]:

@@ -108,12 +108,16 @@ def account_lines(source: Source, listing: Listing) -> list[str]:
 
 def _labels(listing: Listing) -> str:
     """Return the labels of a listing as text: the number of classes and the first of them."""
-    if listing.classes:
-        return f", {counted(len(listing.classes), 'class', 'classes')} ({_examples(listing.classes)})"
+    if listing.reads_labels:
+        known = f" ({_examples(listing.classes)})" if listing.classes else ""
+        return f"; labels{known} are read with the images"
     numbers = sorted({entry.label for entry in listing.inputs if entry.label is not None})
+    if numbers and listing.classes:
+        names = [listing.classes[number] for number in numbers]
+        return f", {counted(len(names), 'class', 'classes')} ({_examples(names)})"
     if numbers:
         return f", {counted(len(numbers), 'class', 'classes')} without names ({_examples(list(map(str, numbers)))})"
-    return "; labels are read with the images" if listing.reads_labels else " without labels"
+    return " without labels"
 
 
 def _examples(names: Sequence[str]) -> str:
