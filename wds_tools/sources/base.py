@@ -15,10 +15,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
+from wds_tools.format.account import Account
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, quoted
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.account import Account
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -126,6 +126,8 @@ class Listing:
         stamp: Changes with what ``inputs`` does not show, such as the content of the file that
             contains them.
         shuffled: Whether ``inputs`` are already in random order.
+        reads_labels: Whether labels are known only when inputs are read.
+        earlier: If the source is a dataset, its account: what it was packed from.
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
     """
@@ -137,6 +139,8 @@ class Listing:
     stamp: str = ""
     shuffled: bool = False
     files: tuple[FileState, ...] = ()
+    reads_labels: bool = False
+    earlier: Account | None = None
 
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
@@ -179,7 +183,8 @@ class Collector:
         stamp: `Listing.stamp`.
         shuffled: `Listing.shuffled`.
         files: `Listing.files`.
-        reads_labels: Whether labels are known only when inputs are read.
+        earlier: `Listing.earlier`.
+        reads_labels: `Listing.reads_labels`.
     """
 
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
@@ -191,6 +196,7 @@ class Collector:
         self.stamp = ""
         self.shuffled = False
         self.files: tuple[FileState, ...] = ()
+        self.earlier: Account | None = None
         self.reads_labels = False
         self._given = options.classes
         self._labels = Labels(where, label_type=options.label_type)
@@ -227,7 +233,17 @@ class Collector:
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += notes
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
-        return Listing(inputs, self.skipped, classes, self.account, self.stamp, self.shuffled, self.files)
+        return Listing(
+            inputs,
+            self.skipped,
+            classes,
+            self.account,
+            self.stamp,
+            self.shuffled,
+            self.files,
+            self.reads_labels,
+            self.earlier,
+        )
 
 
 class Source:
