@@ -17,6 +17,7 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import ManifestError
+from wds_tools.format.field_classes import FieldClasses, check_field_classes, from_raw, to_raw
 from wds_tools.format.tar import BLOCK
 
 FORMAT = "wds_tools manifest"
@@ -98,6 +99,8 @@ class Manifest:
         label: Where the labels of the indexes come from, as text for `LabelSource`, or ``index``; None for the
             field ``cls``.
         additions: Fields that were added later.
+        field_classes: Class lists of numbers that are not the label, by their place: a field such as ``labels.json``,
+            or an entry of a JSON field such as ``json:objects.category``.
         checksum: Checksum at the end of the manifest file; None for version 1, which has no
             checksum, and for a manifest that was not read from a file. Ignored by ``==``.
     """
@@ -110,6 +113,7 @@ class Manifest:
     source: dict[str, Any] | None = None
     label: str | None = None
     additions: tuple[Addition, ...] = ()
+    field_classes: FieldClasses = field(default_factory=dict)
     checksum: str | None = field(default=None, compare=False)
 
     @property
@@ -158,6 +162,7 @@ def to_json(manifest: Manifest) -> str:
             _check_entry(shard)
     except ValueError as error:
         raise ManifestError(f"cannot be written to a manifest: {error}; rename the file") from error
+    check_field_classes(manifest.field_classes)
     return seal(
         {
             "format": FORMAT,
@@ -172,6 +177,7 @@ def to_json(manifest: Manifest) -> str:
             "source": manifest.source,
             **({"label": manifest.label} if manifest.label is not None else {}),
             **({"additions": list(map(asdict, manifest.additions))} if manifest.additions else {}),
+            **({"field_classes": to_raw(manifest.field_classes)} if manifest.field_classes else {}),
             "shards": [asdict(shard) for shard in manifest.shards],
         }
     )
@@ -306,7 +312,8 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
     images = ImageStats(**raw["images"]) if raw.get("images") is not None else None
     if images is not None and not all(_is_count(size) for size in asdict(images).values()):
         raise TypeError(f"images are {raw['images']!r}; allowed are whole numbers")
-    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source, label, _additions(raw, fields))
+    additions, field_classes = _additions(raw, fields), from_raw(raw.get("field_classes", {}))
+    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source, label, additions, field_classes)
 
 
 def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wds_tools.format.field_classes import ClassList, to_raw
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.totals import count_fields
 from wds_tools.options import RemoteOptions
@@ -76,6 +77,7 @@ class DatasetStats:
         crop_ready: Images of which a crop can be decoded without the rest.
         modes: Pillow's mode -> number of images, most common first.
         fields: Name -> counts of the field.
+        field_classes: Class lists of numbers that are not the label, by their place.
     """
 
     dataset: str
@@ -94,10 +96,11 @@ class DatasetStats:
     crop_ready: int
     modes: dict[str, int]
     fields: dict[str, FieldCount]
+    field_classes: dict[str, ClassList]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as values for JSON."""
-        return asdict(self)
+        return {**asdict(self), "field_classes": to_raw(self.field_classes)}
 
 
 def describe(
@@ -145,6 +148,7 @@ def describe(
         crop_ready=totals.crop_ready,
         modes=dict(totals.modes.most_common()),
         fields={name: FieldCount(count, totals.field_bytes[name]) for name, count in totals.field_samples.items()},
+        field_classes=dict(manifest.field_classes),
     )
 
 
@@ -210,6 +214,7 @@ def format_stats(stats: DatasetStats) -> str:
         "",
         *_field_lines(stats),
         *_class_lines(stats),
+        *_field_class_lines(stats),
     ]
     return "\n".join(lines)
 
@@ -258,6 +263,16 @@ def _class_lines(stats: DatasetStats) -> list[str]:
         lines.append(f"         ... and {hidden:,} more with {counted(rest, 'sample')}")
     if stats.unlabelled:
         lines.append(f"         {counted(stats.unlabelled, 'sample')} without a label")
+    return lines
+
+
+def _field_class_lines(stats: DatasetStats) -> list[str]:
+    lines = []
+    for place, classes in stats.field_classes.items():
+        names = ", ".join(map(_printable, classes.names[:MAX_CLASSES]))
+        hidden = len(classes.names) - MAX_CLASSES
+        more = f", ... and {hidden:,} more" if hidden > 0 else ""
+        lines += ["", f"  {counted(len(classes.names), 'class', 'classes')} of {_printable(place)}: {names}{more}"]
     return lines
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from wds_tools.errors import DestinationError, ManifestError
 from wds_tools.format import manifest as manifests
+from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import card, commit_card, remove_card
@@ -24,7 +25,12 @@ APPENDED = "appended"  # kind of the source of a dataset that samples were appen
 
 
 def manifest_of(
-    reports: Sequence[ShardReport], *, classes: tuple[str, ...], shuffled: bool, source: dict[str, Any]
+    reports: Sequence[ShardReport],
+    *,
+    classes: tuple[str, ...],
+    shuffled: bool,
+    source: dict[str, Any],
+    field_classes: FieldClasses,
 ) -> Manifest:
     """Return the manifest of finished shards."""
     fields: Counter[str] = Counter()
@@ -37,6 +43,7 @@ def manifest_of(
         shuffled=shuffled,
         images=merge_stats(report.images for report in reports),
         source=source,
+        field_classes=field_classes,
     )
 
 

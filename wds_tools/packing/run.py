@@ -87,7 +87,11 @@ class PackJob:
             reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
             skipped = _sorted([*listing.skipped, *(skip for report in reports for skip in report.skipped)])
             manifest = manifest_of(
-                reports, classes=self.plan.classes, shuffled=self.plan.shuffled, source=self.plan.source
+                reports,
+                classes=self.plan.classes,
+                shuffled=self.plan.shuffled,
+                source=self.plan.source,
+                field_classes=self.plan.field_classes,
             )
             strict = self.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
@@ -277,6 +281,7 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
         source={"kind": APPENDED, "parts": [*parts, new.source]},
         label=onto.label,
         additions=onto.additions,
+        field_classes={**onto.field_classes, **new.field_classes},
     )
 
 

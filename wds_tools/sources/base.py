@@ -15,6 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
+from wds_tools.format.field_classes import ClassList, FieldClasses
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, quoted
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
@@ -108,6 +109,7 @@ class Listing:
         shuffled: Whether ``inputs`` are already in random order.
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
+        field_classes: Class lists of numbers that are not the label, see `Manifest.field_classes`.
     """
 
     inputs: list[Input]
@@ -117,6 +119,7 @@ class Listing:
     stamp: str = ""
     shuffled: bool = False
     files: tuple[FileState, ...] = ()
+    field_classes: FieldClasses = field(default_factory=dict)
 
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
@@ -160,6 +163,7 @@ class Collector:
         shuffled: `Listing.shuffled`.
         files: `Listing.files`.
         reads_labels: Whether labels are known only when inputs are read.
+        field_classes: `Listing.field_classes`: a source adds the lists of the numbers that it packs in other fields.
     """
 
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
@@ -172,6 +176,7 @@ class Collector:
         self.shuffled = False
         self.files: tuple[FileState, ...] = ()
         self.reads_labels = False
+        self.field_classes: dict[str, ClassList] = {}
         self._given = options.classes
         self._labels = Labels(where, label_type=options.label_type)
 
@@ -207,7 +212,16 @@ class Collector:
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += notes
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
-        return Listing(inputs, self.skipped, classes, self.account, self.stamp, self.shuffled, self.files)
+        return Listing(
+            inputs,
+            self.skipped,
+            classes,
+            self.account,
+            self.stamp,
+            self.shuffled,
+            self.files,
+            self.field_classes,
+        )
 
 
 class Source:

@@ -70,6 +70,7 @@ class WebDatasetSource(Source):
         self.additions = manifest.additions if manifest is not None else ()
         self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
         self._own_classes = manifest.classes if manifest else None
+        self._field_classes = manifest.field_classes if manifest else {}
         self._is_shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
             src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
@@ -112,6 +113,7 @@ class WebDatasetSource(Source):
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
             found.add(entry, label)
         found.classes = self._own_classes
+        found.field_classes |= self._field_classes
         found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled

@@ -330,10 +330,10 @@ def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
     if not classes and old.label == label:
         classes = old.classes
     if old.fingerprint == new.fingerprint:
-        return replace(new, classes=classes, shuffled=old.shuffled, source=old.source, additions=old.additions)
-    if old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
-        return replace(new, classes=classes, additions=old.additions)  # shards were added
-    return new
+        new = replace(new, shuffled=old.shuffled, source=old.source)
+    elif old.fingerprint != manifests.fingerprint(new.shards[: len(old.shards)]):
+        return new
+    return replace(new, classes=classes, additions=old.additions, field_classes=old.field_classes)
 
 
 def _manifest_name(name: str | None) -> str:
