@@ -19,8 +19,8 @@ READING_ORDER = {
         object_client s3_client fsspec_client clients schemes listing cache commit lock unfinished patterns upload local
         fetcher fetcher_process remote stream""",
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed
-        added_fields arrays huggingface streams layouts trees tree objects table tfrecord arrow hdf5 lmdb
-        numpy_files parquet tensors zarrs webdataset detect""",
+        added_fields array_contents array_kinds array_roles arrays huggingface streams layouts trees tree objects table
+        tfrecord arrow matlab hdf5 lmdb numpy_files parquet tensors zarrs webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
     "reading": "locations names shardset keys reader requested_fields read_ahead select banned stored_samples",
