@@ -131,6 +131,12 @@ def use_native() -> bool:
     return os.environ.get("WDS_TOOLS_NATIVE", "1") != "0"
 
 
+def source_tree() -> str | None:
+    """Return the source tree that Python imports this package from; None if it is installed without its C sources."""
+    folder = Path(__file__).parent
+    return str(folder.parent) if (folder / "images" / "csrc").is_dir() else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
     """How URLs are read.

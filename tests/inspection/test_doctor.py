@@ -9,9 +9,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
+import wds_tools
 from wds_tools.images import native
 from wds_tools.inspection.datacheck import check_fit, examine_dataset
 from wds_tools.inspection.doctor import (
@@ -32,7 +34,7 @@ from wds_tools.inspection.doctor import (
     version_numbers,
 )
 from wds_tools.inspection.machine import NATIVE, Imports, Package, Torch, inspect_machine
-from wds_tools.options import RemoteOptions
+from wds_tools.options import RemoteOptions, source_tree
 from wds_tools.storage.local import MAX_OPEN_MAPS
 
 NEEDED = [Package("torch", "2.15.0+cu132", "2.10"), Package("pillow", "13.0.0", "13.0"), Package("numpy", "2.0", "2.0")]
@@ -113,15 +115,25 @@ def test_a_missing_broken_or_disabled_compiled_module_is_a_note() -> None:
     assert (found.status, found.found) == ("ok", "compiled, AVX2")
     missing = Imports({NATIVE: "ModuleNotFoundError: No module named 'wds_tools.images._native'"})
     unloadable = Imports({NATIVE: "ImportError: libm.so.6:\ncannot open shared object file"})
-    for imported, allowed, text, remedy in (
-        (missing, True, "Python only: not compiled: loading is slower", "C compiler"),
-        (unloadable, True, "cannot be loaded: loading is slower (ImportError: libm.so.6: c", "C"),
-        (installed, False, "WDS_TOOLS_NATIVE=0", "unset"),
+    compiler, again = "install a C compiler, then wds-tools again", "install wds-tools again"
+    tree = "pip install --editable '/my clones/wds'"
+    for imported, allowed, folder, text, remedy in (
+        (missing, True, None, "Python only: not compiled: loading is slower", compiler),
+        (unloadable, True, None, "cannot be loaded: loading is slower (ImportError: libm.so.6: c", again),
+        (installed, False, None, "WDS_TOOLS_NATIVE=0", "unset WDS_TOOLS_NATIVE"),
+        (missing, True, "/my clones/wds", "Python imports the source tree /my clones/wds", tree),
+        (unloadable, True, "/my clones/wds", "(ImportError: libm.so.6: c", tree),
     ):
-        found = check_fast_path(imported, native=allowed)
+        found = check_fast_path(imported, native=allowed, source_tree=folder)
         assert found.status == "note"
         assert text in found.found
-        assert remedy in found.remedy
+        assert found.remedy == remedy
+
+
+def test_a_source_tree_that_is_not_installed_is_named_in_the_command_that_installs_it() -> None:
+    root = str(Path(wds_tools.__file__).parents[1])
+    assert source_tree() == root
+    assert check_packages([], Imports(), source_tree=root).remedy == f"pip install --editable {quote(root)}"
 
 
 def test_cores_that_the_process_cannot_use_are_not_counted() -> None:

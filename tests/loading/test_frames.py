@@ -14,6 +14,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import wds_tools as wt
+from wds_tools.cli import main
 from wds_tools.errors import (
     ChecksumError,
     DecodeError,
@@ -165,6 +166,43 @@ def test_a_resumed_loader_and_a_streaming_dataset_have_the_same_clips(clips):
     dataset = wt.StreamingDataset(clips, batch_size=4, fields=spec, shuffle=True)
     for batch, other in zip(DataLoader(dataset, batch_size=4, num_workers=1), expected, strict=True):
         assert torch.equal(batch.clip, other.clip)
+
+
+def test_the_frames_and_the_region_of_a_clip_are_explained(clips, tmp_path, capsys):
+    options = {"frames": 4, "stride": 2, "start": "random", "view": VIEW}
+    fields = {"clip": wt.Frames(**options), "whole": wt.Frames(), "key": wt.Key()}
+    with loader_of(clips, fields, shuffle=True) as loader:
+        *_, batch = loader
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+        step = loader.explain(2)
+    assert step.image_fields == ["clip", "whole"]
+    for i, sample in enumerate(step.samples):
+        assert sample.key == batch.key[i]
+        assert torch.equal(torch.stack(step.images("clip", i)), batch.clip[i])
+        assert torch.equal(torch.stack(step.images("whole", i)), batch.whole[i])
+        assert sample.frames["whole"] == tuple(f"{number:04}.jpg" for number in range(len(batch.whole[i])))
+        assert sample.crops["whole"] == ()
+        (crop,) = sample.crops["clip"]
+        for name, shown in zip(sample.frames["clip"], batch.clip[i], strict=True):
+            box = (crop.top, crop.left, crop.height, crop.width)
+            expected = v2.functional.resized_crop(batch.whole[i][int(name.removesuffix(".jpg"))], *box, [*crop.size])
+            expected = expected.flip(-1) if crop.flip else expected
+            assert (expected.int() - shown.int()).abs().float().mean() < 1
+    with pytest.raises(SystemExit):
+        main(["plan", str(clips), "--state", str(tmp_path / "state.json"), "--step", "2"])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    for line, sample in zip(lines, step.samples, strict=True):
+        assert f"clip 4 frames, {sample.frames['clip'][0]} to {sample.frames['clip'][-1]}, " in line
+        assert f"{sample.crops['clip'][0]}; whole {len(sample.frames['whole'])} frames" in line
+
+
+@pytest.mark.parametrize("pad", [None, 0])
+def test_a_clip_that_is_too_short_is_explained_without_frames_except_with_padding(clips, pad):
+    with loader_of(clips, wt.Frames(frames=11, view=VIEW, pad=pad), batch_size=2) as loader:
+        short, other = loader.explain(0).samples
+        assert [len(other.frames["clip"]), len(other.crops["clip"])] == [11, 1]
+        assert [len(short.frames["clip"]), len(short.crops["clip"])] == ([0, 0] if pad is None else [10, 1])
+        assert len(loader.explain(0).images("clip", 1)) == 11
 
 
 def test_a_sample_transform_gets_a_video(clips):

@@ -167,19 +167,20 @@ def test_of_members_with_one_name_the_last_is_packed_as_it_is_unpacked(tmp_path:
         assert [sample["jpg"] for sample, _ in pack(source)[0]] == [six[2].data, six[1].data]
 
 
-def test_links_in_a_tar_are_listed_as_skipped(tmp_path: Path, six: list[Photo]) -> None:
+def test_a_hard_link_in_a_tar_has_the_content_of_its_target_and_other_links_are_skipped(
+    tmp_path: Path, six: list[Photo]
+) -> None:
     folder = tmp_path / "photos" / "cat"
     folder.mkdir(parents=True)
     (folder / "1.jpg").write_bytes(six[0].data)
     (folder / "2.jpg").hardlink_to(folder / "1.jpg")
+    (folder / "3.jpg").symlink_to("1.jpg")
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        archive.add(folder / "1.jpg", "cat/1.jpg")
-        archive.add(folder / "2.jpg", "cat/2.jpg")
-        archive.add(folder, "cat", recursive=False)
+        archive.add(folder, "cat")
     samples, report = pack(tmp_path / "a.tar", kind="tar")
-    assert len(samples) == 1
+    assert [sample["jpg"] for sample, _ in samples] == [six[0].data] * 2
     [skip] = report.skipped
-    assert skip.path == "cat/2.jpg"
+    assert skip.path == "cat/3.jpg"
     assert "is a link and has no content" in skip.reason
 
 

@@ -22,7 +22,7 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.sources import remote_files
 from wds_tools.sources.base import Input, SourceStoreError
-from wds_tools.sources.remote_folder import RemoteFolderSource
+from wds_tools.sources.tree import TreeSource
 from wds_tools.sources.urls import fetch
 from wds_tools.storage import stream
 
@@ -211,7 +211,7 @@ def test_an_archive_at_a_server_that_keeps_failing_is_a_store_error_that_names_a
 def test_images_at_urls_are_not_kept_in_memory() -> None:
     data, count = bytes(4 << 20), 12
     with BadServer({f"/d/{number}.jpg": data for number in range(count)}).running() as server:
-        source = RemoteFolderSource(f"{server.url}/d")
+        source = TreeSource(f"{server.url}/d", layout="folder")
         tracemalloc.start()
         try:
             for number in range(count):

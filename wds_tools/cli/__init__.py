@@ -36,9 +36,14 @@ Tab completion:
 
 
 class _Lines(logging.Formatter):
-    """Begins each line with its level; debug output also names its process, as worker processes write too."""
+    """Begins each message with its level, except information.
+
+    Debug output also names its process, as worker processes write too.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
+        if record.levelno == logging.INFO:
+            return super().format(record)
         process = f" {record.processName}" if record.levelno == logging.DEBUG else ""
         return f"{record.levelname.lower()}{process}: {super().format(record)}"
 
@@ -76,10 +81,9 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 def cli(run: Run, debug: bool) -> None:
     """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
     run.debug = debug
-    if debug:
-        logger = logging.getLogger("wds_tools")
-        click.get_current_context().call_on_close(partial(logger.setLevel, logger.level))
-        logger.setLevel(logging.DEBUG)
+    logger = logging.getLogger("wds_tools")
+    click.get_current_context().call_on_close(partial(logger.setLevel, logger.level))
+    logger.setLevel(logging.DEBUG if debug else logging.INFO)
 
 
 for _command in (

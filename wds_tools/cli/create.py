@@ -106,6 +106,11 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_strict
 @_fresh
 @click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Write nothing: print what would be packed, what would not, and ten samples with their labels.",
+)
+@click.option(
     "--images", type=_IMAGES, help="How to store images; see above. By default crop-ready, or resize with --resize."
 )
 @_resize
@@ -149,6 +154,7 @@ def pack(
     classes: Path | None,
     strict: bool,
     fresh: bool,
+    dry_run: bool,
     images: str | None,
     resize: str | None,
     quality: int | None,
@@ -213,6 +219,7 @@ def pack(
         classes=classes,
         strict=strict,
         fresh=fresh,
+        dry_run=dry_run,
         images=images,
         resize=resize,
         quality=quality,
@@ -221,6 +228,10 @@ def pack(
         storage_options=storage_options,
     )
     reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}
+    if dry_run:
+        for name, report in reports.items():
+            click.echo(f"{name}, of {report.preview}" if name else report.preview)
+        return
     for report in reports.values():
         click.echo(_pack_summary(report))
     if all(report.complete for report in reports.values()):

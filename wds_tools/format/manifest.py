@@ -12,11 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import xxhash
 
 from wds_tools.errors import ManifestError
+from wds_tools.format import account as accounts
+from wds_tools.format.account import Account
 from wds_tools.format.tar import BLOCK
 
 FORMAT = "wds_tools manifest"
@@ -98,6 +101,7 @@ class Manifest:
         label: Where the labels of the indexes come from, as text for `LabelSource`, or ``index``; None for the
             field ``cls``.
         additions: Fields that were added later.
+        account: What the sources were given and what became of it; None if unknown.
         checksum: Checksum at the end of the manifest file; None for version 1, which has no
             checksum, and for a manifest that was not read from a file. Ignored by ``==``.
     """
@@ -110,6 +114,7 @@ class Manifest:
     source: dict[str, Any] | None = None
     label: str | None = None
     additions: tuple[Addition, ...] = ()
+    account: Account | None = None
     checksum: str | None = field(default=None, compare=False)
 
     @property
@@ -146,6 +151,15 @@ def fingerprint(shards: Iterable[ShardEntry]) -> str:
     return digest.hexdigest()
 
 
+def united_accounts(manifests: Iterable[Manifest]) -> Account | None:
+    """Return the account of several datasets together; None if none of them has one."""
+    manifests = list(manifests)
+    if all(manifest.account is None for manifest in manifests):
+        return None
+    accounts_of = [one.account or Account.unknown(one.samples) for one in manifests]
+    return reduce(Account.united, accounts_of).limited()
+
+
 def to_json(manifest: Manifest) -> str:
     """Encode a manifest as JSON, with one line per shard for people who read or compare it.
 
@@ -172,6 +186,7 @@ def to_json(manifest: Manifest) -> str:
             "source": manifest.source,
             **({"label": manifest.label} if manifest.label is not None else {}),
             **({"additions": list(map(asdict, manifest.additions))} if manifest.additions else {}),
+            **({"account": manifest.account.to_json()} if manifest.account is not None else {}),
             "shards": [asdict(shard) for shard in manifest.shards],
         }
     )
@@ -306,7 +321,9 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
     images = ImageStats(**raw["images"]) if raw.get("images") is not None else None
     if images is not None and not all(_is_count(size) for size in asdict(images).values()):
         raise TypeError(f"images are {raw['images']!r}; allowed are whole numbers")
-    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source, label, _additions(raw, fields))
+    account = accounts.from_json(raw["account"]) if raw.get("account") is not None else None
+    additions = _additions(raw, fields)
+    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source, label, additions, account)
 
 
 def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, ...]:

@@ -27,6 +27,8 @@ MAX_NAME_BYTES = 4096  # PATH_MAX of Linux: other tools cannot unpack longer nam
 
 _REGULAR = (b"\0", b"0", b"7")
 _WITHOUT_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders, pipes
+_HARD_LINK = b"1"
+_FOLDER = b"5"
 _EXTENDED = (b"x", b"g", b"L", b"K")
 _ZERO_BLOCK = bytes(BLOCK)
 
@@ -58,6 +60,8 @@ class Member:
         offset: Byte offset of the content.
         size: Length of the content in bytes.
         is_file: True for regular files; False for folders, links and devices, which have no content.
+        is_folder: True for folders.
+        link: Full path of the member whose content a hard link shares; empty if this is not a hard link.
     """
 
     name: str
@@ -65,6 +69,8 @@ class Member:
     offset: int
     size: int
     is_file: bool
+    is_folder: bool = False
+    link: str = ""
 
 
 def padded(size: int) -> int:
@@ -234,7 +240,10 @@ def _parse_member(buffer: Bytes, start: int, shard: str) -> tuple[Member, int]:
             shard=shard,
             offset=position,
         )
-    return Member(name, start, content, size, is_file), content + padded(size)
+    is_folder = kind == _FOLDER or name.endswith("/")
+    target = pax.get(b"linkpath", block[157:257].partition(b"\0")[0]) if kind == _HARD_LINK else b""
+    link = target.decode("utf-8", "surrogateescape")
+    return Member(name, start, content, size, is_file, is_folder, link), content + padded(size)
 
 
 def _skip_extended(buffer: Bytes, start: int, shard: str) -> tuple[bytes, int, dict[bytes, bytes]]:
@@ -260,6 +269,8 @@ def _skip_extended(buffer: Bytes, start: int, shard: str) -> tuple[bytes, int, d
             _check_global(_parse_pax(payload, shard, content), shard, content)
         elif kind == b"L":
             pax[b"path"] = payload.rstrip(b"\0")
+        elif kind == b"K":
+            pax[b"linkpath"] = payload.rstrip(b"\0")
         position = content + padded(size)
 
 

@@ -9,7 +9,6 @@ two paths differ by 0.4 of 255 on average.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from platform import node
 from shlex import quote
 
@@ -20,7 +19,7 @@ from wds_tools import stages
 from wds_tools.errors import WorkerError
 from wds_tools.format.codecs import MAX_PIXELS, npy_header
 from wds_tools.images.views import Regions
-from wds_tools.options import use_native
+from wds_tools.options import source_tree, use_native
 
 _problem = ""  # why a module that exists cannot be loaded
 try:
@@ -53,8 +52,7 @@ def why_missing() -> str:
     """Return why there is no compiled module, and what to do."""
     if _problem:
         return f"the compiled module of wds_tools cannot be loaded ({_problem}): install wds_tools again"
-    if find_spec("wds_tools.images.csrc"):  # the C sources are not installed
-        root = _FOLDER.rpartition("/")[0]
+    if root := source_tree():
         return (
             f"the compiled module of wds_tools is missing: Python imports the package from the source tree {root}, in "
             f"which it was not compiled; run `pip install --editable {quote(root)}`"

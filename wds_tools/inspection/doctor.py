@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from wds_tools.inspection.machine import NATIVE, Imports, Machine, Package, Torch, decoder_text
@@ -59,9 +60,9 @@ def examine(machine: Machine) -> list[Finding]:
     """Return the findings of all checks."""
     return [
         check_python(machine.python),
-        check_packages(machine.packages, machine.imports),
+        check_packages(machine.packages, machine.imports, source_tree=machine.source_tree),
         check_security(machine.packages),
-        check_fast_path(machine.imports, native=machine.native),
+        check_fast_path(machine.imports, native=machine.native, source_tree=machine.source_tree),
         check_cores(machine.cores, machine.usable_cores, machine.quota),
         check_memory(machine.memory_bytes, machine.memory_limit, machine.usable_cores),
         check_shm(machine.shm_bytes, machine.usable_cores),
@@ -96,11 +97,12 @@ def check_python(version: tuple[int, ...]) -> Finding:
     return Finding("python", "ok", found)
 
 
-def check_packages(packages: Sequence[Package], imports: Imports) -> Finding:
+def check_packages(packages: Sequence[Package], imports: Imports, *, source_tree: str | None = None) -> Finding:
     """Check that the required packages are installed, new enough, and can be imported."""
     required = [package for package in packages if not package.extra]
     if not required:
-        found, remedy = "wds-tools is not installed, so the versions that it requires are not known", "pip install ."
+        found = "wds-tools is not installed, so the versions that it requires are not known"
+        remedy = _install(source_tree) if source_tree else "install wds-tools with pip"
         return Finding("packages", "note", found, remedy) if not _broken_packages(imports) else _import_finding(imports)
     problems = {package: problem for package in required if (problem := _version_problem(package))}
     if problems:
@@ -169,17 +171,30 @@ def check_security(packages: Sequence[Package]) -> Finding:
     return Finding("security", worst, found, f"pip install {fixed_versions}")
 
 
-def check_fast_path(imports: Imports, *, native: bool) -> Finding:
-    """Check that the compiled decoder is used."""
-    decoder = decoder_text(imports.broken, imports.simd, allowed=native)
-    if NATIVE in imports.broken or not native:
-        reason = _one_line(imports.broken.get(NATIVE, ""))
-        found = f"{decoder}: loading is slower"
-        if reason and "ModuleNotFoundError" not in reason:
-            found = f"{found} ({reason})"
-        remedy = "install a C compiler, then wds-tools again" if NATIVE in imports.broken else "unset WDS_TOOLS_NATIVE"
+def check_fast_path(imports: Imports, *, native: bool, source_tree: str | None = None) -> Finding:
+    """Check that the compiled decoder is used.
+
+    Args:
+        imports: Result of importing it.
+        native: Whether compiled code may be used.
+        source_tree: The source tree that wds_tools is imported from; None if it is installed without it.
+    """
+    found = f"{decoder_text(imports.broken, imports.simd, allowed=native)}: loading is slower"
+    if NATIVE in imports.broken:
+        reason, remedy = _one_line(imports.broken[NATIVE]), "install a C compiler, then wds-tools again"
+        if not reason.startswith("ModuleNotFoundError"):
+            found, remedy = f"{found} ({reason})", "install wds-tools again"
+        if source_tree:
+            found, remedy = f"{found}; Python imports the source tree {source_tree}", _install(source_tree)
         return Finding("fast path", "note", found, remedy)
-    return Finding("fast path", "ok", decoder)
+    if not native:
+        return Finding("fast path", "note", found, "unset WDS_TOOLS_NATIVE")
+    return Finding("fast path", "ok", decoder_text(imports.broken, imports.simd, allowed=native))
+
+
+def _install(source_tree: str) -> str:
+    """Return the command that installs wds_tools from a source tree, and compiles its module there."""
+    return f"pip install --editable {quote(source_tree)}"
 
 
 def check_cores(cores: int, usable: int, quota: int | None) -> Finding:

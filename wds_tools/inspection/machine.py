@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wds_tools.options import RemoteOptions, available_cores, group_files, quota_cores, use_native
+from wds_tools.options import RemoteOptions, available_cores, group_files, quota_cores, source_tree, use_native
 
 IMPORTED = ("numpy", "PIL.Image", "pyarrow.parquet", "simplejpeg", "xxhash", "fsspec", "braceexpand", "tqdm", "torch")
 NATIVE = "wds_tools.images._native"
@@ -227,6 +227,7 @@ class Machine:
         packages: Packages that wds_tools and its extras require.
         imports: Result of importing them and the compiled module.
         native: Whether compiled code may be used (``WDS_TOOLS_NATIVE``).
+        source_tree: The source tree that wds_tools is imported from; None if it is installed without it.
         cores: Cores of the machine.
         usable_cores: Cores that this process may use.
         quota: CPU quota of the control group, in cores; None without a quota.
@@ -246,6 +247,7 @@ class Machine:
     packages: list[Package]
     imports: Imports
     native: bool
+    source_tree: str | None
     cores: int
     usable_cores: int
     quota: int | None
@@ -277,6 +279,7 @@ def inspect_machine() -> Machine:
         packages=packages(),
         imports=imports(*IMPORTED, NATIVE),
         native=use_native(),
+        source_tree=source_tree(),
         cores=os.cpu_count() or 1,
         usable_cores=available_cores(),
         quota=quota_cores(),

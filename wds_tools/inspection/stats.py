@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wds_tools.format.account import MAX_TEXT, Account, shown
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.totals import count_fields
 from wds_tools.options import RemoteOptions
@@ -76,6 +77,7 @@ class DatasetStats:
         crop_ready: Images of which a crop can be decoded without the rest.
         modes: Pillow's mode -> number of images, most common first.
         fields: Name -> counts of the field.
+        account: What the sources were given and what became of it; None if the manifest has no account.
     """
 
     dataset: str
@@ -94,10 +96,12 @@ class DatasetStats:
     crop_ready: int
     modes: dict[str, int]
     fields: dict[str, FieldCount]
+    account: Account | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as values for JSON."""
-        return asdict(self)
+        account = self.account.to_json() if self.account else None
+        return {**asdict(replace(self, account=None)), "account": account}
 
 
 def describe(
@@ -145,6 +149,7 @@ def describe(
         crop_ready=totals.crop_ready,
         modes=dict(totals.modes.most_common()),
         fields={name: FieldCount(count, totals.field_bytes[name]) for name, count in totals.field_samples.items()},
+        account=manifest.account,
     )
 
 
@@ -206,12 +211,25 @@ def format_stats(stats: DatasetStats) -> str:
         f"  sample       {human_bytes(stats.mean_sample_bytes)} on average, with headers and padding",
         f"  order        {'shuffled when packed' if stats.shuffled else 'as in the source: not known to be shuffled'}",
         f"  fingerprint  {stats.fingerprint}",
+        *_account_lines(stats.account),
         *_image_lines(stats),
         "",
         *_field_lines(stats),
         *_class_lines(stats),
     ]
     return "\n".join(lines)
+
+
+def _account_lines(account: Account | None) -> list[str]:
+    """Return what the dataset was packed from, and what was left out."""
+    if account is None:
+        return []
+    packed = "all packed" if account.packed == account.given else f"{account.packed:,} packed"
+    lines = [*account.lines(), *(shown(note, MAX_TEXT) for note in account.notes)]
+    return [
+        f"  source       {counted(account.given, shown(account.unit))}, {packed}",
+        *(f"               {line}" for line in lines),
+    ]
 
 
 def _image_lines(stats: DatasetStats) -> list[str]:

@@ -221,28 +221,39 @@ def buckets_of(columns: Sequence[Column]) -> Buckets | None:
 
 
 def views_of(columns: Sequence[Column]) -> dict[str, Any]:
-    """Return the images of a batch as plain values for a state: by name, the stored field and the views."""
+    """Return the images and frames of a batch as plain values for a state: by name, the stored field and the views."""
     return {
         column.name: {
             **({} if column.spec.field == "image" else {"field": column.spec.field}),
+            **(_clip_to_dict(column.spec) if isinstance(column.spec, Frames) else {}),
             "views": [any_view_to_dict(view) for view in column.geometry.views] if column.geometry else [],
         }
         for column in columns
-        if isinstance(column.spec, Image) and (column.geometry is None or column.geometry.source == column.name)
+        if isinstance(column.spec, Image | Frames)
+        and (column.geometry is None or column.geometry.source == column.name)
     }
 
 
 def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
-    """Return ``fields=`` for the images of a state, see `views_of`; if there are none, only the keys.
+    """Return ``fields=`` for the images and frames of a state, see `views_of`; if there are none, only the keys.
 
     Raises:
         OptionError: A view is not one of this package.
     """
-    images: dict[str, FieldSpec | str] = {
-        name: Image(one.get("field", "image"), view=[any_view_from_dict(view) for view in one["views"]] or None)
-        for name, one in views.items()
-    }
-    return images or {"__key__": Key()}
+    fields: dict[str, FieldSpec | str] = {}
+    for name, one in views.items():
+        views_of_one = [any_view_from_dict(view) for view in one["views"]]
+        if "clip" in one:
+            fields[name] = Frames(one["field"], view=next(iter(views_of_one), None), **one["clip"])
+        else:
+            fields[name] = Image(one.get("field", "image"), view=views_of_one or None)
+    return fields or {"__key__": Key()}
+
+
+def _clip_to_dict(spec: Frames) -> dict[str, Any]:
+    """Return which frames are used; of the padding, only whether a clip may be shorter."""
+    clip = {"frames": spec.frames, "stride": spec.stride, "start": spec.start}
+    return {"clip": clip if spec.pad is None else {**clip, "pad": 0}}
 
 
 def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:

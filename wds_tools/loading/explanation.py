@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,16 +15,21 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError, WdsToolsError
 from wds_tools.images.views import Regions
 from wds_tools.loading.bad_samples import is_sample_error
-from wds_tools.loading.columns import Column, Geometry
-from wds_tools.loading.fields import Image
+from wds_tools.loading.columns import Column
+from wds_tools.loading.fields import Frames, Image
+from wds_tools.loading.frame_values import chosen_names, frame_regions, load_frames
 from wds_tools.loading.image_values import load_images
 from wds_tools.loading.part import Part
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sheet import save_sheet
 from wds_tools.order.history import FoundStep
 from wds_tools.reading.reader import Reader, Rows
+from wds_tools.wording import counted
 
 _MAX_SHOWN = 4096  # samples on a contact sheet
+_Value = TypeVar("_Value")
+_Function = Callable[[Part, Column], list[tuple[_Value, ...]]]
+"""What it finds in a column of each sample of a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class StepSample:
         key: Its key.
         is_padding: Whether it only fills the batch (``tail="pad"`` and ``"mask"``).
         crops: By image of the batch, the region of each view; none if the sample has no image with a readable header.
+            For `Frames` there is one region, which all frames of the sample share.
+        frames: By field of the batch that is `Frames`, the names of the stored frames that are used.
     """
 
     rank: int
@@ -75,6 +83,7 @@ class StepSample:
     key: str
     is_padding: bool
     crops: dict[str, tuple[Crop, ...]]
+    frames: dict[str, tuple[str, ...]]
 
 
 class StepExplanation:
@@ -110,27 +119,32 @@ class StepExplanation:
 
     @cached_property
     def samples(self) -> tuple[StepSample, ...]:
-        """The samples, by rank and row. The indexes of their shards are read for it.
+        """The samples, by rank and row.
+
+        The indexes of their shards are read for it, and the first frame of each sample for the regions of `Frames`.
 
         Raises:
-            StoreError: An index cannot be read.
+            StoreError: An index or a frame cannot be read.
         """
-        rows, names = self._part.rows, [column.name for column in self._images]
-        crops = [self._crops(column) for column in self._images]
+        rows = self._part.rows
+        crops = {column.name: self._by_sample(_crops_in, column) for column in self._images}
+        clips = [column for column in self._images if isinstance(column.spec, Frames)]
+        frames = {column.name: self._by_sample(_frames_in, column) for column in clips}
         by_row = zip(self.ranks.tolist(), self.rows.tolist(), self.positions.tolist(), self.ids.tolist(), strict=True)
         return tuple(
             StepSample(
                 *numbers,
                 *rows.shard_and_key(i),
                 is_padding=not self.valid[i],
-                crops={name: column[i] for name, column in zip(names, crops, strict=True)},
+                crops={name: found[i] for name, found in crops.items()},
+                frames={name: found[i] for name, found in frames.items()},
             )
             for i, numbers in enumerate(by_row)
         )
 
     @property
     def image_fields(self) -> list[str]:
-        """Names of the images of a batch."""
+        """Names of the images and `Frames` of a batch."""
         return [column.name for column in self._images]
 
     def images(self, name: str, i: int) -> list[torch.Tensor]:
@@ -141,7 +155,7 @@ class StepExplanation:
             i: Index in `samples`.
 
         Returns:
-            One uint8 tensor [3, height, width] for each view.
+            One uint8 tensor [3, height, width] for each view, or for each frame of `Frames`.
 
         Raises:
             SampleError: The sample cannot be read.
@@ -156,8 +170,11 @@ class StepExplanation:
         if buckets:
             bucket = int(buckets.bucket_of(part.rows.gather("width"), part.rows.gather("height"))[0])
         columns = self._recipe.columns_in(self._recipe.variant_at(self.epoch, bucket))
-        geometry = next(one.geometry for one in columns if one.name == name)
-        plain = Column(column.name, Image(column.spec.field), geometry)
+        column = next(one for one in columns if one.name == name)
+        if isinstance(column.spec, Frames):
+            (frames,) = load_frames(part, column, None) or [torch.empty(0)]
+            return list(frames)
+        plain = Column(column.name, Image(column.spec.field), column.geometry)
         (pixels,) = load_images(part, plain, None) or [[]]
         return list(pixels) if column.is_list else [pixels]
 
@@ -220,7 +237,7 @@ class StepExplanation:
 
     @property
     def _images(self) -> list[Column]:
-        return [column for column in self._columns if isinstance(column.spec, Image)]
+        return [column for column in self._columns if isinstance(column.spec, Image | Frames)]
 
     @cached_property
     def _reader(self) -> Reader:
@@ -235,30 +252,35 @@ class StepExplanation:
         seed, positions = self._recipe.seed, self.positions[rows]
         return Part(found, self._columns, seed=seed, epoch=self.epoch, positions=positions)
 
-    def _crops(self, column: Column) -> list[tuple[Crop, ...]]:
-        """Return the crops of an image in each sample; none for an image without a view."""
-        if column.geometry is None:
-            return [()] * len(self.ids)
+    def _by_sample(self, function: _Function[_Value], column: Column) -> list[tuple[_Value, ...]]:
+        """Return what a function finds in a column of each sample; nothing for a sample that cannot be read."""
         try:
-            return _crops_in(self._part, column.geometry)
+            return function(self._part, column)
         except WdsToolsError as error:
             if not is_sample_error(error):
                 raise
-        return [self._crops_or_none(column.geometry, i) for i in range(len(self.ids))]
+        return [self._of_sample(function, column, i) for i in range(len(self.ids))]
 
-    def _crops_or_none(self, geometry: Geometry, i: int) -> tuple[Crop, ...]:
-        """Return the crops of an image in sample ``i``; none if its size cannot be found out."""
+    def _of_sample(self, function: _Function[_Value], column: Column, i: int) -> tuple[_Value, ...]:
         try:
-            return _crops_in(self._part_of(slice(i, i + 1)), geometry)[0]
+            return function(self._part_of(slice(i, i + 1)), column)[0]
         except WdsToolsError as error:
             if not is_sample_error(error):
                 raise
             return ()
 
 
-def _crops_in(part: Part, geometry: Geometry) -> list[tuple[Crop, ...]]:
-    """Return the crops of an image in each sample of a part."""
-    return list(zip(*map(_crops_of, part.regions(geometry)), strict=True))
+def _crops_in(part: Part, column: Column) -> list[tuple[Crop, ...]]:
+    """Return the crops of an image in each sample of a part; none for an image without a view."""
+    if column.geometry is None:
+        return [()] * len(part)
+    is_clip = isinstance(column.spec, Frames)
+    regions = frame_regions(part, column) if is_clip else part.regions(column.geometry)
+    return list(zip(*map(_crops_of, regions), strict=True))
+
+
+def _frames_in(part: Part, column: Column) -> list[tuple[str, ...]]:
+    return list(map(tuple, chosen_names(part, column)))
 
 
 def _crops_of(regions: Regions) -> list[Crop]:
@@ -280,12 +302,17 @@ def _short(number: float) -> float:
 
 
 def _line(sample: StepSample) -> str:
-    crops = "; ".join(
-        f"{name} {'; '.join(map(str, found))}" if len(sample.crops) > 1 else "; ".join(map(str, found))
-        for name, found in sample.crops.items()
-        if found
-    )
+    shown = [_shown(sample, name) for name in sample.crops if sample.crops[name] or sample.frames.get(name)]
     padding = " (padding)" if sample.is_padding else ""
     where = f"rank {sample.rank} row {sample.row:<4} position {sample.position:<10} id {sample.id:<10}"
     head = f"{where} {sample.shard} {sample.key}{padding}"
-    return f"{head}: {crops}" if crops else head
+    return f"{head}: {'; '.join(shown)}" if shown else head
+
+
+def _shown(sample: StepSample, name: str) -> str:
+    """Return the frames and crops of an image as text, with its name if the batch has several images."""
+    frames = sample.frames.get(name, ())
+    last = f" to {frames[-1]}" if len(frames) > 1 else ""
+    clip = f"{counted(len(frames), 'frame')}, {frames[0]}{last}" if frames else ""
+    crops = "; ".join(map(str, sample.crops[name]))
+    return " ".join(filter(None, [name if len(sample.crops) > 1 else "", ", ".join(filter(None, [clip, crops]))]))

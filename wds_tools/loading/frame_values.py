@@ -28,7 +28,7 @@ def load_frames(part: Part, column: Column, out: torch.Tensor | None) -> list[to
         column: The column; its specification is `Frames`.
         out: Tensor [n, frames, 3, height, width] to write to, or None.
     """
-    names = _chosen_names(part, column)
+    names = chosen_names(part, column)
     counts = np.array([len(chosen) for chosen in names], np.int64)
     files = [data for sample in part.rows.several_fields(names) for data in sample]
     rows = np.repeat(np.arange(len(part)), counts).tolist()
@@ -51,7 +51,15 @@ def load_frames(part: Part, column: Column, out: torch.Tensor | None) -> list[to
     return [torch.from_numpy(np.stack(images[clip]) if buffer is None else buffer[clip]) for clip in clips]
 
 
-def _chosen_names(part: Part, column: Column) -> list[list[str]]:
+def frame_regions(part: Part, column: Column) -> list[Regions]:
+    """Return the regions of the samples, none for whole images. Only the first frame of each sample is read."""
+    names = [chosen[:1] for chosen in chosen_names(part, column)]
+    files = [data for sample in part.rows.several_fields(names) for data in sample]
+    rows = list(range(len(part)))
+    return _regions(part, column, _headers(part, files, [name for (name,) in names], rows), np.array(rows, np.int64))
+
+
+def chosen_names(part: Part, column: Column) -> list[list[str]]:
     """Return the names of the frames to use of each sample."""
     spec = column.spec
     assert isinstance(spec, Frames)

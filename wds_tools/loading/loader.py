@@ -194,9 +194,10 @@ class Loader(OnlyIterable):
         self._epochs.load_state_dict(state, force=force)
 
     def explain(self, step: int, *, epoch: int | None = None, rank: int | None = None) -> StepExplanation:
-        """Return what a step of the run saw or will see: samples, keys and crops. Only indexes are read.
+        """Return what a step of the run saw or will see: samples, keys and crops.
 
-        It follows from the state alone, for past and future steps, and on every rank. See docs/explain.md.
+        It follows from the state alone, for past and future steps, and on every rank. Of the dataset, only indexes
+        are read, and one frame of each sample for the crops of `Frames`. See docs/explain.md.
 
         Args:
             step: Zero-based step, counted from the start of the run over all epochs and resumed runs. With

@@ -17,6 +17,7 @@ from wds_tools.packing.destination import APPENDED, FolderDestination, read_mani
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
+from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
@@ -104,6 +105,7 @@ def append(
             "append with the same --images and --resize, or reshard the dataset first"
         )
     source, listing = _list_new_inputs(src, dst, options, onto)
+    show_account(source, listing, progress=progress)
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     if plan.source in parts:  # an earlier call has appended it
@@ -111,14 +113,16 @@ def append(
         unfinished = finished.read_plan()
         if unfinished is None or {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not of another call
             finished.remove_leftover_work()
-        return PackReport(onto, dst, 0, read_skipped(dst), len(onto.shards), time.monotonic() - started)
+        skipped, seconds = read_skipped(dst), time.monotonic() - started
+        return PackReport(onto, dst, 0, skipped, len(onto.shards), seconds, listing.account)
     plan = _continue_numbering(plan, onto, parts)
     plan = replace(plan, deep=options.images.keeps_all or _has_deep_images(dst))
     with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress, dataset=str(dst)) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing, onto=onto)
     packed = manifest.samples - onto.samples
-    return PackReport(manifest, dst, packed, skipped, len(job.kept), time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return PackReport(manifest, dst, packed, skipped, len(job.kept), seconds, listing.account)
 
 
 def _local_folder(dst: str | Path) -> Path:

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import xxhash
 
+from wds_tools.format.account import MAX_TEXT, Account, shown
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.packing.snippet import IMPORT, first_call, usual_side
 from wds_tools.storage.commit import commit_bytes
+from wds_tools.wording import counted
 
 CARD_NAME = "README.md"
 
@@ -64,6 +66,7 @@ def card(manifest: Manifest) -> bytes:
         "|---|---|",
         *counts,
         "",
+        *_account_lines(manifest.account),
         "To read it, give the path of this folder for FOLDER:",
         "",
         *_code(IMPORT, "", first_call("FOLDER", manifest, side=usual_side([manifest]))),
@@ -78,6 +81,22 @@ def card(manifest: Manifest) -> bytes:
         "`wds-tools verify FOLDER` compares every byte with its checksum.",
     ]
     return _sealed(front, lines)
+
+
+def _account_lines(account: Account | None) -> list[str]:
+    """Return what the source had and what became of it; nothing if it had only images, and all were packed."""
+    texts = [] if account is None else [*account.lines(), *(shown(note, MAX_TEXT) for note in account.notes)]
+    if account is None or not texts:
+        return []
+    given = counted(account.given, shown(account.unit))
+    return [
+        f"The source had {given}, of which {account.packed:,} are packed:",
+        "",
+        "```text",
+        *(text.replace("`", "'") for text in texts),
+        "```",
+        "",
+    ]
 
 
 def split_card(manifests: Mapping[str, Manifest]) -> bytes:

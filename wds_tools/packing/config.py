@@ -34,6 +34,7 @@ class PackOptions:
     classes: tuple[str, ...] | None = None
     strict: bool = False
     fresh: bool = False
+    dry_run: bool = False
     images: ImageOptions = field(default_factory=ImageOptions)
     spool: Path | None = None
     shuffle: bool = True
@@ -63,6 +64,8 @@ class PackOptions:
             raise OptionError(
                 "task cannot be combined with fresh or finish: start over, or finish, in one call without task"
             )
+        if self.dry_run and (self.task or self.finish):
+            raise OptionError("dry_run cannot be combined with task or finish: it writes nothing, whatever the task")
         if self.engine not in get_args(Engine):
             raise OptionError(f"engine={self.engine!r}; allowed are {', '.join(map(repr, get_args(Engine)))}")
 

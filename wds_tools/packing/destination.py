@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from wds_tools.errors import DestinationError, ManifestError
 from wds_tools.format import manifest as manifests
+from wds_tools.format.account import Account
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import card, commit_card, remove_card
@@ -24,7 +25,12 @@ APPENDED = "appended"  # kind of the source of a dataset that samples were appen
 
 
 def manifest_of(
-    reports: Sequence[ShardReport], *, classes: tuple[str, ...], shuffled: bool, source: dict[str, Any]
+    reports: Sequence[ShardReport],
+    *,
+    classes: tuple[str, ...],
+    shuffled: bool,
+    source: dict[str, Any],
+    account: Account | None,
 ) -> Manifest:
     """Return the manifest of finished shards."""
     fields: Counter[str] = Counter()
@@ -37,6 +43,7 @@ def manifest_of(
         shuffled=shuffled,
         images=merge_stats(report.images for report in reports),
         source=source,
+        account=account,
     )
 
 
@@ -102,6 +109,21 @@ class Destination(Protocol):
         """Remove what an interrupted `append` left: shards that the manifest does not list, and its plan."""
 
 
+def check_startable(destination: Destination, source: dict[str, Any], *, fresh: bool) -> None:
+    """Check that a destination holds no other dataset, and no unfinished pack of something else.
+
+    Raises:
+        DestinationError: It does.
+    """
+    old, plan = destination.manifest(), destination.read_plan()
+    if fresh:
+        _refuse_other_dataset(destination.name, old)
+    elif old is not None and old.source != source:
+        _refuse_dataset(destination.name, old, source)
+    elif plan not in (None, source):
+        raise _unfinished_error(destination.name, plan or {}, source)
+
+
 def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
     """Start packing ``source`` into a destination, or resume an interrupted run.
 
@@ -136,12 +158,18 @@ def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: 
         destination.write_plan(json.dumps(expected).encode())
     plan = destination.read_plan()
     if plan != expected:
-        others = "choose another folder, or pack" if onto is None else "or append"
-        raise DestinationError(
-            f"{destination.name} holds an unfinished pack of something else ({differences(plan or {}, source)}): "
-            f"finish that pack, {others} with --fresh (fresh=True) to start over"
-        )
+        raise _unfinished_error(destination.name, plan or {}, source, is_append=onto is not None)
     return is_new
+
+
+def _unfinished_error(
+    name: str, plan: dict[str, Any], source: dict[str, Any], *, is_append: bool = False
+) -> DestinationError:
+    others = "or append" if is_append else "choose another folder, or pack"
+    return DestinationError(
+        f"{name} holds an unfinished pack of something else ({differences(plan, source)}): "
+        f"finish that pack, {others} with --fresh (fresh=True) to start over"
+    )
 
 
 class FolderDestination:

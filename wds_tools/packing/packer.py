@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
+from wds_tools.format.account import Account
 from wds_tools.format.label import LabelType
 from wds_tools.format.manifest import Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import Engine, PackOptions, class_names
-from wds_tools.packing.destination import Destination
+from wds_tools.packing.destination import Destination, check_startable, manifest_of
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.plan import Plan
+from wds_tools.packing.preview import Preview, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
@@ -36,7 +38,9 @@ class PackReport:
         skipped: (path, reason) of each file that was not packed, sorted by path.
         kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
         seconds: Duration of the run in seconds.
-        complete: Whether the dataset is complete. It is False for one of several tasks.
+        account: What the source was given, and what became of each part of it.
+        complete: Whether the dataset is complete. It is False for one of several tasks, and with ``dry_run``.
+        preview: With ``dry_run``, what would be packed, with some samples: ``print(report.preview)``.
     """
 
     manifest: Manifest
@@ -45,7 +49,9 @@ class PackReport:
     skipped: tuple[Skip, ...]
     kept: int
     seconds: float
+    account: Account
     complete: bool = True
+    preview: Preview | None = None
 
 
 def pack(
@@ -61,6 +67,7 @@ def pack(
     classes: str | Path | Sequence[str] | None = None,
     strict: bool = False,
     fresh: bool = False,
+    dry_run: bool = False,
     images: str | None = None,
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
@@ -105,6 +112,8 @@ def pack(
             files; if there are more, warnings before it name all of them. By default, such files are skipped and
             listed in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
+        dry_run: List the source and read ten samples, but write nothing. The report has them as ``preview``; its
+            manifest has no shards. Errors are those of a run, except those of images that cannot be read.
         images: What happens to images. ``keep`` stores the bytes of the files. ``crop-ready`` adds restart markers to
             JPEGs without changing a pixel, so that a crop can be decoded without the rest of the image. ``resize``
             stores JPEGs of the size ``resize``. ``raw`` stores decoded pixels as ``npy``. The default is ``resize``
@@ -150,6 +159,7 @@ def pack(
         classes=class_names(classes),
         strict=strict,
         fresh=fresh,
+        dry_run=dry_run,
         images=ImageOptions(images=images, resize=resize, quality=quality, verify_pixels=verify_pixels),
         spool=None if spool is None else Path(spool),
         shuffle=shuffle,
@@ -163,7 +173,10 @@ def pack(
     if engine == "ray" and isinstance(location, str):
         raise OptionError(f"engine='ray' needs a folder that all its machines share; {location} is a URL")
     source = open_input(src, location, options)
-    report = pack_listing(source, list_inputs(source, options.progress), location, options)
+    listing = list_inputs(source, options.progress)
+    if not dry_run:
+        show_account(source, listing, progress=progress)
+    report = pack_listing(source, listing, location, options)
     return replace(report, seconds=time.monotonic() - started)
 
 
@@ -174,18 +187,27 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
         OptionError: More than one worker for a source that can be read only in this process.
         DestinationError: ``dst`` or the spool folder is inside ``src``.
     """
-    src = without_file_scheme(src)
-    if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
-        raise _inside(src, dst)
-    for folder in (dst, options.spool):
-        if isinstance(folder, Path):
-            _refuse_inside(src, folder)
+    check_place(src, dst, options)
     source = open_source(src, kind=options.kind, options=options.source)
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
             f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
         )
     return source
+
+
+def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
+    """Check that nothing would be written into the source.
+
+    Raises:
+        DestinationError: ``dst`` or the spool folder is inside ``src``.
+    """
+    src = without_file_scheme(src)
+    if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
+        raise _inside(src, dst)
+    for folder in (dst, options.spool):
+        if isinstance(folder, Path):
+            _refuse_inside(src, folder)
 
 
 def pack_listing(source: Source, listing: Listing, dst: Path | str, options: PackOptions) -> PackReport:
@@ -200,9 +222,24 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
         task=options.task,
         remote=options.remote,
     )
+    if options.dry_run:
+        check_startable(destination, plan.source, fresh=options.fresh)
+        nothing = manifest_of((), classes=plan.classes, shuffled=plan.shuffled, source=plan.source, account=None)
+        return PackReport(
+            manifest=nothing,
+            dst=dst,
+            packed=0,
+            skipped=tuple(listing.skipped),
+            kept=0,
+            seconds=time.monotonic() - started,
+            account=listing.account,
+            complete=False,
+            preview=preview(source, listing),
+        )
     if not options.fresh and (old := _complete_dataset(destination, plan, strict=options.strict)) is not None:
         skipped = destination.skipped()
-        return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started)
+        account = old.account or listing.account
+        return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started, account)
     with destination, ProgressBar(len(plan.inputs), options.progress, dataset=destination.name) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing)
@@ -213,6 +250,7 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
         skipped=skipped,
         kept=len(job.kept),
         seconds=time.monotonic() - started,
+        account=manifest.account or listing.account,
         complete=options.task is None,
     )
 

@@ -18,7 +18,8 @@ from typing import Any
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, SourceError, StoreError, WdsToolsError
-from wds_tools.format.manifest import Manifest
+from wds_tools.format.account import Account
+from wds_tools.format.manifest import Manifest, united_accounts
 from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
 from wds_tools.options import available_cores
@@ -30,6 +31,7 @@ from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
+from wds_tools.sources.remote_files import shown_path
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
@@ -87,7 +89,11 @@ class PackJob:
             reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
             skipped = _sorted([*listing.skipped, *(skip for report in reports for skip in report.skipped)])
             manifest = manifest_of(
-                reports, classes=self.plan.classes, shuffled=self.plan.shuffled, source=self.plan.source
+                reports,
+                classes=self.plan.classes,
+                shuffled=self.plan.shuffled,
+                source=self.plan.source,
+                account=self._account(listing, reports),
             )
             strict = self.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
@@ -115,6 +121,16 @@ class PackJob:
                 raise
             raise self._write_error(error) from error
         return manifest, tuple(skipped)
+
+    def _account(self, listing: Listing, reports: Iterable[ShardReport]) -> Account:
+        """Return the account for the manifest: with what was skipped while it was packed, and of an earlier pack."""
+        name = self.source.name  # a path on this machine; the manifest is the same on every machine
+        reasons = [skip.reason.replace(name, Path(name).name) for report in reports for skip in report.skipped]
+        account = listing.account.after_reading(reasons)
+        earlier = listing.earlier
+        if earlier is not None and earlier.packed == account.given:
+            account = account.after(earlier)
+        return account.limited()
 
     def _refuse_missing(self, finished: int) -> None:
         missing = self.plan.shards - finished
@@ -277,6 +293,7 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
         source={"kind": APPENDED, "parts": [*parts, new.source]},
         label=onto.label,
         additions=onto.additions,
+        account=united_accounts([onto, new]),
     )
 
 
@@ -290,7 +307,7 @@ def list_inputs(source: Source, progress: bool | None) -> Listing:
     ):
         listing = source.scan()
     for note in listing.account.notes:
-        _log.warning("%s: %s", source.name, note)
+        _log.warning("%s: %s", shown_path(source.name), note)
     return listing
 
 

@@ -15,12 +15,13 @@ from wds_tools.format.label import Classes, LabelType
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, class_names
-from wds_tools.packing.packer import PackReport, open_input, pack_listing
+from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
+from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.packing.run import check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Listing, Source
-from wds_tools.sources.detect import split_folders, without_file_scheme
+from wds_tools.sources.detect import open_splits
 from wds_tools.storage import join
 from wds_tools.storage.upload import Bucket
 
@@ -43,6 +44,7 @@ def pack_splits(
     classes: str | Path | Sequence[str] | None = None,
     strict: bool = False,
     fresh: bool = False,
+    dry_run: bool = False,
     images: str | None = None,
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
@@ -71,6 +73,7 @@ def pack_splits(
         strict: Raise an error if any file cannot be packed, as for `pack`. If the listing already shows such a file,
             no split is packed. If one appears only during packing, the splits before it are already packed.
         fresh: Remove what an earlier pack left in the folders of the splits, and start over.
+        dry_run: Write nothing, as for `pack`; each report has a ``preview`` of its split.
         images: What happens to images, as for `pack`.
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
@@ -101,6 +104,7 @@ def pack_splits(
         classes=class_names(classes),
         strict=strict,
         fresh=fresh,
+        dry_run=dry_run,
         images=ImageOptions(images=images, resize=resize, quality=quality, verify_pixels=verify_pixels),
         spool=None if spool is None else Path(spool),
         progress=progress,
@@ -110,16 +114,21 @@ def pack_splits(
     source: Source
     if shares is None:
         parts = _list_split_folders(src, location, options)
+        shown = list(parts.values())
     else:
         source = open_input(src, location, options)
         listing = list_inputs(source, options.progress)
+        shown = [(source, listing)]
         parts = {name: (source, part) for name, part in draw_splits(listing, shares, seed).items()}
+    for source, listing in () if dry_run else shown:
+        show_account(source, listing, progress=progress)
     check_strict(list(parts.values()), options)
     reports = {
         name: pack_listing(source, listing, parse_destination(join(str(location), name)), options)
         for name, (source, listing) in parts.items()
     }
-    _write_card(location, split_card({name: report.manifest for name, report in reports.items()}), options.remote)
+    if not dry_run:
+        _write_card(location, split_card({name: report.manifest for name, report in reports.items()}), options.remote)
     return reports
 
 
@@ -187,29 +196,27 @@ def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> 
             raise SourceError(
                 f"split {name!r} gets none of {len(listing.inputs):,} records: give it a larger share, or omit it"
             )
-        parts[name] = replace(listing, inputs=inputs, skipped=listing.skipped if number == 0 else [])
+        skipped = listing.skipped if number == 0 else []
+        account = listing.account.of_part(len(inputs), (skip.reason for skip in skipped))
+        parts[name] = replace(listing, inputs=inputs, skipped=skipped, account=account)
     return parts
 
 
 def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:
     """Return source and listing of each split's folder. Class numbers are the same in all of them."""
-    folders = split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
-    if not folders:
+    check_place(src, dst, options)
+    sources = open_splits(src, kind=options.kind, options=options.source)
+    if not sources:
         raise SourceError(
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
         )
-
-    def scan(folder: Path, classes: tuple[str, ...] | None) -> tuple[Source, Listing]:
-        source = open_input(folder, dst, replace(options, classes=classes))
-        return source, list_inputs(source, options.progress)
-
-    parts = {folder.name: scan(folder, options.classes) for folder in folders}
+    parts = {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
     named = {listing.classes for _, listing in parts.values()}
     if options.classes is not None or len(named) == 1:
         return parts
     classes = Classes.sorted(name for names in named for name in names)
-    for folder in folders:
-        source, listing = parts[folder.name]
-        is_named = bool(listing.classes)
-        parts[folder.name] = (source, listing.with_classes(classes)) if is_named else scan(folder, classes)
-    return parts
+    if all(listing.classes for _, listing in parts.values()):
+        return {name: (source, listing.with_classes(classes)) for name, (source, listing) in parts.items()}
+    # A split whose labels are numbers is listed again, to check that they are among these classes.
+    again = open_splits(src, kind=options.kind, options=replace(options, classes=classes).source)
+    return {name: (source, list_inputs(source, options.progress)) for name, source in again.items()}

@@ -159,7 +159,7 @@ def make_sample(task: ShardTask, position: int, entry: Input) -> _EncodedSample:
 
 def _encode_record(task: ShardTask, position: int, entry: Input, record: Record) -> _EncodedSample:
     if record.label is not None:
-        entry = entry._replace(label=_class_number(record.label, task.classes))
+        entry = entry._replace(label=class_number(record.label, task.classes))
     image = transcode(record.image, task.images)
     if image.info.mode.endswith(";16") and not task.deep:
         raise DecodeError(
@@ -179,7 +179,7 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
 
-def _class_number(label: Label, classes: Sequence[str]) -> int | None:
+def class_number(label: Label, classes: Sequence[str]) -> int | None:
     """Return the class number of a label that was read with its input."""
     return label.number if label.name is None else classes.index(label.name)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
 from wds_tools.format.objects import Object, name_of, remarks, scaled
-from wds_tools.sources.account import Part
 from wds_tools.sources.base import Skip
 from wds_tools.wording import counted
 

@@ -15,10 +15,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
+from wds_tools.format.account import Account
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, quoted
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.account import Account
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -40,6 +40,22 @@ class SourceChangedError(SourceStoreError):
     """A source that is not as it was listed. It ends packing, which cannot continue with another source."""
 
 
+class File(NamedTuple):
+    """A file of a tree: of a folder, or in an archive.
+
+    Attributes:
+        path: Path below the root, with slashes; bytes that are not UTF-8 are surrogate escapes.
+        size: Length in bytes.
+        location: Numbers with which the tree finds the file again.
+        reason: Why it cannot be read; empty if it can.
+    """
+
+    path: str
+    size: int
+    location: tuple[int, ...] = ()
+    reason: str = ""
+
+
 class Input(NamedTuple):
     """One image to pack, without its bytes: small, because there may be millions.
 
@@ -53,6 +69,8 @@ class Input(NamedTuple):
         group: Number of a chunk or row group, whose records are cheap to read together; -1 without
             groups.
         extra: Bytes that the other fields take in a shard, as exact as ``size``.
+        parts: Field -> further file of this sample, if the source is a tree of files.
+        facts: Entries for the ``json`` field that are known from the listing, as a JSON object; empty without any.
     """
 
     path: str
@@ -61,6 +79,8 @@ class Input(NamedTuple):
     location: tuple[int, ...] = ()
     group: int = -1
     extra: int = 0
+    parts: tuple[tuple[str, File], ...] = ()
+    facts: bytes = b""
 
 
 class Record(NamedTuple):
@@ -106,6 +126,8 @@ class Listing:
         stamp: Changes with what ``inputs`` does not show, such as the content of the file that
             contains them.
         shuffled: Whether ``inputs`` are already in random order.
+        reads_labels: Whether labels are known only when inputs are read.
+        earlier: If the source is a dataset, its account: what it was packed from.
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
     """
@@ -117,6 +139,8 @@ class Listing:
     stamp: str = ""
     shuffled: bool = False
     files: tuple[FileState, ...] = ()
+    reads_labels: bool = False
+    earlier: Account | None = None
 
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
@@ -159,7 +183,8 @@ class Collector:
         stamp: `Listing.stamp`.
         shuffled: `Listing.shuffled`.
         files: `Listing.files`.
-        reads_labels: Whether labels are known only when inputs are read.
+        earlier: `Listing.earlier`.
+        reads_labels: `Listing.reads_labels`.
     """
 
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
@@ -171,6 +196,7 @@ class Collector:
         self.stamp = ""
         self.shuffled = False
         self.files: tuple[FileState, ...] = ()
+        self.earlier: Account | None = None
         self.reads_labels = False
         self._given = options.classes
         self._labels = Labels(where, label_type=options.label_type)
@@ -207,7 +233,17 @@ class Collector:
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += notes
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
-        return Listing(inputs, self.skipped, classes, self.account, self.stamp, self.shuffled, self.files)
+        return Listing(
+            inputs,
+            self.skipped,
+            classes,
+            self.account,
+            self.stamp,
+            self.shuffled,
+            self.files,
+            self.reads_labels,
+            self.earlier,
+        )
 
 
 class Source:
@@ -224,7 +260,7 @@ class Source:
         roles: Roles that ``columns`` may name.
     """
 
-    kind: ClassVar[str]
+    kind: str
     unit: ClassVar[str] = "record"
     in_process: ClassVar[bool] = False
     roles: ClassVar[tuple[str, ...]] = ("image", "label")
@@ -261,6 +297,10 @@ class Source:
     def collect(self, found: Collector) -> None:
         """Add all that the source has."""
         raise NotImplementedError
+
+    def splits(self) -> Mapping[str, Source]:
+        """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
+        return {}
 
     def read(self, entry: Input) -> Record:
         """Read one input.

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import (
     OBJECT_KEYS,
@@ -31,7 +32,6 @@ from wds_tools.format.objects import (
     rle_box,
     run_lengths,
 )
-from wds_tools.sources.account import Part
 from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
 from wds_tools.wording import counted
 

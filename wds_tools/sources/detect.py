@@ -18,10 +18,10 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles
-from wds_tools.sources.image_tree import is_image_name
+from wds_tools.sources.layouts import is_image_name, is_split_name
 from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
-from wds_tools.sources.remote_folder import RemoteFolderSource
 from wds_tools.sources.streams import is_stream
+from wds_tools.sources.tree import ClassFolders, TreeSource
 from wds_tools.storage import is_url
 from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, list_objects
@@ -32,7 +32,7 @@ _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are
 _FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # read from a file; a table also as the folder that it is in
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted")
-_SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
+_TREES = ("folder", "tar", "zip")
 _PYTHON_KINDS = {"object", "stream"}
 _METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's tables of the images in the same folder
 
@@ -53,14 +53,38 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
     src = without_file_scheme(src)
     kind = _without_alias(kind)
     if isinstance(src, str) and is_url(src):
-        kind = _remote_kind(src, kind, options.remote)
-        return RemoteFolderSource(src, options) if kind == "folder" else _source_type(kind)(src, options)
+        return _open(src, _remote_kind(src, kind, options.remote), options, given=kind is not None)
     if not isinstance(src, (str, Path)):
         return _source_type(_kind_of_object(src, kind))(src, options)
     if kind in _PYTHON_KINDS:
         raise OptionError(f"kind={kind!r}, but {src} is a path: objects are packed from Python")
-    path, kind = _resolve(Path(src), kind)
-    return _source_type(kind)(path, options)
+    path, found = _resolve(Path(src), kind)
+    return _open(path, found, options, given=kind is not None)
+
+
+def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> dict[str, Source]:
+    """Return the source of each split by its name; empty if ``src`` has no splits.
+
+    Args:
+        src: As for `open_source`.
+        kind: As for `open_source`.
+        options: As for `open_source`.
+
+    Raises:
+        OptionError: As for `open_source`.
+        SourceError: As for `open_source`.
+    """
+    folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
+    if folders and (kind or detect(folders[0])) not in _TREES:
+        return {folder.name: open_source(folder, kind=kind, options=options) for folder in folders}
+    return dict(open_source(src, kind=kind, options=options).splits())
+
+
+def _open(src: str | Path, kind: str, options: SourceOptions, *, given: bool) -> Source:
+    """Return the source of a kind, and for a tree of files whether the user named it: then folders are classes."""
+    if kind in _TREES:
+        return TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
+    return _source_type(kind)(src, options)
 
 
 def _source_type(kind: str) -> type[Source]:
@@ -102,19 +126,13 @@ def _detect_remote(url: str, remote: RemoteOptions) -> str:
     """Return the kind of a URL: that of the first archive, or a folder of images.
 
     Raises:
-        SourceError: There is nothing, neither archives nor images, or there is a folder for each split.
+        SourceError: There is nothing, neither archives nor images.
     """
     if has_pattern(url) or is_tar(url) or "*" in url:
         return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote), remote)
     found = list_objects(url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
     if any(map(is_image_name, names)):
-        folders = {path.partition("/")[0] for path in names if "/" in path}
-        if len(folders) > 1 and all(folder.lower() in _SPLITS for folder in folders):
-            raise SourceError(
-                f"{clean_url(url)} has one folder per split ({', '.join(sorted(folders))}), not per class: pack one of "
-                "them, or pass --from folder (kind='folder') if they are classes"
-            )
         return "folder"
     if any(map(is_tar, names)):
         return _kind_of_archive([found[path] for path in sorted(names) if is_tar(path)], remote)
@@ -147,12 +165,6 @@ def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
         found = kind or detect(path)
         if path.is_dir() and found == "table":
             path = next((path / name for name in _METADATA if (path / name).is_file()), path)
-    if kind is None and found == "folder" and (folders := split_folders(path)):
-        names = ", ".join(folder.name for folder in folders)
-        raise SourceError(
-            f"{path} has one folder per split ({names}), not per class: pack with --split folders "
-            "(pack_splits), pack one of them, or pass --from folder (kind='folder') if they are classes"
-        )
     return path, found
 
 
@@ -188,13 +200,13 @@ def detect(path: Path) -> str:
     return "folder"
 
 
-def split_folders(path: Path) -> list[Path]:
+def _split_folders(path: Path) -> list[Path]:
     """Return the folders in a folder if there are two or more and all are named like splits, else []."""
     try:
         folders = [entry for entry in sorted(path.iterdir()) if entry.is_dir() and entry.name[0] != "."]
     except OSError:
         return []  # the caller lists the folder next and reports the error
-    return folders if len(folders) > 1 and all(folder.name.lower() in _SPLITS for folder in folders) else []
+    return folders if len(folders) > 1 and all(is_split_name(folder.name) for folder in folders) else []
 
 
 def _has_extension(*extensions: str) -> Callable[[Path], bool]:
@@ -316,12 +328,12 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "table": ("table:TableSource", _is_table),
     "webdataset": ("webdataset:WebDatasetSource", _is_webdataset),
     "dotted": ("webdataset:DottedSource", _is_dotted),
-    "tar": ("tar:TarSource", _has_extension(".tar", *CODECS)),
-    "zip": ("zips:ZipSource", _has_extension(".zip")),
+    "tar": ("tree:TreeSource", _has_extension(".tar", *CODECS)),
+    "zip": ("tree:TreeSource", _has_extension(".zip")),
     "arrow": ("arrow:ArrowSource", _has_extension(".arrow")),
     "parquet": ("parquet:ParquetSource", _has_extension(".parquet", ".pq")),
     "tfrecord": ("tfrecord:TfRecordSource", _is_tfrecord),
-    "folder": ("folder:FolderSource", _not_detected),
+    "folder": ("tree:TreeSource", _not_detected),
     "object": ("objects:ObjectSource", _not_detected),
     "stream": ("streams:StreamSource", _not_detected),
 }

@@ -31,9 +31,9 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.image_tree import path_bytes, path_text
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
+from wds_tools.sources.trees import path_bytes, path_text
 
 _IMAGE_KEY = re.compile(rb"image-(\d+)$")
 _PLAIN, _DATUM = 0, 1  # what a value is: an encoded image, or a Datum

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from wds_tools.sources.image_tree import is_image_name
+from wds_tools.sources.layouts import is_image_name
 
 _IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb"])
 _MASK_FOLDERS = {

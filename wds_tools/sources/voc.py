@@ -9,9 +9,9 @@ from typing import Any
 from xml.parsers import expat
 
 from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
 from wds_tools.format.label import Classes
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
-from wds_tools.sources.account import Part
 from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
 
 MASKS = {"SegmentationClass": "mask.png", "SegmentationObject": "instance.png"}

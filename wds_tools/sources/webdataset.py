@@ -7,7 +7,7 @@ gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key``
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp
 from wds_tools.storage import is_url, open_store
 from wds_tools.storage.patterns import has_pattern
 
+_NOT_A_FIELD = "its name has no key or no extension"
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
 Split = Callable[[str], tuple[str, str] | None]
@@ -70,6 +71,7 @@ class WebDatasetSource(Source):
         self.additions = manifest.additions if manifest is not None else ()
         self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
         self._own_classes = manifest.classes if manifest else None
+        self._earlier = manifest.account if manifest else None
         self._is_shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
             src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
@@ -84,18 +86,22 @@ class WebDatasetSource(Source):
         states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
-        dots = Dots()
+        dots, parts = Dots(), _Parts()
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
             added = self._added.spans(path.name) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
-                for key, location, fields in samples(self._mapped[number], number, path.name, split=self.split):
+                for key, location, fields in samples(
+                    self._mapped[number], number, path.name, split=self.split, others=parts.others
+                ):
                     found.account.given += 1
                     dots.add(key, fields)
                     name, image = f"{path.name}/{key}", image_field(fields)
                     if image is None:
                         found.skip(name, f"has no image among its fields {quoted(fields)}")
+                        parts.add(fields, None)
                         continue
+                    parts.add(fields, image)
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
                     where = (*location, *(end for span, _ in spans for end in span))
@@ -111,7 +117,11 @@ class WebDatasetSource(Source):
             )
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
             found.add(entry, label)
+        parts.collect(found, self.label, is_indexed=self._stated is not None)
+        for name in (name for addition in self.additions for name in addition.fields):
+            found.account.use("field", name, f"field {name}")
         found.classes = self._own_classes
+        found.earlier = self._earlier
         found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled
@@ -210,10 +220,66 @@ class DottedSource(WebDatasetSource):
     split = staticmethod(split_at_last_dot)
 
 
+class _Parts:
+    """Collects the fields and the other members of shards, for the account.
+
+    Attributes:
+        others: Members that are not fields -> why not.
+    """
+
+    def __init__(self) -> None:
+        self.others: dict[str, str] = {}
+        self._roles: dict[str, set[str]] = {}  # field -> what it is in the samples
+
+    def add(self, fields: Iterable[str], image: str | None) -> None:
+        """Add the fields of a sample.
+
+        Args:
+            fields: Their names.
+            image: The one that is the image; None if the sample is skipped.
+        """
+        for name in fields:
+            roles = self._roles.setdefault(name, set())
+            if image is not None:
+                roles.add("image" if name == image else "json" if name == "json" else f"field {name}")
+
+    def collect(self, found: Collector, label: LabelSource, *, is_indexed: bool) -> None:
+        """State what becomes of each field and of the other members."""
+        account = found.account
+        account.declare("field", self._roles)
+        for name, roles in self._roles.items():
+            if not roles:
+                account.leave_out("field", name, "only samples without an image have it")
+            elif name == "cls" and (label.field != "cls" or is_indexed):
+                account.leave_out("field", name, f"labels are {'those of the index' if is_indexed else label}")
+            else:
+                chosen = {"label"} if name == label.field and not is_indexed else set()
+                for role in sorted(chosen | (roles if name != "cls" else set())):
+                    account.use("field", name, role)
+        if is_indexed:
+            account.use("column", "label", "label")
+        for name, reason in self.others.items():
+            account.leave_out("member", name, reason)
+
+
 def samples(
-    data: tar.Bytes, number: int, shard: str, *, split: Split = split_name, part: bool = False
+    data: tar.Bytes,
+    number: int,
+    shard: str,
+    *,
+    split: Split = split_name,
+    part: bool = False,
+    others: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, _Location, _Fields]]:
     """Yield (key, location, fields) of each sample of a shard, or of a part of one.
+
+    Args:
+        data: The shard, or the part.
+        number: Number of the shard.
+        shard: Its name.
+        split: Splits names into key and field.
+        part: Whether ``data`` may end between members.
+        others: Gets the names of members that are not fields, and why they are not.
 
     Raises:
         ShardError: The shard is damaged, or a sample has a field twice, or its fields are in several places.
@@ -239,6 +305,8 @@ def samples(
     for member in tar.walk(data, shard=shard, complete=part):
         parts = split(member.name) if member.is_file else None
         if parts is None:
+            if others is not None and not member.name.endswith("/"):
+                others[f"{shard}/{member.name}"] = _NOT_A_FIELD if member.is_file else "is a link or a device"
             continue
         if parts[0] != key:
             if key is not None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import Object, bounding_box, numbers_of
-from wds_tools.sources.account import Part
 from wds_tools.sources.annotations import Annotations, Collected
 from wds_tools.sources.optional_dependencies import import_optional
 

@@ -26,7 +26,7 @@ from wds_tools.format.index import NO_LABEL, index_name, shard_entry
 from wds_tools.format.index_edit import relabel, rename
 from wds_tools.format.label import Classes
 from wds_tools.format.label_source import INDEX
-from wds_tools.format.manifest import Manifest
+from wds_tools.format.manifest import Manifest, united_accounts
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
@@ -179,6 +179,7 @@ class _MergeRun:
         self.shards = join_sets(sets)
         self.classes = classes
         self.is_shuffled = _shuffled(sets)
+        self.account = united_accounts(shards.manifest for shards in sets)
         self.dataset_of = [number for number, shards in enumerate(sets) for _ in shards.locations]
         self.destination = destination
         self.copy = copy
@@ -197,7 +198,9 @@ class _MergeRun:
                 reports.append(report if report is not None else self._add_shard(number, bar))
                 if report is not None:
                     bar.update(entry.bytes)
-        manifest = manifest_of(reports, classes=self.classes.names, shuffled=self.is_shuffled, source=source)
+        manifest = manifest_of(
+            reports, classes=self.classes.names, shuffled=self.is_shuffled, source=source, account=self.account
+        )
         manifest = replace(manifest, label=INDEX if self.classes.is_changed else self.shards.manifest.label)
         self.destination.commit(manifest, ())
         return manifest

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.sources.base import Input, SourceChangedError, SourceOptions, SourceStoreError
 from wds_tools.sources.detect import open_source
-from wds_tools.sources.folder import FolderSource
+from wds_tools.sources.tree import TreeSource
 
 
 def write_files(root: Path, *names: str, data: bytes = b"image") -> Path:
@@ -27,21 +27,21 @@ def write_files(root: Path, *names: str, data: bytes = b"image") -> Path:
 
 
 def paths(root: Path, classes: tuple[str, ...] | None = None) -> list[str]:
-    return [entry.path for entry in FolderSource(root, SourceOptions(classes=classes)).scan().inputs]
+    return [entry.path for entry in TreeSource(root, SourceOptions(classes=classes)).scan().inputs]
 
 
 def skipped(root: Path) -> dict[str, str]:
-    return dict(FolderSource(root).scan().skipped)
+    return dict(TreeSource(root).scan().skipped)
 
 
 def test_files_with_image_extensions_in_upper_or_lower_case_are_inputs(tmp_path: Path) -> None:
     write_files(tmp_path, "a.jpg", "b.JPEG", "c.Png", "d.webp", "e.bmp", "f", "g.jpg.txt", "h.gif", "i.TIFF", "j.avif")
-    assert paths(tmp_path) == ["a.jpg", "b.JPEG", "c.Png", "d.webp", "h.gif", "i.TIFF", "j.avif"]
+    assert paths(tmp_path) == ["a.jpg", "b.JPEG", "c.Png", "d.webp", "e.bmp", "h.gif", "i.TIFF", "j.avif"]
 
 
 def test_class_folders_are_numbered_by_sorted_name(tmp_path: Path) -> None:
     write_files(tmp_path, "dog/1.jpg", "cat/2.jpg", "Zebra/3.jpg")
-    listing = FolderSource(tmp_path).scan()
+    listing = TreeSource(tmp_path).scan()
     assert listing.classes == ("Zebra", "cat", "dog")
     assert listing.inputs == [Input("Zebra/3.jpg", 5, 0), Input("cat/2.jpg", 5, 1), Input("dog/1.jpg", 5, 2)]
 
@@ -51,30 +51,30 @@ def test_numbers_and_order_of_classes_are_those_of_torchvision(tmp_path: Path) -
 
     write_files(tmp_path, "10/a.jpg", "9/a.jpg", "b é/x/y.png", "B/z.JPG", "b/z.jpeg", "B/sub/a.webp", "b!/c.jpg")
     theirs = torchvision.datasets.ImageFolder(tmp_path)
-    listing = FolderSource(tmp_path).scan()
+    listing = TreeSource(tmp_path).scan()
     assert list(listing.classes) == theirs.classes
     assert {(str(tmp_path / entry.path), entry.label) for entry in listing.inputs} == set(theirs.samples)
 
 
 def test_the_class_of_a_file_at_any_depth_is_its_first_folder(tmp_path: Path) -> None:
     write_files(tmp_path, "cat/a/b/c/1.jpg", "dog/2.jpg")
-    assert FolderSource(tmp_path).scan().inputs[0] == Input("cat/a/b/c/1.jpg", 5, 0)
+    assert TreeSource(tmp_path).scan().inputs[0] == Input("cat/a/b/c/1.jpg", 5, 0)
 
 
 def test_a_folder_without_images_is_not_a_class(tmp_path: Path) -> None:
     write_files(tmp_path, "cat/1.jpg", "notes/readme.txt")
     (tmp_path / "empty").mkdir()
-    assert FolderSource(tmp_path).scan().classes == ("cat",)
+    assert TreeSource(tmp_path).scan().classes == ("cat",)
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    listing = FolderSource(write_files(tmp_path, "b.jpg", "a.jpg")).scan()
+    listing = TreeSource(write_files(tmp_path, "b.jpg", "a.jpg")).scan()
     assert listing.inputs == [Input("a.jpg", 5, None), Input("b.jpg", 5, None)]
     assert listing.classes == ()
 
 
 def test_folders_of_other_files_do_not_make_a_flat_folder_labelled(tmp_path: Path) -> None:
-    listing = FolderSource(write_files(tmp_path, "a.jpg", "docs/readme.txt")).scan()
+    listing = TreeSource(write_files(tmp_path, "a.jpg", "docs/readme.txt")).scan()
     assert [entry.label for entry in listing.inputs] == [None]
 
 
@@ -133,7 +133,7 @@ def test_inputs_are_sorted_by_the_bytes_of_their_path(tmp_path: Path) -> None:
 )
 def test_odd_names_are_listed_and_read(tmp_path: Path, name: str) -> None:
     write_files(tmp_path, f"cat/{name}", data=name.encode())
-    source = FolderSource(tmp_path)
+    source = TreeSource(tmp_path)
     (entry,) = source.scan().inputs
     assert entry.path == f"cat/{name}"
     assert source.read(entry).image == name.encode()
@@ -141,7 +141,7 @@ def test_odd_names_are_listed_and_read(tmp_path: Path, name: str) -> None:
 
 def test_a_name_that_is_not_utf8_is_listed_and_read(tmp_path: Path) -> None:
     write_files(tmp_path, os.fsdecode(b"caf\xe9/\xff.jpg"), data=b"x")
-    source = FolderSource(tmp_path)
+    source = TreeSource(tmp_path)
     listing = source.scan()
     assert listing.inputs == [Input("caf\udce9/\udcff.jpg", 1, 0)]
     assert listing.classes == ("caf\udce9",)
@@ -155,7 +155,7 @@ def test_names_that_differ_only_in_case_are_separate_inputs(tmp_path: Path) -> N
 
 def test_given_classes_set_the_numbers(tmp_path: Path) -> None:
     write_files(tmp_path, "cat/1.jpg", "dog/2.jpg")
-    listing = FolderSource(tmp_path, SourceOptions(classes=("fish", "dog", "cat"))).scan()
+    listing = TreeSource(tmp_path, SourceOptions(classes=("fish", "dog", "cat"))).scan()
     assert listing.classes == ("fish", "dog", "cat")
     assert [entry.label for entry in listing.inputs] == [2, 1]
 
@@ -163,17 +163,17 @@ def test_given_classes_set_the_numbers(tmp_path: Path) -> None:
 def test_a_class_folder_that_classes_lacks_is_an_error_that_names_it_and_the_classes(tmp_path: Path) -> None:
     write_files(tmp_path, "cat/1.jpg", "dog/2.jpg")
     with pytest.raises(LabelError, match=r"'dog'.*'cat', 'fish'"):
-        FolderSource(tmp_path, SourceOptions(classes=("cat", "fish"))).scan()
+        TreeSource(tmp_path, SourceOptions(classes=("cat", "fish"))).scan()
 
 
 def test_given_classes_with_a_flat_folder_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(LabelError, match="has no labels, but class names were given"):
-        FolderSource(write_files(tmp_path, "a.jpg"), SourceOptions(classes=("cat",))).scan()
+        TreeSource(write_files(tmp_path, "a.jpg"), SourceOptions(classes=("cat",))).scan()
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"none cannot be read: No such file"):
-        FolderSource(tmp_path / "none").scan()
+        TreeSource(tmp_path / "none").scan()
 
 
 def test_a_folder_without_permission_is_an_error_of_one_line() -> None:
@@ -198,18 +198,18 @@ def test_a_folder_without_permission_is_an_error_of_one_line() -> None:
 def test_a_path_of_a_file_is_an_error(tmp_path: Path) -> None:
     write_files(tmp_path, "a.jpg")
     with pytest.raises(SourceError, match="is not a folder"):
-        FolderSource(tmp_path / "a.jpg").scan()
+        TreeSource(tmp_path / "a.jpg").scan()
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"is empty; expected class folders"):
-        FolderSource(tmp_path).scan()
+        TreeSource(tmp_path).scan()
 
 
 def test_a_folder_without_images_is_an_error_that_counts_the_other_files(tmp_path: Path) -> None:
     write_files(tmp_path, "a.txt", "b.csv")
     with pytest.raises(SourceError, match=r"no image .* 2 other files \('a.txt' does not have the extension of an im"):
-        FolderSource(tmp_path).scan()
+        TreeSource(tmp_path).scan()
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "without images"])
@@ -217,13 +217,13 @@ def test_errors_are_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     write_files(tmp_path / "without images", "a\n.txt")
     with pytest.raises(SourceError) as caught:
-        FolderSource(tmp_path / name).scan()
+        TreeSource(tmp_path / name).scan()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("now", "reason"), [(b"12", "2 of the 5"), (b"123456", "more than the 5"), (b"", "0 of")])
 def test_a_file_whose_size_changed_is_an_error(tmp_path: Path, now: bytes, reason: str) -> None:
-    source = FolderSource(write_files(tmp_path, "a.jpg"))
+    source = TreeSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
     write_files(tmp_path, "a.jpg", data=now)
     with pytest.raises(SourceChangedError, match=reason):
@@ -231,7 +231,7 @@ def test_a_file_whose_size_changed_is_an_error(tmp_path: Path, now: bytes, reaso
 
 
 def test_a_file_that_was_deleted_is_an_error(tmp_path: Path) -> None:
-    source = FolderSource(write_files(tmp_path, "a.jpg"))
+    source = TreeSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
     (tmp_path / "a.jpg").unlink()
     with pytest.raises(SourceStoreError, match=r"a\.jpg cannot be read: No such file"):
@@ -240,7 +240,7 @@ def test_a_file_that_was_deleted_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(100)
 def test_a_file_that_became_a_pipe_does_not_block(tmp_path: Path) -> None:
-    source = FolderSource(write_files(tmp_path, "a.jpg"))
+    source = TreeSource(write_files(tmp_path, "a.jpg"))
     (entry,) = source.scan().inputs
     (tmp_path / "a.jpg").unlink()
     os.mkfifo(tmp_path / "a.jpg")
@@ -249,7 +249,7 @@ def test_a_file_that_became_a_pipe_does_not_block(tmp_path: Path) -> None:
 
 
 def test_a_pickled_source_does_not_contain_its_listing(tmp_path: Path) -> None:
-    source = FolderSource(write_files(tmp_path, *(f"{number:05d}.jpg" for number in range(1000))))
+    source = TreeSource(write_files(tmp_path, *(f"{number:05d}.jpg" for number in range(1000))))
     source.scan()
     assert len(pickle.dumps(source)) < 1000
 
@@ -272,6 +272,6 @@ def test_each_visible_file_is_either_an_input_or_skipped(
     for path, size in images.items():
         write_files(root, path, data=bytes(size))
     write_files(root, *others)
-    listing = FolderSource(root).scan()
+    listing = TreeSource(root).scan()
     assert listing.inputs == [Input(path, images[path], 0) for path in sorted(images, key=os.fsencode)]
     assert [skip.path for skip in listing.skipped] == sorted(others, key=os.fsencode)

@@ -1,0 +1,271 @@
+"""How files of a tree are arranged: splits, classes and further fields, the same in folders, archives and URLs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pytest
+import torchvision
+from PIL import Image
+from sources_conformance import Photo, photos_of, stored
+
+import wds_tools as wt
+from wds_tools.errors import SourceError
+
+FOREIGN = Path(__file__).parents[1] / "foreign"
+
+
+@pytest.fixture(scope="module")
+def photos() -> list[Photo]:
+    return photos_of(6)
+
+
+def write_folder(root: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        path = root / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root / "src"
+
+
+def write_tar(root: Path, files: dict[str, bytes]) -> Path:
+    folder = write_folder(root, files)
+    with tarfile.open(root / "src.tar", "w") as archive:
+        archive.add(folder, ".")
+    return root / "src.tar"
+
+
+def write_zip(root: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(root / "src.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return root / "src.zip"
+
+
+def write_url(root: Path, files: dict[str, bytes]) -> str:
+    for name, data in files.items():
+        fsspec.filesystem("memory").pipe_file(f"/{root.name}/{name}", data)
+    return f"memory://{root.name}"
+
+
+CLASSES = ["cat", "cat", "cat", "dog", "dog", "dog"]  # of the photographs
+TREES = pytest.mark.parametrize("write", [write_folder, write_tar, write_zip, write_url])
+Write = Callable[[Path, dict[str, bytes]], Any]
+
+
+def pack(src: Any, dst: Path, **options: Any) -> tuple[dict[str, dict[str, bytes]], Any]:
+    """Pack; return the samples by their path, and the report."""
+    report = wt.pack(src, dst, images="keep", workers=1, **options)
+    return {json.loads(sample["json"])["path"]: sample for sample in stored(dst)}, report
+
+
+def labels(samples: dict[str, dict[str, bytes]], report: Any) -> dict[str, str | None]:
+    """Return path -> class name."""
+    classes = report.manifest.classes
+    return {path: classes[int(sample["cls"])] if "cls" in sample else None for path, sample in samples.items()}
+
+
+SPLITS = {
+    "splits above classes": "{split}/{class}/{name}.jpg",
+    "classes above splits": "{class}/{split}/{name}.jpg",
+    "a folder above splits": "photos/v2/{split}/{class}/{name}.jpg",
+    "years": "{split}2017/{class}/{name}.jpg",
+}
+
+
+@TREES
+@pytest.mark.parametrize("layout", SPLITS)
+def test_splits_are_never_classes(write: Write, tmp_path: Path, photos: list[Photo], layout: str) -> None:
+    def path(split: str, label: str, name: str) -> str:
+        return SPLITS[layout].replace("{split}", split).replace("{class}", label).replace("{name}", name)
+
+    files = {path(("train", "val")[n % 2], ("cat", "dog")[n // 3], str(n)): photos[n].data for n in range(6)}
+    src = write(tmp_path, files)
+    with pytest.raises(SourceError, match=r"one folder per split \(train(2017)?, val(2017)?\).*--split folders"):
+        wt.pack(src, tmp_path / "dst")
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", images="keep", workers=1)
+    assert [name.removesuffix("2017") for name in reports] == ["train", "val"]
+    found = {}
+    for name, report in reports.items():
+        assert report.manifest.classes == ("cat", "dog")
+        for sample in stored(tmp_path / "dst" / name):
+            found[sample["jpg"]] = (name.removesuffix("2017"), int(sample["cls"]))
+    assert found == {photos[n].data: (("train", "val")[n % 2], n // 3) for n in range(6)}
+
+
+@TREES
+def test_a_split_alone_is_not_a_class(write: Write, tmp_path: Path, photos: list[Photo]) -> None:
+    src = write(tmp_path, {f"train/{label}/{n}.jpg": photos[n].data for n, label in enumerate(CLASSES)})
+    samples, report = pack(src, tmp_path / "dst")
+    assert labels(samples, report) == {
+        f"{'cat' if n < 3 else 'dog'}/{n}.jpg": "cat" if n < 3 else "dog" for n in range(6)
+    }
+
+
+@TREES
+def test_folders_named_like_splits_are_classes_if_the_user_says_so(
+    write: Write, tmp_path: Path, photos: list[Photo]
+) -> None:
+    src = write(tmp_path, {f"{'train' if n < 3 else 'test'}/{n}.jpg": photos[n].data for n in range(6)})
+    kind = "folder" if write in (write_folder, write_url) else write.__name__.removeprefix("write_")
+    assert pack(src, tmp_path / "dst", kind=kind)[1].manifest.classes == ("test", "train")
+
+
+def test_a_class_may_be_named_train_among_others(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_folder(tmp_path, {f"{name}/1.jpg": photos[0].data for name in ("bus", "car", "train")})
+    assert pack(src, tmp_path / "dst")[1].manifest.classes == ("bus", "car", "train")
+
+
+def test_splits_next_to_other_folders_are_an_error_that_shows_them(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_folder(tmp_path, {f"{name}/cat/1.jpg": photos[0].data for name in ("train", "val", "extra")})
+    with pytest.raises(SourceError, match=r"like splits \('train', 'val'\) next to 'extra': pack one of them"):
+        wt.pack(src, tmp_path / "dst")
+
+
+def test_stray_images_next_to_splits_are_skipped_and_listed(tmp_path: Path, photos: list[Photo]) -> None:
+    files = {f"{('train', 'val')[n % 2]}/cat/{n}.jpg": photos[n % 6].data for n in range(20)}
+    src = write_folder(tmp_path, {**files, "cover.jpg": photos[0].data})
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
+    assert [(skip.path, skip.reason) for skip in reports["train"].skipped] == [
+        ("cover.jpg", "is outside the class folders")
+    ]
+    assert not reports["val"].skipped
+
+
+@pytest.mark.parametrize("write", [write_folder, write_zip, write_url])  # a tar of these is read as shards of samples
+def test_files_with_the_name_of_an_image_are_fields_of_it(write: Write, tmp_path: Path, photos: list[Photo]) -> None:
+    files = {
+        "cat/1.jpg": photos[0].data,
+        "cat/1.txt": b"a cat",
+        "cat/1.json": b'{"url": "http://x/1"}',
+        "cat/1.mask.png": b"mask",
+        "dog/2.v2.jpg": photos[1].data,
+        "dog/2.v2.jpg.txt": b"a dog",
+        "dog/readme.txt": b"about dogs",
+    }
+    samples, report = pack(write(tmp_path, files), tmp_path / "dst")
+    assert labels(samples, report) == {"cat/1.jpg": "cat", "dog/2.v2.jpg": "dog"}
+    assert samples["cat/1.jpg"]["txt"] == b"a cat"
+    assert samples["cat/1.jpg"]["mask.png"] == b"mask"
+    assert json.loads(samples["cat/1.jpg"]["json"])["url"] == "http://x/1"
+    assert samples["dog/2.v2.jpg"]["txt"] == b"a dog"
+    assert [skip.path for skip in report.skipped] == ["dog/readme.txt"]
+
+
+def test_folders_of_a_download_are_not_classes(tmp_path: Path, photos: list[Photo]) -> None:
+    """img2dataset with ``output_format="files"`` writes folders 00000, 00001 with an image, a text and a JSON file."""
+    files = {}
+    for number, photo in enumerate(photos):
+        stem = f"{number // 3:05d}/{number:09d}"
+        files |= {
+            f"{stem}.jpg": photo.data,
+            f"{stem}.txt": f"caption {number}".encode(),
+            f"{stem}.json": json.dumps({"caption": f"caption {number}", "status": "success"}).encode(),
+        }
+    src = write_folder(tmp_path, {**files, "00000_stats.json": b"{}"})
+    samples, report = pack(src, tmp_path / "dst")
+    assert {path: sample["txt"].decode() for path, sample in samples.items()} == {
+        f"{number // 3:05d}/{number:09d}.jpg": f"caption {number}" for number in range(6)
+    }
+    assert not report.manifest.classes
+    assert all("cls" not in sample for sample in samples.values())
+    assert json.loads(samples["00001/000000005.jpg"]["json"])["status"] == "success"
+    assert [skip.path for skip in report.skipped] == ["00000_stats.json"]
+
+
+def test_labels_in_files_next_to_images_are_used_instead_of_folders(tmp_path: Path, photos: list[Photo]) -> None:
+    """webdataset's ``wds2dir`` and our ``unpack --layout shards`` write these."""
+    files: dict[str, bytes] = {}
+    for number, photo in enumerate(photos):
+        files |= {f"shard-0/{number}.jpg": photo.data, f"shard-0/{number}.cls": str(number % 2).encode()}
+    samples, _ = pack(write_folder(tmp_path, files), tmp_path / "dst")
+    assert {path: int(sample["cls"]) for path, sample in samples.items()} == {
+        f"shard-0/{n}.jpg": n % 2 for n in range(6)
+    }
+
+
+@pytest.mark.parametrize("layout", ["paths", "keys", "shards"])
+def test_what_unpack_writes_is_packed_again_as_it_was(tmp_path: Path, photos: list[Photo], layout: Any) -> None:
+    mask = np.eye(48, dtype=np.uint8)
+    (tmp_path / "a").mkdir()
+    with wt.ShardWriter(str(tmp_path / "a" / "shard-%06d.tar")) as writer:
+        for number, photo in enumerate(photos):
+            sample = {"__key__": f"k{number}", "jpg": photo.data, "cls": number % 3, "txt": f"photo {number}"}
+            writer.write({**sample, "mask.png": mask})
+    wt.unpack(tmp_path / "a", tmp_path / "files", layout=layout)
+    samples, report = pack(tmp_path / "files", tmp_path / "b")
+    assert not report.skipped
+    assert {sample["jpg"]: (sample["cls"], sample["txt"], sample["mask.png"]) for sample in samples.values()} == {
+        sample["jpg"]: (sample["cls"], sample["txt"], sample["mask.png"]) for sample in stored(tmp_path / "a")
+    }
+
+
+@TREES
+@pytest.mark.parametrize("extension", ["bmp", "ppm", "pgm"])
+def test_images_that_only_pillow_reads_become_png_and_classes_are_those_of_imagefolder(
+    write: Write, tmp_path: Path, photos: list[Photo], extension: str
+) -> None:
+    mode = "L" if extension == "pgm" else "RGB"
+    expected = [Image.fromarray(photo.pixels).convert(mode) for photo in photos[:2]]
+    folder = tmp_path / "images"
+    for name, image in zip(("ant", "bee"), expected, strict=True):
+        (folder / name).mkdir(parents=True)
+        image.save(folder / name / f"1.{extension}")
+    (folder / "cat").mkdir()
+    (folder / "cat" / "1.jpg").write_bytes(photos[2].data)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")}
+    samples, report = pack(write(tmp_path, files), tmp_path / "dst")
+    assert list(report.manifest.classes) == torchvision.datasets.ImageFolder(str(folder)).classes
+    for name, image in zip(("ant", "bee"), expected, strict=True):
+        with Image.open(BytesIO(samples[f"{name}/1.{extension}"]["png"])) as found:
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(image))
+
+
+def test_a_bitmap_that_is_damaged_is_skipped(tmp_path: Path, photos: list[Photo]) -> None:
+    Image.fromarray(photos[0].pixels).save(tmp_path / "a.bmp")
+    data = (tmp_path / "a.bmp").read_bytes()
+    src = write_folder(tmp_path, {"cat/1.bmp": data[: len(data) // 2], "cat/2.bmp": data, "cat/3.bmp": b"BM"})
+    samples, report = pack(src, tmp_path / "dst")
+    assert list(samples) == ["cat/2.bmp"]
+    assert [skip.path for skip in report.skipped] == ["cat/1.bmp", "cat/3.bmp"]
+
+
+def test_names_in_a_zip_that_unix_wrote_are_utf8(tmp_path: Path) -> None:
+    samples, report = pack(FOREIGN / "zip" / "infozip.zip", tmp_path / "dst")
+    assert report.manifest.classes == ("Bär", "日本")
+    assert sorted(samples) == ["Bär/größe 1.jpg", "日本/写真.jpg"]
+
+
+def test_hard_links_in_a_tar_of_gnu_tar_are_read(tmp_path: Path) -> None:
+    samples, report = pack(FOREIGN / "tar" / "hardlinks.tar", tmp_path / "dst")
+    assert labels(samples, report) == {"cat/1.jpg": "cat", "dog/2.jpg": "dog"}
+    assert samples["cat/1.jpg"]["jpg"] == samples["dog/2.jpg"]["jpg"]
+    assert not report.skipped
+
+
+def test_splits_in_a_source_of_another_kind_are_found_by_folder(tmp_path: Path, photos: list[Photo]) -> None:
+    for split, rows in (("train", photos[:4]), ("test", photos[4:])):
+        (tmp_path / "src" / split).mkdir(parents=True)
+        table = {"image": [photo.data for photo in rows], "label": [photo.label for photo in rows]}
+        pd.DataFrame(table).to_parquet(tmp_path / "src" / split / "0.parquet")
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+    assert {name: report.packed for name, report in reports.items()} == {"test": 2, "train": 4}
+
+
+def test_help_of_an_archive_of_splits_from_the_command_line(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_zip(tmp_path, {f"{split}/cat/1.jpg": photos[0].data for split in ("train", "val")})
+    command = [sys.executable, "-m", "wds_tools", "pack", src, tmp_path / "dst", "--split", "folders"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "dst" / "train" / "manifest.json").is_file()

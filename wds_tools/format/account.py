@@ -1,0 +1,291 @@
+"""The account of a source: what it was given, and what became of each part of it.
+
+Every column, array, feature, group and file is used (as what) or left out (why), and every record is packed or skipped
+(why). The sums are checked, so nothing is lost without a word. The manifest of a dataset holds the account.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from wds_tools.wording import counted, one_line
+
+MAX_PARTS = 1000
+"""Most parts of a source that a manifest names."""
+
+MAX_REASONS = 20
+"""Most reasons, and most notes, that a manifest has."""
+
+MAX_TEXT = 200
+"""Most characters of a name, a reason or a note in a manifest."""
+
+_MAX_SHOWN = 60  # characters of a name or a reason in a line of text
+_NAMES = 5  # names of a line
+_GROUPS = 4  # lines for further roles; reasons of a line
+_OTHERS = "others"
+_PLURAL = {"is": "are", "has": "have", "does": "do", "was": "were"}  # first word of a reason
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_CLAUSE = re.compile(r"[:;] | \(")  # what follows the first clause of a reason
+_FIELD = "field "
+
+
+class Part(NamedTuple):
+    """A part of a source, such as a column, and what becomes of it.
+
+    Attributes:
+        kind: "column", "array", "feature", "group", "field", "file", "member" or "entry".
+        name: Its name in the source.
+        role: What it is packed as, such as "image", "label", "field mask.png" or "json"; "" if it is left out.
+        reason: Why it is left out; "" if it is used.
+    """
+
+    kind: str
+    name: str
+    role: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Account:
+    """What a source was given, and what became of it.
+
+    Attributes:
+        unit: What one input is: "file", "row", "record", "sample", "item" or "member".
+        given: Number of units that the source has, counted independently of the inputs.
+        packed: Number of inputs.
+        skipped: Reason -> number of units that are skipped.
+        attached: Role -> number of units that are parts of inputs, such as the captions of images.
+        parts: What became of columns, arrays, files and so on.
+        notes: Further facts that a user should know before packing.
+    """
+
+    unit: str
+    given: int = 0
+    packed: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    attached: Counter[str] = field(default_factory=Counter)
+    parts: list[Part] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _declared: dict[tuple[str, str], None] = field(default_factory=dict, repr=False, compare=False)
+
+    def declare(self, kind: str, names: Iterable[str]) -> None:
+        """State parts that the source has. Each must be used or left out later."""
+        self._declared |= dict.fromkeys((kind, name) for name in names)
+
+    def use(self, kind: str, name: str, role: str) -> None:
+        """State what a part is packed as."""
+        self.parts.append(Part(kind, name, role))
+
+    def leave_out(self, kind: str, name: str, reason: str) -> None:
+        """State why a part is not packed."""
+        self.parts.append(Part(kind, name, "", reason))
+
+    def attach(self, role: str, count: int = 1) -> None:
+        """State units that are no inputs of their own, but parts of them."""
+        self.attached[role] += count
+
+    def close(self, packed: int, reasons: Iterable[str]) -> None:
+        """Set the numbers of packed and skipped units, and check that nothing is missing.
+
+        Args:
+            packed: Number of inputs.
+            reasons: The reason of each skipped unit.
+
+        Raises:
+            AssertionError: A part or a unit is neither used nor left out: an error of the source.
+        """
+        self.packed = packed
+        self.skipped = Counter(reasons)
+        missing = self._declared.keys() - {(part.kind, part.name) for part in self.parts}
+        assert not missing, f"no account of {sorted(missing)[:3]}"
+        accounted = packed + self.skipped.total() + self.attached.total()
+        assert accounted == self.given, f"{self.given} {self.unit}s were given, {accounted} are accounted for"
+
+    def of_part(self, packed: int, reasons: Iterable[str]) -> Account:
+        """Return the account of some of the units, such as those of a split."""
+        skipped = Counter(reasons)
+        given = packed + skipped.total()
+        return replace(self, given=given, packed=packed, skipped=skipped, attached=Counter())
+
+    def after_reading(self, reasons: Iterable[str]) -> Account:
+        """Return the account after inputs were skipped because they could not be read.
+
+        Args:
+            reasons: The reason of each of them.
+        """
+        more = Counter(reasons)
+        return replace(self, packed=self.packed - more.total(), skipped=self.skipped + more)
+
+    def after(self, earlier: Account) -> Account:
+        """Return the account of a dataset that was written again: that of its source, and then this one.
+
+        Args:
+            earlier: Account of the dataset that is the source here.
+        """
+        left_out = [part for part in self.parts if not part.role]
+        return replace(
+            earlier,
+            packed=self.packed,
+            skipped=earlier.skipped + self.skipped,
+            parts=[*earlier.parts, *left_out],
+            notes=[*earlier.notes, *self.notes],
+        )
+
+    @classmethod
+    def unknown(cls, samples: int) -> Account:
+        """Return the account of a dataset that has none."""
+        note = f"it is not known what {counted(samples, 'sample')} were made of: they have no account"
+        return cls("sample", samples, samples, notes=[note])
+
+    def united(self, other: Account) -> Account:
+        """Return the account of two sources together. Parts and notes that both have occur once."""
+        return Account(
+            self.unit if self.unit == other.unit else "sample",
+            self.given + other.given,
+            self.packed + other.packed,
+            self.skipped + other.skipped,
+            self.attached + other.attached,
+            list(dict.fromkeys([*self.parts, *other.parts])),
+            list(dict.fromkeys([*self.notes, *other.notes])),
+        )
+
+    def lines(self) -> list[str]:
+        """Return what became of the parts, and what is skipped, as a few lines of text. Long lists are summarised."""
+        return [*self._roles(), *self._attached(), *self._left_out(), *self._skipped()]
+
+    def _roles(self) -> list[str]:
+        roles: dict[str, list[Part]] = {}
+        for part in self.parts:
+            if part.role:
+                roles.setdefault("fields" if part.role.startswith(_FIELD) else part.role, []).append(part)
+        fields = roles.pop("fields", [])
+        main = [f"{role}: {_named(roles.pop(role))}" for role in ("image", "label") if role in roles]
+        lines = ["; ".join(main)] if main else []
+        if fields:
+            names = [(part, part.role.removeprefix(_FIELD)) for part in fields]
+            named = [shown(name) if name == part.name else f"{shown(name)} ({_named([part])})" for part, name in names]
+            lines.append(f"fields: {_first(named)}")
+        lines += [f"{role}: {_named(parts)}" for role, parts in list(roles.items())[:_GROUPS]]
+        if rest := [part for parts in list(roles.values())[_GROUPS:] for part in parts]:
+            lines.append(f"further roles: {_named(rest)}")
+        return lines
+
+    def _attached(self) -> list[str]:
+        named = [f"{count:,} as {shown(role)}" for role, count in _by_count(self.attached)]
+        return [f"parts of samples: {counted(self.attached.total(), self.unit)} ({_first(named)})"] if named else []
+
+    def _left_out(self) -> list[str]:
+        reasons: dict[str, list[Part]] = {}
+        for part in self.parts:
+            if not part.role:
+                reasons.setdefault(part.reason, []).append(part)
+        named = [f"{_named(parts)} ({shown(reason)})" for reason, parts in reasons.items()]
+        return [f"left out: {_first(named, _GROUPS)}"] if named else []
+
+    def _skipped(self) -> list[str]:
+        if not self.skipped:
+            return []
+        reasons = [_counted(reason, count) for reason, count in _by_count(self.skipped)]
+        return [f"skipped: {counted(self.skipped.total(), self.unit)} ({_first(reasons, _GROUPS)})"]
+
+    def limited(self) -> Account:
+        """Return the account as a manifest holds it."""
+        return from_json(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the account for a manifest: the same for the same source, and of limited length."""
+        notes = [_short(note) for note in self.notes[:MAX_REASONS]]
+        if (hidden := len(self.parts) - MAX_PARTS) > 0:
+            notes = [*notes[: MAX_REASONS - 1], f"{counted(hidden, 'part')} of the source more than are listed"]
+        return {
+            "unit": self.unit,
+            "given": self.given,
+            "packed": self.packed,
+            "skipped": _limited(self.skipped),
+            **({"attached": _limited(self.attached)} if self.attached else {}),
+            "parts": [
+                {"kind": part.kind, "name": _short(part.name)}
+                | ({"role": _short(part.role)} if part.role else {"reason": _short(part.reason)})
+                for part in self.parts[:MAX_PARTS]
+            ],
+            "notes": notes,
+        }
+
+
+def shown(text: str, limit: int = _MAX_SHOWN) -> str:
+    """Return a text for one line of a terminal: short and printable. Of a long one, only the first clause is shown."""
+    text = one_line(text)
+    text = text if text.isprintable() else ascii(text)[1:-1]
+    return text if len(text) <= limit else _short(_CLAUSE.split(text, maxsplit=1)[0], limit)
+
+
+def from_json(raw: Any) -> Account:
+    """Read the account of a manifest.
+
+    Raises:
+        ValueError: It is not an account, or its sums are wrong.
+    """
+    try:
+        parts = [
+            Part(part["kind"], part["name"], part.get("role", ""), part.get("reason", "")) for part in raw["parts"]
+        ]
+        skipped, attached = Counter(dict(raw["skipped"])), Counter(dict(raw.get("attached", {})))
+        account = Account(raw["unit"], raw["given"], raw["packed"], skipped, attached, parts, list(raw["notes"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"account is {str(raw)[:MAX_TEXT]!r}; expected the keys that the format specifies") from error
+    texts = [account.unit, *skipped, *attached, *account.notes, *(text for part in parts for text in part)]
+    counts = [account.given, account.packed, *skipped.values(), *attached.values()]
+    if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and 0 <= n < 2**63 for n in counts):
+        raise ValueError("account has a value of another type than the format specifies")
+    if account.given != account.packed + skipped.total() + attached.total():
+        raise ValueError(f"account has {account.given} given, which is not the sum of packed, skipped and attached")
+    return account
+
+
+def _by_count(reasons: Counter[str]) -> list[tuple[str, int]]:
+    """Return reasons and their counts, the most frequent first. Reasons that differ only in what they quote are one."""
+    counts = Counter[str]()
+    for reason, count in reasons.items():
+        counts[_QUOTED.sub("'...'", reason)] += count
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _limited(counts: Counter[str]) -> dict[str, int]:
+    """Return at most `MAX_REASONS` reasons with their counts; the rarest are counted together."""
+    found, limited = _by_count(counts), Counter[str]()
+    kept = MAX_REASONS - (len(found) > MAX_REASONS)
+    for number, (reason, count) in enumerate(found):
+        limited[_short(reason) if number < kept else _OTHERS] += count
+    return dict(limited)
+
+
+def _named(parts: Iterable[Part]) -> str:
+    """Return the kind and the names of parts: "column 'y'", or "columns 'a', 'b' and 98 more"."""
+    kinds = []
+    for kind, group in groupby(parts, attrgetter("kind")):
+        names = [repr(shown(part.name)) for part in group]
+        kinds.append(f"{kind if len(names) == 1 else kind + 's'} {_first(names)}")
+    return ", ".join(kinds)
+
+
+def _first(texts: list[str], limit: int = _NAMES) -> str:
+    more = f" and {len(texts) - limit:,} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
+
+
+def _counted(reason: str, count: int) -> str:
+    """Return a number of units with the reason, whose verb fits: "1 is empty", "2 are empty", "2: file '...' is"."""
+    verb, space, rest = shown(reason).partition(" ")
+    if verb not in _PLURAL:
+        return f"{count:,}: {verb}{space}{rest}"
+    return f"{count:,} {_PLURAL[verb] if count > 1 else verb}{space}{rest}"
+
+
+def _short(text: str, limit: int = MAX_TEXT) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,0 +1,200 @@
+"""How the files of a tree are arranged: which are images, splits, classes, and further fields of an image.
+
+Pure functions of names, the same for folders, archives and URLs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from wds_tools.errors import SourceError
+from wds_tools.format.label import quoted
+from wds_tools.wording import counted
+
+STORED = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif")
+"""Extensions of images that are packed as they are, or made crop-ready."""
+
+CONVERTED = (".bmp", ".ppm", ".pgm")
+"""Extensions of images that become PNG. Together with `STORED`, these are all that ``ImageFolder`` reads."""
+
+EXTENSIONS = (*STORED, *CONVERTED)
+NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
+
+_MOST = 0.9  # share of images in the folders of splits; the others are strays
+_MAX_LEVEL = 4  # levels of folders that are searched for splits
+_SPLIT = re.compile(
+    r"(train(ing|val)?|test(ing)?|val(id(ation)?)?|dev(elopment)?|eval(uation)?)"
+    r"([-_ ]?(set|split|data|images?|imgs?|\d+))*",
+    re.IGNORECASE,
+)
+_FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
+_PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
+_SHARD_FOLDER = re.compile(r"[0-9]{4,}")
+
+
+def is_image_name(name: str) -> bool:
+    """Return whether a file name has the extension of an image."""
+    return name.lower().endswith(EXTENSIONS)
+
+
+def is_split_name(folder: str) -> bool:
+    """Return whether a folder is named like a split.
+
+    >>> is_split_name("train"), is_split_name("val2017"), is_split_name("test_images"), is_split_name("trains")
+    (True, True, True, False)
+    """
+    return _SPLIT.fullmatch(folder) is not None
+
+
+class Arrangement(NamedTuple):
+    """Where the images of a tree are.
+
+    Attributes:
+        base: Folders that contain all images and are not classes, such as ``photos/``; empty without such folders.
+        level: Level of the folders below ``base`` that are named like splits; None without splits.
+        splits: Their names, sorted.
+    """
+
+    base: str = ""
+    level: int | None = None
+    splits: tuple[str, ...] = ()
+
+
+def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -> Arrangement:
+    """Return where images are. A few images outside the other folders do not change it.
+
+    >>> arrangement(["photos/train/cat/1.jpg", "photos/val/cat/2.jpg"], where="photos")
+    Arrangement(base='photos/', level=0, splits=('train', 'val'))
+    >>> arrangement(["cat/train/1.jpg", "dog/test/2.jpg"], where="photos")
+    Arrangement(base='', level=1, splits=('test', 'train'))
+    >>> arrangement(["cat/1.jpg", "dog/2.jpg"], where="photos")
+    Arrangement(base='', level=None, splits=())
+
+    Args:
+        paths: Paths of the images.
+        where: Name of the tree, for messages.
+        in_archive: Whether this is an archive, where a folder that contains all class folders is not a class.
+
+    Raises:
+        SourceError: Some folders are named like splits, and others are not.
+    """
+    counts = Counter(tuple(path.split("/")[:-1]) for path in paths if "/" in path)
+    images = counts.total()
+    for level in range(min(_MAX_LEVEL, max(map(len, counts), default=0))):
+        there = {folder: count for folder, count in counts.items() if len(folder) > level}
+        names = sorted({folder[level] for folder in there})
+        splits = [name for name in names if is_split_name(name)]
+        share = sum(there.values()) / images
+        if splits == names and (share == 1 or (len(splits) > 1 and share > _MOST)):
+            above = {folder[:level] for folder in there}
+            base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
+            return Arrangement(base, 0 if base else level, tuple(names))
+        if len(splits) > 1:
+            others = [name for name in names if name not in splits]
+            raise SourceError(
+                f"{where} has folders named like splits ({quoted(splits)}) next to {quoted(others)}: pack one of them, "
+                "or pass --from folder (kind='folder') if all are classes"
+            )
+    return Arrangement(_common_folder(counts) if in_archive else "")
+
+
+def _common_folder(folders: Iterable[tuple[str, ...]]) -> str:
+    """Return the folders that contain all class folders."""
+    folders = list(folders)
+    level = 0
+    while folders and all(len(folder) > level + 1 for folder in folders):
+        if len({folder[level] for folder in folders}) > 1:
+            break
+        level += 1
+    return "".join(f"{name}/" for name in folders[0][:level]) if level else ""
+
+
+def without_split(path: str, level: int | None) -> str:
+    """Return a path without the folder of its split.
+
+    >>> without_split("cat/train/1.jpg", 1)
+    'cat/1.jpg'
+    """
+    if level is None:
+        return path
+    parts = path.split("/")
+    return "/".join([*parts[:level], *parts[level + 1 :]])
+
+
+def class_folder(path: str) -> str | None:
+    """Return the class of an image: the first folder of its path; None without a folder.
+
+    >>> class_folder("cat/house/1.jpg"), class_folder("1.jpg")
+    ('cat', None)
+    """
+    folder, slash, _ = path.partition("/")
+    return folder if slash else None
+
+
+def further_fields(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the files that are further fields of an image: path -> (path of the image, field).
+
+    Their names are that of the image with another extension, with or without its own.
+
+    >>> further_fields(["a/1.jpg", "a/1.txt", "a/1.jpg.json", "a/1.mask.png", "a/readme.txt"])
+    {'a/1.txt': ('a/1.jpg', 'txt'), 'a/1.jpg.json': ('a/1.jpg', 'json'), 'a/1.mask.png': ('a/1.jpg', 'mask.png')}
+    """
+    paths = list(paths)
+    images: dict[str, list[str]] = {}  # a path with and without extension -> images
+    for path in paths:
+        if is_image_name(path):
+            images.setdefault(path, []).append(path)
+            images.setdefault(path.rpartition(".")[0], []).append(path)
+    found = {}
+    for path in paths:
+        folder, slash, name = path.rpartition("/")
+        words = name.split(".")
+        for count in range(len(words) - 1, 0, -1):
+            field = ".".join(words[count:]).lower()
+            owners = [image for image in images.get(folder + slash + ".".join(words[:count]), ()) if image != path]
+            if owners and _is_field(field):
+                if len(owners) == 1:
+                    found[path] = (owners[0], field)
+                break
+    return {path: (image, field) for path, (image, field) in found.items() if image not in found}
+
+
+def _is_field(field: str) -> bool:
+    """Return whether the end of a file name is that of a field, not that of another image."""
+    word, _, extension = field.rpartition(".")
+    if f".{extension}" in EXTENSIONS:
+        return _PIXEL_FIELD.fullmatch(word.rpartition(".")[2]) is not None
+    return extension in _FIELDS
+
+
+def are_shards(folders: Iterable[str], *, images: int, described: int) -> bool:
+    """Return whether folders are parts of a download, as ``00000/``, and not classes.
+
+    Args:
+        folders: Their names.
+        images: Number of images.
+        described: How many have a text or a JSON file.
+    """
+    return 2 * described >= images > 0 and all(_SHARD_FOLDER.fullmatch(folder) for folder in folders)
+
+
+def splits_error(where: str, splits: Iterable[str]) -> SourceError:
+    """Return the error for a tree of several splits."""
+    return SourceError(
+        f"{where} has one folder per split ({', '.join(splits)}), not per class: pack with --split folders "
+        "(pack_splits), pack one of them, or pass --from folder (kind='folder') if they are classes"
+    )
+
+
+def no_images_error(where: str, skipped: Sequence[tuple[str, str]]) -> str:
+    """Return the message for a tree without images."""
+    if not skipped:
+        return f"{where} is empty; expected class folders with images, or images ({', '.join(EXTENSIONS)})"
+    path, reason = skipped[0]
+    return (
+        f"{where} contains no image that can be packed, but {counted(len(skipped), 'other file')} ({path!r} {reason}); "
+        f"expected <class>/**/*{{{','.join(EXTENSIONS)}}}"
+    )

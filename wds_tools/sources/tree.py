@@ -1,0 +1,384 @@
+"""Images in a tree of files: a folder, a URL, tar or zip archives, arranged as one of several layouts."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from wds_tools.errors import DecodeError, MissingSourceError
+from wds_tools.format import codecs
+from wds_tools.format.label import NONE, name
+from wds_tools.options import RemoteOptions
+from wds_tools.sources import layouts
+from wds_tools.sources.base import (
+    Collector,
+    File,
+    Input,
+    Record,
+    Source,
+    SourceOptions,
+    as_source_error,
+    field_bytes,
+)
+from wds_tools.sources.remote_files import shown_path
+from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
+from wds_tools.storage import is_url
+
+
+class Files:
+    """The files of a tree, or those of one split, listed once.
+
+    Args:
+        files: In the order of the bytes of their paths.
+        read: Returns the content of a file.
+        where: Name of the tree, for messages.
+        in_archive: Whether the tree is one or more archives.
+
+    Attributes:
+        images: Files with the extension of an image.
+        others: All other files.
+    """
+
+    def __init__(
+        self, files: Sequence[File], read: Callable[[File], bytes], where: str, *, in_archive: bool = False
+    ) -> None:
+        self.files = files
+        self.read = read
+        self.where = where
+        self.in_archive = in_archive
+        self.images = [file for file in files if layouts.is_image_name(file.path)]
+        self.others = [file for file in files if not layouts.is_image_name(file.path)]
+
+    @cached_property
+    def by_path(self) -> dict[str, File]:
+        """Path -> file."""
+        return {file.path: file for file in self.files}
+
+    def only(self, files: Iterable[File]) -> Files:
+        """Return a part of these files."""
+        return Files(list(files), self.read, self.where, in_archive=self.in_archive)
+
+
+class Layout:
+    """What the files of a tree are. It is pickled for worker processes.
+
+    Attributes:
+        kind: Name for ``--from``.
+        base: Folders that contain all files that are packed. They are not part of the paths in the dataset.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, *, given: bool = False) -> None:
+        """Create the layout.
+
+        Args:
+            given: Whether the user named it, instead of the files showing it.
+        """
+        self.given = given
+        self.base = ""
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether files are arranged in this layout."""
+        raise NotImplementedError
+
+    def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
+        """Return the files of each split by its name; empty without splits.
+
+        Files that belong to no split are in the first.
+        """
+        raise NotImplementedError
+
+    def choose(self, split: str) -> None:
+        """Take note of the split that is collected next. `splits` was called before."""
+
+    def collect(self, found: Collector, files: Files) -> None:
+        """Add the images of these files, and state what becomes of all others."""
+        raise NotImplementedError
+
+    def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
+        """Return what is packed for an image.
+
+        Args:
+            image: Content of the image file.
+            parts: Content of the further files of the sample, by field.
+            facts: Entries for the ``json`` field, known from the listing.
+
+        Raises:
+            SourceError: The content is damaged.
+        """
+        facts, fields = dict(facts), dict(parts)
+        described = _json_object(fields["json"]) if "json" in fields else None
+        if described is not None:
+            facts = {**facts, **described}
+            del fields["json"]
+        return Record(converted(image), fields, facts)
+
+    def add_image(
+        self,
+        found: Collector,
+        image: File,
+        label: Any = NONE,
+        *,
+        parts: Mapping[str, File] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        extra: int = 0,
+    ) -> None:
+        """Add an image with its further files. If the image cannot be read or is empty, all are skipped.
+
+        Args:
+            found: Where it is added.
+            image: Its file.
+            label: Its label.
+            parts: Further files of the sample, by field; `record` gets their content.
+            facts: Entries for the ``json`` field.
+            extra: Bytes that `record` adds in a shard to those of ``parts`` and ``facts``.
+        """
+        parts = parts or {}
+        if image.reason or image.size == 0:
+            self.skip(found, image, image.reason or "is empty")
+            for part in parts.values():
+                self.skip(found, part, "belongs to an image that is skipped")
+            return
+        for field, part in parts.items():
+            if part.reason:
+                self.skip(found, part, part.reason)
+            else:
+                found.account.attach(f"field {field}")
+        readable = tuple((field, part) for field, part in parts.items() if not part.reason)
+        encoded = json.dumps(facts, separators=(",", ":")).encode() if facts else b""
+        extra += sum(field_bytes(part.size) for _, part in readable) + len(encoded)
+        path = image.path.removeprefix(self.base)
+        found.add(Input(path, image.size, None, image.location, -1, extra, readable, encoded), label)
+
+    def skip(self, found: Collector, file: File, reason: str) -> None:
+        """Skip a file."""
+        found.skip(file.path.removeprefix(self.base), file.reason or reason)
+
+
+class ClassFolders(Layout):
+    """Images in class folders, ``<class>/**``, or in a flat folder, which gives no labels.
+
+    Class numbers are those of torchvision's ``ImageFolder``: the class folders in sorted order. Files with the name of
+    an image and another extension, such as ``1.txt`` next to ``1.jpg``, are further fields of it.
+    """
+
+    kind = "folder"
+
+    def __init__(self, *, given: bool = False) -> None:
+        super().__init__(given=given)
+        self._level: int | None = None
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:  # noqa: ARG003 - any files can be arranged so
+        """Return True."""
+        return True
+
+    def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
+        """Return the files of folders such as ``train`` and ``val``, on any level."""
+        paths = [file.path for file in files.images]
+        found = layouts.arrangement(paths, where=files.where, in_archive=files.in_archive)
+        self.base, self._level = found.base, found.level
+        if found.level is None:
+            return {}
+        position = found.level + found.base.count("/")
+        parts: dict[str, list[File]] = {split: [] for split in found.splits}
+        for file in files.files:
+            folders = file.path.split("/")[:-1]
+            split = folders[position] if len(folders) > position else ""
+            parts[split if split in parts else found.splits[0]].append(file)
+        return parts
+
+    def choose(self, split: str) -> None:
+        """Treat the folder of a split as the root, if it contains the class folders."""
+        if self._level == 0:
+            self.base, self._level = f"{self.base}{split}/", None
+
+    def collect(self, found: Collector, files: Files) -> None:
+        """Add the images in class folders, or all images if there are no class folders."""
+        fields = layouts.further_fields(file.path for file in files.files)
+        parts: dict[str, dict[str, File]] = {}
+        for path, (image, field) in fields.items():
+            parts.setdefault(image, {})[field] = files.by_path[path]
+        images = [file for file in files.images if file.path not in fields]
+        labels = self._labels(found, files, images, parts)
+        for file in images:
+            own = parts.get(file.path, {})
+            if labels is not None and file.path not in labels:
+                self.skip(found, file, "is outside the class folders")
+                for part in own.values():
+                    self.skip(found, part, "belongs to an image that is skipped")
+            else:
+                self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
+        for file in files.others:
+            if file.path not in fields:
+                self.skip(found, file, layouts.NOT_AN_IMAGE)
+
+    def _labels(
+        self, found: Collector, files: Files, images: Sequence[File], parts: Mapping[str, dict[str, File]]
+    ) -> dict[str, Any] | None:
+        """Return the labels of images by path; None if there are none. Files of labels are taken from ``parts``."""
+        stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
+        if stated:
+            found.account.attach("label", len(stated))
+            return {file.path: files.read(stated[file.path]) if file.path in stated else NONE for file in images}
+        folders = {file.path: layouts.class_folder(self._without_split(file.path)) for file in images}
+        labels = {path: name(folder) for path, folder in folders.items() if folder is not None}
+        described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
+        names = {folder for folder in folders.values() if folder is not None}
+        if not self.given and layouts.are_shards(names, images=len(images), described=described):
+            found.account.notes.append(
+                f"folders such as {min(names)!r} are parts of a download, not classes: pass --from folder "
+                "(kind='folder') if they are classes"
+            )
+            return None
+        if len(names) == 1 and len({path.rpartition("/")[0] for path in labels}) > 1:
+            found.account.notes.append(
+                f"there is only one class, {min(names)!r}, and it has folders: pack this folder if they are the classes"
+            )
+        return labels or None
+
+    def _without_split(self, path: str) -> str:
+        return layouts.without_split(path.removeprefix(self.base), self._level)
+
+
+LAYOUTS: dict[str, type[Layout]] = {layout.kind: layout for layout in (ClassFolders,)}
+"""Name for ``--from`` -> layout, in the order in which they are tried."""
+
+
+class TreeSource(Source):
+    """Images in a folder, a folder at a URL, or tar or zip archives.
+
+    Args:
+        src: A path, a URL, or a pattern of archives.
+        options: What the user states about it.
+        tree: What it is: "folder", "tar" or "zip".
+        layout: How its files are arranged, a name in `LAYOUTS`; None finds it out.
+
+    Attributes:
+        split: The split that is packed; None for all.
+    """
+
+    unit = "file"
+    roles = ()
+    _listed: Files | None = None
+
+    def __init__(
+        self, src: str | Path, options: SourceOptions | None = None, *, tree: str = "folder", layout: str | None = None
+    ) -> None:
+        self.kind = tree if layout in (None, ClassFolders.kind) else layout
+        super().__init__(shown_path(str(src)), options)
+        self.tree = _open_tree(src, tree, self.options.remote)
+        self.name = self.tree.name
+        self.split: str | None = None
+        self.layout = LAYOUTS[layout](given=True) if layout else None
+
+    def splits(self) -> Mapping[str, TreeSource]:
+        """Return a source for each split. They share the listing of the tree."""
+        files = self._files()
+        parts = {}
+        for split in self._layout_of(files).splits(files):
+            parts[split] = copy.copy(self)
+            vars(parts[split]).update(split=split, layout=copy.copy(self.layout), _listed=files)
+        return parts
+
+    def collect(self, found: Collector) -> None:
+        """Add the images of the tree, or of one split.
+
+        Raises:
+            SourceError: There is no image, there are several splits, or the tree is damaged.
+            StoreError: The storage fails.
+        """
+        files = self._files()
+        layout = self._layout_of(files)
+        splits = layout.splits(files) if self.split is not None or not layout.given else {}
+        if self.split is None and len(splits) > 1:
+            raise layouts.splits_error(self.name, splits)
+        if splits:
+            split = self.split or next(iter(splits))
+            layout.choose(split)
+            files = files.only(splits[split])
+            if self.split is None:
+                found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
+        found.account.given += len(files.files)
+        found.files, found.stamp = self.tree.states, self.tree.stamp
+        layout.collect(found, files)
+        found.skipped.sort(key=lambda skip: path_bytes(skip.path))
+        if not found.inputs:
+            raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
+        if isinstance(self.tree, TarTree):
+            found.inputs = [entry._replace(group=self.tree.group(entry.location)) for entry in found.inputs]
+
+    def read(self, entry: Input) -> Record:
+        """Read an image and the further files of its sample.
+
+        Raises:
+            SourceError: A file is damaged.
+            SourceStoreError: A file is missing, or the storage fails.
+            SourceChangedError: A file has changed since it was listed.
+        """
+        assert self.layout is not None, "a source is listed before it is read"
+        image = self.tree.read(self.layout.base + entry.path, entry.size, entry.location)
+        parts = {field: self._read(file) for field, file in entry.parts}
+        return self.layout.record(image, parts, json.loads(entry.facts) if entry.facts else {})
+
+    def _read(self, file: File) -> bytes:
+        return self.tree.read(file.path, file.size, file.location)
+
+    def _files(self) -> Files:
+        if self._listed is None:
+            in_archive = not isinstance(self.tree, (FolderTree, RemoteTree))
+            self._listed = Files(self.tree.list(), self._read, self.name, in_archive=in_archive)
+        return self._listed
+
+    def _layout_of(self, files: Files) -> Layout:
+        if self.layout is None:
+            self.layout = next(layout for layout in LAYOUTS.values() if layout.matches(files))()
+            if not isinstance(self.layout, ClassFolders):
+                self.kind = self.layout.kind
+        return self.layout
+
+
+def _open_tree(src: str | Path, kind: str, remote: RemoteOptions) -> Tree:
+    if kind == "tar":
+        return TarTree(src, remote)
+    if kind == "zip":
+        return ZipTree(src)
+    return RemoteTree(src, remote) if isinstance(src, str) and is_url(src) else FolderTree(Path(src))
+
+
+def converted(data: bytes) -> bytes | NDArray[np.uint8]:
+    """Return an image as it is, or the pixels of a BMP, PPM or PGM file, which are packed as PNG.
+
+    Raises:
+        SourceError: Such a file is damaged.
+    """
+    if codecs.sniff(data) is not None or data[:2] not in (b"BM", b"P2", b"P3", b"P5", b"P6"):
+        return data
+    with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
+        codecs.check_size(image.width, image.height)
+        if image.mode.startswith("I"):
+            out = io.BytesIO()
+            Image.fromarray(np.asarray(image).astype(np.uint16)).save(out, "PNG")
+            return out.getvalue()
+        mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode == "1" else "RGB"
+        return np.asarray(image.convert(mode))
+
+
+def _json_object(data: bytes) -> dict[str, Any] | None:
+    """Return a JSON object; None if the data is something else."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,388 @@
+"""Trees of files: a local folder, a folder at a URL, tar archives or zip archives.
+
+Each lists its files with their lengths, once, and reads them one at a time. What the files are is decided elsewhere, in
+`wds_tools.sources.layouts`, by the same rules for all trees.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from wds_tools.errors import ShardError, SourceError, StoreError
+from wds_tools.format import tar
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import (
+    MAX_RECORD_BYTES,
+    File,
+    FileState,
+    SourceStoreError,
+    as_read_error,
+    as_source_error,
+    check_size,
+    file_states,
+    stamp_files,
+)
+from wds_tools.sources.compressed import TarFiles, is_tar, tar_stem
+from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, stamp_remote_files, states_of
+from wds_tools.storage import is_url
+from wds_tools.storage.base import MAX_FILE_BYTES
+from wds_tools.storage.clients import Client, open_client
+from wds_tools.storage.failures import clean_url
+from wds_tools.storage.listing import RemoteFile, list_objects
+from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.schemes import options_for
+
+_NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
+_LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
+# gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
+_COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
+_LOCAL_HEADER = 30
+_ENCRYPTED = 1
+_UTF8 = 0x800
+_WINDOWS, _UNIX, _MACOS = 0, 3, 19  # ``create_system`` of a zip member
+
+_Identity = tuple[int, int]  # (device, inode)
+
+
+class Tree:
+    """Files below a root. It is pickled for worker processes: attributes that start with ``_`` are not.
+
+    Attributes:
+        name: Name of the root, for messages.
+        stamp: After listing: changes with what paths and lengths do not show.
+        states: After listing: the local files that contain the files.
+    """
+
+    name: str
+    stamp: str = ""
+    states: tuple[FileState, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def list(self) -> list[File]:
+        """Return all files in the order of the bytes of their paths. Names that start with a dot are not listed.
+
+        Raises:
+            SourceError: There is no such tree, or it is damaged.
+            StoreError: The storage fails.
+        """
+        return sorted(self._files(), key=lambda file: path_bytes(file.path))
+
+    def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:
+        """Return the content of a file, given as in `File`.
+
+        Raises:
+            SourceError: It is damaged.
+            SourceStoreError: It is missing, or the storage fails.
+            SourceChangedError: It has changed since it was listed.
+        """
+        raise NotImplementedError
+
+    def group(self, location: tuple[int, ...]) -> int:  # noqa: ARG002 - used by trees whose files are read in groups
+        """Return the number of a group of files that are cheap to read together; -1 if any file is cheap to read."""
+        return -1
+
+    def _files(self) -> Iterator[File]:
+        raise NotImplementedError
+
+
+class FolderTree(Tree):
+    """A local folder; links are followed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.name = str(root)
+
+    def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its path
+        """Read a file with one call."""
+        full = os.fsencode(self.root) + b"/" + path_bytes(path)
+        with as_read_error(f"{path_text(full)} cannot be read"):
+            data = _read_all(full, size)
+        check_size(path_text(full), len(data), size)
+        return data
+
+    def _files(self) -> Iterator[File]:
+        root = _root_bytes(self.root)
+        folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
+        while folders:
+            folder, parents = folders.pop()
+            try:
+                identity = _identity(root + b"/" + folder)
+                entries = list(os.scandir(root + b"/" + folder))
+            except OSError as error:
+                if not folder:
+                    raise SourceError(f"{self.name} cannot be read: {error.strerror}") from error
+                _raise_failure(error, root + b"/" + folder)
+                yield File(path_text(folder), 0, (), f"folder cannot be read: {error.strerror}")
+                continue
+            if identity in parents:
+                yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
+                continue
+            for entry in entries:
+                if entry.name.startswith(b"."):
+                    continue
+                path = folder + b"/" + entry.name if folder else entry.name
+                if _is_folder(entry):
+                    folders.append((path, (*parents, identity)))
+                else:
+                    yield _local_file(entry, path_text(path))
+
+
+class RemoteTree(Tree):
+    """A folder at a URL: listed with one request per 1,000 objects, and read with one request per file."""
+
+    def __init__(self, url: str, remote: RemoteOptions) -> None:
+        self.url = url.rstrip("/")
+        self.name = clean_url(self.url)
+        self.remote = remote
+
+    def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its path
+        """Read an object."""
+        shown = clean_url(f"{self.url}/{path}")
+        try:
+            data = self._client().read(path, most_bytes=MAX_FILE_BYTES)
+        except FileNotFoundError as error:
+            raise SourceStoreError(f"{shown} was removed while it was packed") from error
+        except StoreError as error:
+            raise SourceStoreError(str(error)) from error
+        check_size(shown, len(data), size)
+        return data
+
+    def _files(self) -> Iterator[File]:
+        objects = sorted(list_objects(self.url, self.remote).items())
+        shown = [(path, file) for path, file in objects if not any(part.startswith(".") for part in path.split("/"))]
+        self.stamp = stamp_remote_files([file for _, file in shown])
+        for path, file in shown:
+            if not path.endswith("/"):  # some tools create an object for each folder
+                yield File(path, file.size)
+
+    def _client(self) -> Client:
+        """Return the client of this process."""
+        process = os.getpid()
+        if process not in self._clients:
+            options = options_for(self.url, self.remote.storage_options)
+            self._clients[process] = open_client(self.url, options, RetryPolicy(self.remote.retry_seconds))
+        return self._clients[process]
+
+    @cached_property
+    def _clients(self) -> dict[int, Client]:
+        return {}
+
+
+class TarTree(Tree):
+    """Tar archives, plain or compressed: an archive, a pattern, a folder of archives, or a URL of these.
+
+    If there are several archives without folders inside, each is a folder with the name of the archive, as ImageNet is
+    distributed. Members are read from the archive, which is not unpacked to disk; a compressed one is decompressed as a
+    stream.
+    """
+
+    def __init__(self, src: str | Path, remote: RemoteOptions) -> None:
+        self.name = shown_path(str(src))
+        self.remote = remote if is_url(str(src)) else None
+        self.paths = locate(src, is_tar, "tar", self.remote)
+
+    def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its location
+        """Read a member."""
+        number, offset = location
+        return bytes(self._mapped.slice(number, offset, offset + size))
+
+    def group(self, location: tuple[int, ...]) -> int:
+        """Return the number of a window of the archive."""
+        return self._mapped.group(*location)
+
+    def _files(self) -> Iterator[File]:
+        self.states = states_of(self.paths)
+        archives = [self._members(number, path) for number, path in enumerate(self.paths)]
+        are_classes = len(archives) > 1 and not any("/" in name for files in archives for name in files)
+        for path, files in zip(self.paths, archives, strict=True):
+            folder = f"{tar_stem(path.name)}/" if are_classes else ""
+            yield from (file._replace(path=folder + name) for name, file in files.items())
+        self.stamp = stamp_of(self.paths)
+
+    def _members(self, number: int, path: Path | RemoteFile) -> dict[str, File]:
+        """Return the files of an archive by path. A name may occur again after `tar -r`: the last one counts."""
+        data = self._mapped[number]
+        if _COMPRESSED.match(bytes(data[:10])):
+            raise SourceError(
+                f"{path} is compressed, but does not end in .tar.gz, .tgz or .tar.zst: rename it, or decompress it"
+            )
+        files: dict[str, File] = {}
+        try:
+            for member in tar.walk(data, shard=path.name):
+                name = member.name.removeprefix("./").lstrip("/")
+                if member.is_folder or is_hidden(name):
+                    continue
+                target = files.get(member.link.removeprefix("./").lstrip("/")) if member.link else None
+                if member.is_file:
+                    file = File(name, member.size, (number, member.offset))
+                elif target is not None:
+                    file = target._replace(path=name)
+                else:
+                    file = File(name, 0, (), _LINK)
+                files.pop(name, None)
+                files[name] = file
+        except ShardError as error:
+            raise SourceError(f"{path} cannot be packed: {error}") from error
+        return files
+
+    @cached_property
+    def _mapped(self) -> TarFiles:
+        return TarFiles(open_files(self.paths, self.remote), [path.name for path in self.paths])
+
+
+class ZipTree(Tree):
+    """Zip archives: an archive, a pattern, or a folder of archives.
+
+    Members are read at their offset, without the central directory, and decompressed in memory, up to their stated
+    size.
+    """
+
+    def __init__(self, src: str | Path) -> None:
+        self.name = str(src)
+        self.paths = find_files(Path(src), is_zip, "zip")
+
+    def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its location
+        """Read a member."""
+        number, offset, packed_size, method, checksum = location
+        head = self._mapped.slice(number, offset, offset + _LOCAL_HEADER)
+        if bytes(head[:4]) != b"PK\x03\x04":
+            raise SourceError("is damaged: there is no local header at the offset in the central directory")
+        start = offset + _LOCAL_HEADER + sum(struct.unpack_from("<HH", head, 26))
+        data = bytes(self._mapped.slice(number, start, start + packed_size))
+        if method == zipfile.ZIP_DEFLATED:
+            with as_source_error("is damaged", zlib.error):
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
+        if len(data) != size or zlib.crc32(data) != checksum:
+            raise SourceError("is damaged: its length or checksum differs from the central directory")
+        return data
+
+    def _files(self) -> Iterator[File]:
+        self.states = file_states(self.paths)
+        for number, path in enumerate(self.paths):
+            bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
+            with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
+                members = archive.infolist()
+            files: dict[str, File] = {}  # of members with the same name, the last one counts
+            for info in members:
+                name = _zip_name(info)
+                if not name.endswith("/") and not is_hidden(name) and "__MACOSX" not in name.split("/"):
+                    location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
+                    files[name] = File(name, info.file_size, location, _why_unreadable(info))
+            yield from files.values()
+        self.stamp = stamp_files(list(self.paths))
+
+    @cached_property
+    def _mapped(self) -> MappedFiles:
+        return MappedFiles(self.paths)
+
+
+def is_zip(name: str) -> bool:
+    """Return whether a file name is that of a zip archive."""
+    return name.lower().endswith(".zip")
+
+
+def is_hidden(path: str) -> bool:
+    """Return whether a path has a component that starts with a dot."""
+    return path.startswith(".") or "/." in path
+
+
+def path_text(path: bytes) -> str:
+    """Return a path as text; bytes that are not UTF-8 become surrogate escapes."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def path_bytes(path: str) -> bytes:
+    """Return the bytes of a path: the inverse of `path_text`."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _root_bytes(root: Path) -> bytes:
+    try:
+        is_folder = stat.S_ISDIR(root.stat().st_mode)
+    except OSError as error:
+        raise SourceError(f"{root} cannot be read: {error.strerror}; expected a folder of images") from error
+    if not is_folder:
+        raise SourceError(f"{root} is not a folder; expected a folder of images")
+    return os.fsencode(root)
+
+
+def _identity(folder: bytes) -> _Identity:
+    status = os.stat(folder)  # noqa: PTH116 - Path does not accept bytes
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        _raise_failure(error, entry.path)
+        return False  # a link to itself, which `_local_file` reports
+
+
+def _raise_failure(error: OSError, path: bytes) -> None:
+    """Raise an error if storage fails. A file that cannot be listed for another reason is skipped."""
+    if error.errno not in _NOT_LISTED:
+        raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
+
+
+def _local_file(entry: os.DirEntry[bytes], path: str) -> File:
+    """Return a local file with its length, or why it cannot be read."""
+    try:
+        status = entry.stat()
+    except OSError as error:
+        if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
+            _raise_failure(error, entry.path)
+        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}")
+    if not stat.S_ISREG(status.st_mode):
+        return File(path, 0, (), "is not a regular file")
+    return File(path, status.st_size)
+
+
+def _read_all(path: bytes, size: int) -> bytes:
+    """Read a file with one call. One byte more than ``size`` is requested, to notice a file that has grown."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe of this name must not block
+    try:
+        data = os.read(descriptor, size + 1)
+        if len(data) == size:
+            return data
+        parts = [data]
+        while sum(map(len, parts)) <= size and (data := os.read(descriptor, size + 1)):
+            parts.append(data)  # one read returns 2 GiB at most
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _zip_name(info: zipfile.ZipInfo) -> str:
+    """Return the path of a member with slashes, decoded as the program that wrote it meant it."""
+    name = info.filename
+    if info.create_system == _WINDOWS:  # where some programs write backslashes
+        name = name.replace("\\", "/")
+    elif info.create_system in (_UNIX, _MACOS) and not info.flag_bits & _UTF8:
+        # These systems store the bytes of the name, mostly UTF-8, which Python reads as cp437.
+        name = name.encode("cp437").decode("utf-8", "surrogateescape")
+    return name.removeprefix("./").lstrip("/")
+
+
+def _why_unreadable(info: zipfile.ZipInfo) -> str:
+    """Return why a member cannot be read; empty if it can."""
+    if info.flag_bits & _ENCRYPTED:
+        return "is encrypted"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return f"is compressed with method {info.compress_type}; allowed are stored and deflated members"
+    if info.file_size > MAX_RECORD_BYTES:
+        return f"states {info.file_size:,} bytes; allowed are {MAX_RECORD_BYTES:,}"
+    return ""
