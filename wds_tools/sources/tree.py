@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from wds_tools.errors import DecodeError, MissingSourceError
+from wds_tools.errors import DecodeError, MissingSourceError, SourceError
 from wds_tools.format import codecs
 from wds_tools.format.label import NONE, name
 from wds_tools.options import RemoteOptions
@@ -242,9 +242,10 @@ class ClassFolders(Layout):
                 "(kind='folder') if they are classes"
             )
             return None
-        if len(names) == 1 and len({path.rpartition("/")[0] for path in labels}) > 1:
-            found.account.notes.append(
-                f"there is only one class, {min(names)!r}, and it has folders: pack this folder if they are the classes"
+        if not self.given and len(names) == 1 and len({path.rpartition("/")[0] for path in labels}) > 1:
+            raise SourceError(
+                f"{files.where} has one folder, {min(names)!r}, with folders in it: pack {files.where}/{min(names)} if "
+                "these are the classes, or pass --from folder (kind='folder') if there is only one class"
             )
         return labels or None
 

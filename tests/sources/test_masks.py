@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+
+from wds_tools.sources.masks import pairs
+
+FOREIGN = Path(__file__).parent.parent / "foreign" / "masks"
+
+
+def names_of(folder, images):
+    found = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    return [*found, *images]
+
+
+def test_camvid_as_datumaro_writes_it():
+    images = [f"train/{name}.jpg" for name in ("photo_1", "photo 3")] + ["val/photo_2.jpg", "val/photo_4.jpg"]
+    found = pairs(names_of(FOREIGN / "camvid", images))
+    assert found.pairs == [
+        ("train/photo 3.jpg", {"mask.png": "trainannot/photo 3.png"}),
+        ("train/photo_1.jpg", {"mask.png": "trainannot/photo_1.png"}),
+        ("val/photo_2.jpg", {"mask.png": "valannot/photo_2.png"}),
+    ]
+    assert found.unpaired == ["val/photo_4.jpg"]
+
+
+def test_cityscapes_as_its_own_scripts_write_it():
+    images = [
+        "leftImg8bit/train/aachen/aachen_000000_000019_leftImg8bit.png",
+        "leftImg8bit/val/lindau/lindau_000001_000019_leftImg8bit.png",
+    ]
+    found = pairs(names_of(FOREIGN / "cityscapes", images))
+    start = "gtFine/val/lindau/lindau_000001_000019_gtFine"
+    assert found.unpaired == []
+    assert [image for image, _ in found.pairs] == images
+    assert found.pairs[1][1] == {"mask.png": f"{start}_labelIds.png", "color.png": f"{start}_color.png"}
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "field"),
+    [
+        ("images/1.jpg", "masks/1.png", "mask.png"),
+        ("images/train/1.jpg", "annotations/train/1.png", "mask.png"),  # ADE20K
+        ("train/images/1.jpg", "train/masks/1.png", "mask.png"),
+        ("images/train/1.jpg", "labels/train/1.png", "mask.png"),
+        ("JPEGImages/2007_1.jpg", "SegmentationClass/2007_1.png", "mask.png"),
+        ("JPEGImages/2007_1.jpg", "SegmentationObject/2007_1.png", "instance.png"),
+        ("train/1.jpg", "train_masks/1_mask.gif", "mask.gif"),  # Carvana
+        ("train/0001.png", "train_labels/0001_L.png", "mask.png"),  # CamVid
+        ("images/1.jpg", "labels/1_P.png", "mask.png"),  # CamVid of fast.ai
+        ("a/TCGA_1.tif", "a/TCGA_1_mask.tif", "mask.tif"),  # both in one folder
+        ("images/1.jpg", "annotations/trimaps/1.png", "mask.png"),  # Oxford pets
+        ("ISIC_1.jpg", "ISIC_1_segmentation.png", "mask.png"),
+        ("leftImg8bit/val/b/b_1_2_leftImg8bit.png", "gtCoarse/val/b/b_1_2_gtCoarse_instanceIds.png", "instance.png"),
+    ],
+)
+def test_layouts_of_images_and_masks(image, mask, field):
+    assert pairs([mask, image]) == ([(image, {field: mask})], [])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["images/1.jpg", "masks/2.png"],
+        ["images/train/1.jpg", "masks/val/1.png"],
+        ["images/1.jpg", "images/1.png", "masks/1.png"],  # two images of one name
+        ["cat/1.jpg", "dog/1.jpg"],
+    ],
+)
+def test_what_has_no_clear_partner_is_listed(names):
+    assert pairs(names) == ([], sorted(names))
+
+
+def test_two_masks_of_one_field_are_not_both_taken():
+    found = pairs(["images/1.jpg", "labels/1.png", "masks/1.png"])
+    assert found == ([("images/1.jpg", {"mask.png": "labels/1.png"})], ["masks/1.png"])

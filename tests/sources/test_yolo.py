@@ -1,0 +1,231 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml as pyyaml
+
+from wds_tools.errors import LabelError, SourceError
+from wds_tools.format.objects import scaled
+from wds_tools.sources import yolo
+from wds_tools.sources.annotations import completed, unpacked
+
+FOREIGN = Path(__file__).parent.parent / "foreign" / "yolo"
+NAMES = ("cat", "dog", "fig tree")
+SIZES = {"photo_1": (64, 48), "photo_2": (50, 40), "photo 3": (40, 60), "photo_4": (64, 48)}
+BOXES = {  # what the programs were given: left, top, right, bottom, class number
+    "photo_1": [(10, 8, 30, 40, 0), (0, 0, 64, 48, 1)],
+    "photo_2": [(5, 5, 45, 35, 2), (12, 10, 20, 30, 0)],
+    "photo 3": [(1, 2, 39, 58, 1)],
+    "photo_4": [],
+}
+LABELS = sorted(
+    path
+    for path in FOREIGN.rglob("*.txt")
+    if path.stem in SIZES and "predictions" not in str(path) and "keypoints" not in str(path)
+)
+
+
+def in_pixels(path, **options):
+    return scaled(yolo.parse(path.read_bytes(), path.name, **options), *SIZES[path.stem.partition("_seg")[0]])
+
+
+@pytest.mark.parametrize("path", LABELS, ids=lambda path: str(path.relative_to(FOREIGN)))
+def test_label_files_of_other_programs_have_the_boxes_that_these_were_given(path):
+    objects = in_pixels(path)
+    expected = BOXES[path.stem]
+    assert len(objects) == len(expected)
+    first = int("labelformat" in str(path))  # it numbers classes from 1, as its data.yaml says
+    assert [one["category"] - first for one in objects] == [number for *_, number in expected]
+    # masks of supervision end at the last pixel; labelImg writes 1 for 0; the files have 5 or 6 digits
+    off_by_one = "supervision_masks" in str(path) or "labelimg" in str(path)
+    for one, (*box, _) in zip(objects, expected, strict=True):
+        np.testing.assert_allclose(one["box"], box, atol=1.01 if off_by_one else 0.001, rtol=0)
+        if "polygons" in one:
+            points = np.reshape(one["polygons"][0], (-1, 2))
+            np.testing.assert_allclose([*points.min(axis=0), *points.max(axis=0)], one["box"], atol=1e-6, rtol=0)
+    assert all(
+        ("polygons" in one) == any(word in str(path) for word in ("masks", "obb", "segments")) for one in objects
+    )
+
+
+@pytest.mark.parametrize("name", ["photo_1", "photo_2", "photo 3"])
+def test_key_points_of_ultralytics_are_in_pixels_with_their_visibility(name):
+    path = FOREIGN / "ultralytics_keypoints" / "labels" / "all" / f"{name}.txt"
+    for one, (left, top, right, bottom, number) in zip(in_pixels(path, keypoints=(3, 3)), BOXES[name], strict=True):
+        np.testing.assert_allclose(one["box"], (left, top, right, bottom), atol=0.001)
+        expected = [[left + 1, top + 1, 2], [right - 1, top + 1, 1], [0, 0, 0]]
+        np.testing.assert_allclose(one["keypoints"], expected, atol=0.001)
+        assert one["category"] == number
+
+
+def test_predictions_of_ultralytics_have_their_confidence():
+    folder = FOREIGN / "ultralytics_predictions"
+    boxes, segments, oriented = (
+        scaled(yolo.parse((folder / f"photo_1{kind}.txt").read_bytes(), kind), 64, 48)
+        for kind in ("", "_segments", "_obb")
+    )
+    pose = scaled(yolo.parse((folder / "photo_1_pose.txt").read_bytes(), "pose", keypoints=(3, 3)), 64, 48)
+    for found in (boxes, segments, oriented, pose):
+        assert [one["confidence"] for one in found] == [0.75, 0.5]
+        assert [one["category"] for one in found] == [0, 1]
+    np.testing.assert_allclose(boxes[0]["box"], (10, 8, 30, 40), atol=0.001)
+    assert len(oriented[0]["polygons"][0]) == 8
+    np.testing.assert_allclose(np.reshape(oriented[0]["polygons"][0], (4, 2)).mean(axis=0), (20, 24), atol=0.001)
+    np.testing.assert_allclose(pose[1]["keypoints"][0], (2, 2, 0.9), atol=0.001)
+
+
+@pytest.mark.parametrize("path", sorted(FOREIGN.rglob("data.y*ml")), ids=lambda path: path.parent.name)
+def test_names_of_data_yaml_are_those_that_pyyaml_reads(path):
+    if path.parent.name == "labelformat":  # numbered from 1, which Ultralytics refuses too
+        with pytest.raises(SourceError, match=r"numbers of 'names' are '1', '2', '3'; allowed are 0 to 2"):
+            yolo.parse_yaml(path.read_bytes(), "data.yaml")
+        return
+    theirs = pyyaml.safe_load(path.read_text())
+    ours = yolo.parse_yaml(path.read_bytes(), "data.yaml")
+    names = theirs["names"]
+    assert list(ours.names) == (names if isinstance(names, list) else list(names.values()))
+    assert ours.splits == {split: (theirs[split],) for split in ("train", "val") if split in theirs}
+
+
+def test_names_in_text_files_of_labelimg_and_of_darknet():
+    for path in ("labelimg/classes.txt", "label_studio/classes.txt", "datumaro_darknet/obj.names"):
+        assert yolo.parse_names((FOREIGN / path).read_bytes(), path) == NAMES
+
+
+def yaml_of(text):
+    return yolo.parse_yaml(text.encode(), "data.yaml")
+
+
+def test_a_class_called_no_keeps_its_name():
+    assert yaml_of("names: [no, 007, 1.0, null]\n").names == ("no", "007", "1.0", "null")
+    assert yaml_of("names: {1: off, 0: on}").names == ("on", "off")
+    assert yaml_of("nc: 2").names == ("class_0", "class_1")
+
+
+def test_paths_of_splits_get_path_before_them_and_may_be_lists():
+    found = yaml_of("path: ../sets/birds\ntrain: [a, b]\nvalid: c.txt\ntest:\nnames: [x]")
+    assert found.splits == {"train": ("../sets/birds/a", "../sets/birds/b"), "val": ("../sets/birds/c.txt",)}
+
+
+def test_entries_of_data_yaml_are_all_in_the_account():
+    found = yaml_of("names: [x]\ndownload: |\n  import os\nkpt_shape: [17, 3]\nflip_idx: [0]\nmine: 3\n")
+    assert found.keypoints == (17, 3)
+    assert found.attributes == {"flip_idx": ["0"]}
+    assert {part.name: bool(part.reason) for part in found.parts} == {
+        "names": False, "download": True, "kpt_shape": False, "flip_idx": False, "mine": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nc: 3\nnames: [a, b]", "nc is 3, and there are 2 names"),
+        ("nc: many\nnames: [a]", "nc is not a whole number"),
+        ("names: {0: a, 2: b}", "numbers of 'names' are '0', '2'; allowed are 0 to 1"),
+        ("names: {x: a}", "allowed are 0 to 0"),
+        ("names: cat", "no class names"),
+        ("names: [[a]]", "no class names"),
+        ("train: x", "no class names"),
+        ("- a", "no entries"),
+        ("names: [a", "not valid YAML"),
+        ("names: [a]\ntrain: {x: y}", "train is not a path"),
+        ("names: [a]\nkpt_shape: 17", "kpt_shape is not"),
+        ("names: [a]\nkpt_shape: [17, 4]", r"kpt_shape is \[17, 4\]"),
+        ("names: [a]\nx: !!python/object/apply:os.system [ls]", None),
+        ("a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: &c [*b,*b,*b]\nnames: [*c]", "no class names"),
+        ("x" * (2 << 20), "allowed are 1,048,576"),
+    ],
+)
+def test_invalid_data_yaml_is_refused_and_runs_no_code(text, message):
+    if message is None:
+        assert yaml_of(text).names == ("a",)
+        return
+    with pytest.raises(SourceError, match=message):
+        yaml_of(text)
+
+
+def test_two_classes_of_one_name_are_refused():
+    with pytest.raises(LabelError, match="class 'a' occurs twice"):
+        yaml_of("names: [a, b, a]")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0 0.5 0.5 0.1", "4 numbers; allowed are 5 for a box"),
+        ("0 0.5 0.5 0.1 x", "allowed are lists of numbers"),
+        ("0 0.5 0.5 0.1 nan", "finite"),
+        ("-1 0.5 0.5 0.1 0.1", "class number -1"),
+        ("0.5 0.5 0.5 0.1 0.1", "class number 0.5"),
+        ("cat 0.5 0.5 0.1 0.1", "allowed are lists of numbers"),
+        ("0 320 240 100 100", "outside its image"),
+        ("0 0.5 0.5 -0.1 0.1", "negative size"),
+        ("0 0.5 0.5 0.1 0.1 0.2 0.2", None),
+    ],
+)
+def test_an_image_with_a_line_that_is_not_an_object_is_skipped_with_the_reason(line, message):
+    text = f"0 0.5 0.5 0.1 0.1\n\n{line}\n".encode()
+    found = yolo.annotations_of([("a.jpg", "a.txt", text), ("b.jpg", "b.txt", None)], yaml_of("names: [x]"))
+    if message is None:
+        assert not found.skipped
+        return
+    assert list(found.images) == ["b.jpg"]
+    assert re.search(message, found.skipped[0].reason)
+
+
+def test_a_class_number_beyond_the_names_is_an_error_that_names_the_file():
+    with pytest.raises(SourceError, match=r"a\.txt has class number 3, and data\.yaml has 2 names"):
+        yolo.annotations_of([("a.jpg", "a.txt", b"3 0.5 0.5 0.1 0.1")], yaml_of("names: [x, y]"))
+
+
+def test_images_without_a_label_file_and_with_an_empty_one_have_no_objects():
+    found = yolo.annotations_of([("a.jpg", "a.txt", None), ("b.jpg", "b.txt", b"\r\n")], yaml_of("names: [x]"))
+    for data in found.images.values():
+        assert completed(unpacked(data), 7, 5) == {"width": 7, "height": 5, "objects": []}
+
+
+def test_strange_boxes_and_repeated_lines_are_kept_and_counted():
+    lines = b"0 0.5 0.5 0.1 0\n0 0.95 0.5 0.2 0.1\n0 0.5 0.5 0.2 0.1\n0 0.5 0.5 0.2 0.1\n"
+    found = yolo.annotations_of([("a.jpg", "a.txt", lines)], yaml_of("names: [x]"))
+    assert [note.partition(",")[0] for note in found.notes] == [
+        "1 object that is in its label file more than once",
+        "1 object with a box that reaches beyond its image",
+        "1 object without area",
+    ]
+    assert len(unpacked(found.images["a.jpg"])["objects"]) == 4
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_read():
+    assert len(yolo.parse(b"\xef\xbb\xbf0 0.5 0.5 0.1 0.1\r\n1 0.5 0.5 0.1 0.1", "a.txt")) == 2
+    with pytest.raises(SourceError, match="not text in UTF-8"):
+        yolo.parse(b"\xff\xfe0", "a.txt")
+
+
+def test_fractions_give_the_pixels_of_the_image_exactly():
+    [one] = scaled(yolo.parse(b"0 0.1 0.2 0.05 0.1", "a.txt"), 640, 480)
+    assert one["box"] == [48.0, 72.0, 80.0, 120.0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "beside", "expected"),
+    [
+        ("train/images", "data.yaml", "train/images"),
+        ("../train/images", "data.yaml", "train/images"),  # Roboflow
+        ("../train/images", "sets/data.yaml", "train/images"),
+        ("../val/images", "sets/data.yaml", "sets/val/images"),
+        ("/tmp/photos/sahi/yolo/train", "data.yml", "train"),
+        ("../datasets/coco8/images/train", "coco8/data.yaml", "coco8/images/train"),
+        ("./images", "data.yaml", "images"),
+        (".", "data.yaml", ""),
+        ("nowhere", "data.yaml", None),
+    ],
+)
+def test_the_folder_of_an_entry_is_found_in_the_tree(entry, beside, expected):
+    tree = {"train", "train/images", "images", "sets", "sets/val/images", "coco8/images/train"}
+    assert yolo.find_folder(entry, tree, beside=beside) == expected
+
+
+def test_label_files_are_paired_as_ultralytics_pairs_them():
+    assert yolo.label_path("images/a/images/b.c.jpg") == "images/a/labels/b.c.txt"
+    assert yolo.label_path("train/b.JPG") == "train/b.txt"

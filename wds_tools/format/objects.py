@@ -1,0 +1,233 @@
+"""Objects in images: the one JSON that COCO, YOLO and VOC become, and the one rule for bad boxes. No I/O.
+
+The ``json`` field of a sample has ``width``, ``height`` and ``objects``, a list of dictionaries with ``box`` (left,
+top, right, bottom in pixels) and ``category`` (class number); some also have ``polygons`` or ``rle``, ``keypoints``,
+``crowd``, and the attributes of the source. `docs/annotations.md` describes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from wds_tools.errors import SourceError
+
+Box: TypeAlias = tuple[float, float, float, float]
+Object: TypeAlias = dict[str, Any]
+
+PLACE = "json:objects.category"
+"""Where the class list of objects belongs, as in ``field_classes`` of the manifest."""
+
+OBJECT_KEYS = ("box", "category", "polygons", "rle", "crowd", "keypoints")
+SAMPLE_KEYS = ("path", "class", "width", "height", "objects", "captions")
+NO_AREA = "without area"
+BEYOND = "with a box that reaches beyond its image"
+
+_DIGITS = 6  # decimals of pixels that are computed, so that a width of 10.2 does not become 10.199999999999989
+
+
+def box_of(values: Any) -> Box:
+    """Return four finite numbers as a box.
+
+    >>> box_of([1, 2.5, "3", 4])
+    (1, 2.5, 3.0, 4)
+
+    Raises:
+        SourceError: They are not that.
+    """
+    numbers = numbers_of(values, "a box")
+    if len(numbers) != 4:
+        raise SourceError(f"a box of {len(numbers)} numbers; allowed are 4")
+    return numbers[0], numbers[1], numbers[2], numbers[3]
+
+
+def numbers_of(values: Any, what: str) -> list[float]:
+    """Return a list of finite numbers.
+
+    Raises:
+        SourceError: It is not a list, or not all of it are finite numbers.
+    """
+    if not isinstance(values, (list, tuple)):
+        raise SourceError(f"{what} that is a {type(values).__name__}; allowed are lists of numbers")
+    try:
+        numbers = [value if type(value) in (int, float) else float(value) for value in values]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SourceError(f"{what} of {str(values)[:80]}; allowed are lists of numbers") from error
+    if not all(map(math.isfinite, numbers)):
+        raise SourceError(f"{what} of {str(values)[:80]}; allowed are finite numbers")
+    return numbers
+
+
+def box_from_size(left: float, top: float, width: float, height: float) -> Box:
+    """Return a box from its corner and size.
+
+    >>> box_from_size(1.1, 2, 2.2, 3)
+    (1.1, 2, 3.3, 5)
+    """
+    return left, top, rounded(left + width), rounded(top + height)
+
+
+def rounded(value: float) -> float:
+    """Return a computed position without the digits that only floating point adds."""
+    return round(value, _DIGITS)
+
+
+def polygons_of(values: Any) -> list[list[float]]:
+    """Return outlines [[x, y, x, y, ...], ...]; a single list of numbers is one outline.
+
+    Raises:
+        SourceError: There are other values, or an x without y.
+    """
+    lists = [values] if values and not isinstance(values[0], (list, tuple)) else values
+    polygons = [numbers_of(points, "a polygon") for points in lists]
+    for points in polygons:
+        if len(points) % 2 or not points:
+            raise SourceError(f"a polygon of {len(points)} numbers; allowed are pairs of x and y")
+    return polygons
+
+
+def bounding_box(polygons: Sequence[Sequence[float]]) -> Box:
+    """Return the smallest box around outlines."""
+    xs = [x for points in polygons for x in points[::2]]
+    ys = [y for points in polygons for y in points[1::2]]
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def remarks(
+    objects: Sequence[Object], width: float, height: float, tolerance: float = 1.0
+) -> Iterator[tuple[int, str]]:
+    """Check all boxes of an image: the one rule for every format.
+
+    A box with a negative width or height, and a box that is completely outside the image, cannot be what was meant, so
+    its image is skipped. A box without area, and one that reaches beyond the image, are kept as they are.
+
+    Args:
+        objects: Objects of the image.
+        width: Width of the image, infinite if it is not known.
+        height: Height of the image, infinite if it is not known.
+        tolerance: How far a box may reach beyond the image without a remark: positions are rounded.
+
+    Yields:
+        Number of an object that is kept, and what is remarkable about it: `NO_AREA`, `BEYOND`.
+
+    Raises:
+        SourceError: An object cannot be used.
+    """
+    for number, one in enumerate(objects):
+        left, top, right, bottom = one["box"]
+        if right < left or bottom < top:
+            raise SourceError(f"{name_of(one, number)} has a box of negative size: {_shown(one['box'])}")
+        if right < 0 or bottom < 0 or left > width or top > height:
+            raise SourceError(
+                f"{name_of(one, number)} has a box outside its image of {width:g}x{height:g}: {_shown(one['box'])}"
+            )
+        if right == left or bottom == top or any(len(points) < 6 for points in one.get("polygons", ())):
+            yield number, NO_AREA
+        if min(left, top, width - right, height - bottom) < -tolerance:
+            yield number, BEYOND
+
+
+def name_of(one: Mapping[str, Any], number: int) -> str:
+    """Return what an object is called in messages: by its id in the source, or by its position in the image."""
+    return f"annotation {one['id']}" if isinstance(one.get("id"), (int, str)) else f"object {number}"
+
+
+def _shown(box: Sequence[float]) -> str:
+    return "[" + ", ".join(f"{value:g}" for value in box) + "] (left, top, right, bottom)"
+
+
+def scaled(objects: Sequence[Object], x: float, y: float) -> list[Object]:
+    """Return objects of an image that is resized by the factors x and y, or whose positions are fractions of its size.
+
+    Raises:
+        SourceError: An object has a mask in run lengths, which cannot be resized by arithmetic.
+    """
+    return [_scaled(one, x, y) for one in objects]
+
+
+def _scaled(one: Object, x: float, y: float) -> Object:
+    if "rle" in one:
+        raise SourceError(
+            f"{name_of(one, 0)} has a mask in run lengths (rle), which cannot be resized: pack the images in their size"
+        )
+    new = one | {"box": _scaled_points(one["box"], x, y)}
+    if "polygons" in one:
+        new["polygons"] = [_scaled_points(points, x, y) for points in one["polygons"]]
+    if "keypoints" in one:
+        new["keypoints"] = [[*_scaled_points(point[:2], x, y), *point[2:]] for point in one["keypoints"]]
+    return new
+
+
+def _scaled_points(points: Sequence[float], x: float, y: float) -> list[float]:
+    return [rounded(value * (y if i % 2 else x)) for i, value in enumerate(points)]
+
+
+def further(source: Mapping[str, Any], used: Sequence[str], ours: Sequence[str]) -> dict[str, Any]:
+    """Return the attributes of a source that are kept under their own names; a name of ours gets an underscore.
+
+    >>> further({"bbox": [], "area": 5, "box": "b"}, ["bbox"], OBJECT_KEYS)
+    {'area': 5, 'box_': 'b'}
+    """
+    return {f"{name}_" if name in ours else name: value for name, value in source.items() if name not in used}
+
+
+def rle_box(rle: Mapping[str, Any]) -> Box:
+    """Return the smallest box around a mask in run lengths, as COCO stores it: column by column, first background.
+
+    >>> rle_box({"size": [3, 4], "counts": [4, 2, 6]})
+    (1.0, 1.0, 2.0, 3.0)
+
+    Raises:
+        SourceError: It is not such a mask.
+    """
+    height, counts = rle["size"][0], run_lengths(rle)
+    start, runs = 0, []
+    for number, length in enumerate(counts):
+        if number % 2 and length:
+            runs.append((start, start + length))
+        start += length
+    if not runs:
+        return 0.0, 0.0, 0.0, 0.0
+    columns = runs[0][0] // height, (runs[-1][1] - 1) // height + 1
+    whole = any(first // height != (last - 1) // height for first, last in runs)  # a run around the end of a column
+    top = 0 if whole else min(first % height for first, _ in runs)
+    bottom = height if whole else max((last - 1) % height + 1 for _, last in runs)
+    return float(columns[0]), float(top), float(columns[1]), float(bottom)
+
+
+def run_lengths(rle: Mapping[str, Any]) -> list[int]:
+    """Return the run lengths of a mask, decompressed if they are text.
+
+    Raises:
+        SourceError: They are damaged, or their sum is not the number of pixels.
+    """
+    size, counts = rle.get("size"), rle.get("counts")
+    if not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
+        raise SourceError(f"a mask in run lengths of size {str(size)[:40]}; allowed is [height, width]")
+    if isinstance(counts, str):
+        counts = _decompressed(counts)
+    if not isinstance(counts, list) or not all(type(count) is int and count >= 0 for count in counts):
+        raise SourceError("a mask in run lengths whose counts are neither numbers of at least 0 nor COCO's text")
+    if sum(counts) != size[0] * size[1]:
+        raise SourceError(f"a mask in run lengths of {sum(counts):,} pixels; its size {size} has {size[0] * size[1]:,}")
+    return counts
+
+
+def _decompressed(text: str) -> list[int]:
+    """Return the counts of COCO's text: 5 bits per character; after the second, differences to the count two before."""
+    counts: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64:
+            return [-1]
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << shift  # the sign
+        counts.append(value + counts[-2] if len(counts) > 2 else value)
+        value = shift = 0
+    return counts if not shift else [-1]

@@ -1,0 +1,464 @@
+"""COCO: one JSON file with images, annotations and categories; instances, key points, panoptic, captions, LVIS. No I/O.
+
+The file can have a million annotations with outlines. They are decoded one by one: first to learn which image each
+belongs to, then image by image, so that the file and its compact result are in memory, and not all as Python objects.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
+from wds_tools.format.label import Classes, quoted
+from wds_tools.format.objects import (
+    OBJECT_KEYS,
+    SAMPLE_KEYS,
+    Object,
+    bounding_box,
+    box_from_size,
+    box_of,
+    further,
+    numbers_of,
+    polygons_of,
+    rle_box,
+    run_lengths,
+)
+from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
+from wds_tools.wording import counted
+
+_LISTS = ("images", "annotations", "categories")
+_DESCRIPTIONS = ("info", "licenses", "type")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_KINDS = ("instances", "person_keypoints", "captions", "stuff", "panoptic", "image_info", "lvis_v1")
+_ROBOFLOW = "_annotations.coco"  # the name of Roboflow's files, one in the folder of each split
+_ELSEWHERE = re.compile(r"/|\.\.|[A-Za-z]:|[a-z0-9]+://")
+_decode = json.JSONDecoder().raw_decode
+_Id = int | str
+
+
+def parse(data: bytes, where: str) -> Annotations:
+    """Return the annotations of a COCO file.
+
+    Category ids become class numbers in ascending order. Boxes become left, top, right, bottom. An annotation without
+    a box gets the one around its outline. Images without annotations have an empty list of objects.
+
+    Args:
+        data: The file.
+        where: Its name, for messages.
+
+    Raises:
+        SourceError: The file is not COCO, or what refers to an image or a category is ambiguous: ids that occur twice,
+            images with one name, annotations with an unknown category.
+        LabelError: Two categories with annotations have the same name.
+    """
+    return _Reader(data, where).annotations()
+
+
+class _Reader:
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        try:
+            self.text = data.decode("utf-8-sig")
+            self.values, self.starts = self._entries()
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+            raise SourceError(f"{where} is not valid JSON: {error or 'it is nested too deeply'}") from error
+        self.result = Collected()
+
+    def _entries(self) -> tuple[dict[str, Any], array[int]]:
+        """Return the entries of the file, and where each annotation starts."""
+        values: dict[str, Any] = {}
+        starts = array("q")
+        at = self._expect("{", 0)
+        while self.text[at : at + 1] != "}":
+            self._expect('"', at)
+            key, at = _decode(self.text, at)
+            at = self._expect(":", at)
+            if key == "annotations" and self.text[at : at + 1] == "[":
+                at = self._elements(at, starts)
+                values[key] = []
+            else:
+                values[key], at = _decode(self.text, at)
+            at = self._next(at, "}")
+        if self._space(at + 1) < len(self.text):
+            raise ValueError(f"there is more after its end, character {at:,}")
+        return values, starts
+
+    def _elements(self, at: int, starts: array[int]) -> int:
+        """Find the elements of a list, and return the position after it."""
+        at = self._expect("[", at)
+        while self.text[at : at + 1] != "]":
+            starts.append(at)
+            _, at = _decode(self.text, at)
+            at = self._next(at, "]")
+        return at + 1
+
+    def _next(self, at: int, end: str) -> int:
+        """Return the position of the next element, or of the end."""
+        at = self._space(at)
+        return at if self.text[at : at + 1] == end else self._expect(",", at)
+
+    def _space(self, at: int) -> int:
+        match = _SPACE.match(self.text, at)
+        assert match is not None, "it matches no space too"
+        return match.end()
+
+    def _expect(self, character: str, at: int) -> int:
+        """Return the position of what follows a character and spaces around it."""
+        at = self._space(at)
+        if self.text[at : at + 1] != character:
+            raise ValueError(f"{character!r} is missing at character {at:,}")
+        return self._space(at + 1)
+
+    def annotations(self) -> Annotations:
+        """Return what the file contains."""
+        images = self._images()
+        categories = self._dicts("categories")
+        belonging = self._by_image({image["id"] for image in images})
+        categories = self._used_categories(categories)
+        numbers = {category["id"]: number for number, category in enumerate(categories)}
+        names = Classes(str(category.get("name", category["id"])) for category in categories)
+        points = {category["id"]: category.get("keypoints") for category in categories}
+        for image in images:
+            width, height = _side(image, "width"), _side(image, "height")
+            self.result.add(
+                _file_name(image),
+                self._maker(image, belonging.get(image["id"], ()), numbers, points),
+                width or math.inf,
+                height or math.inf,
+            )
+        found = self.result.finished()
+        attributes = [further(category, ("id", "name"), ()) for category in categories]
+        found = replace(found, names=tuple(names), ids=tuple(numbers))
+        found.attributes = tuple(attributes) if any(attributes) else ()
+        found.parts += self._parts()
+        return found
+
+    def _parts(self) -> list[Part]:
+        roles = {"images": "samples", "annotations": "json", "categories": "class list"}
+        return [
+            Part("entry", name, roles[name]) if name in roles else Part("entry", name, "", _why_left_out(name))
+            for name in self.values
+        ]
+
+    def _dicts(self, name: str) -> list[dict[str, Any]]:
+        """Return a list of dictionaries whose ids are all different."""
+        found = self.values.get(name, [])
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise SourceError(f"{self.where}: {name!r} is not a list of objects, as in COCO")
+        allowed = (int,) if name == "categories" else (int, str)
+        for one in found:
+            if type(one.get("id")) not in allowed:
+                raise SourceError(f"{self.where}: an entry of {name!r} has id {one.get('id')!r}; allowed are numbers")
+        self._refuse_repeated((one["id"] for one in found), f"id of {name!r}")
+        return sorted(found, key=lambda one: one["id"]) if name == "categories" else found
+
+    def _refuse_repeated(self, values: Iterable[Any], what: str) -> None:
+        repeated = [value for value, count in Counter(values).items() if count > 1]
+        if repeated:
+            raise SourceError(
+                f"{self.where}: {quoted(map(str, repeated[:3]))} occurs more than once as {what}, so it is not known "
+                "which one is meant: remove or rename the others"
+            )
+
+    def _images(self) -> list[dict[str, Any]]:
+        if "images" not in self.values:
+            raise SourceError(f"{self.where} has no list 'images', so it is not COCO; it has {quoted(self.values)}")
+        images = self._dicts("images")
+        for image in images:
+            if not _file_name(image):
+                raise SourceError(f"{self.where}: image {image['id']!r} has neither 'file_name' nor 'coco_url'")
+        self._refuse_repeated(map(_file_name, images), "'file_name' of 'images'")
+        return images
+
+    def _by_image(self, images: set[_Id]) -> dict[_Id, array[int]]:
+        """Return image -> where its annotations start. Annotations of unknown images are left out, with a note."""
+        found: dict[_Id, array[int]] = {}
+        unknown: list[Any] = []
+        ids: list[Any] = []
+        self.kinds: set[str] = set()
+        self.used: dict[Any, _Id] = {}  # category -> an annotation
+        for start in self.starts:
+            one, _ = _decode(self.text, start)
+            if not isinstance(one, dict) or type(one.get("image_id")) not in (int, str):
+                raise SourceError(f"{self.where}: annotation {str(one)[:80]} does not name its image (image_id)")
+            if one["image_id"] not in images:
+                unknown.append(one["image_id"])
+                continue
+            found.setdefault(one["image_id"], array("q")).append(start)
+            ids += [one["id"]] if "id" in one else []
+            self._note_kind(one)
+        self._refuse_repeated(map(repr, ids), "id of 'annotations'")
+        if unknown and not found:
+            raise SourceError(f"{self.where}: no annotation belongs to one of the images, such as {unknown[0]!r}")
+        if unknown:
+            self.result.found.notes.append(
+                f"{counted(len(unknown), 'annotation')} of images that {self.where} does not list, such as image "
+                f"{unknown[0]!r}: left out"
+            )
+        return found
+
+    def _note_kind(self, one: dict[str, Any]) -> None:
+        """Remember what kinds of annotations there are, and which categories have any."""
+        segments = one.get("segments_info")
+        if isinstance(segments, list):
+            self.kinds.add("segments")
+            parts = [part for part in segments if isinstance(part, dict)]
+        else:
+            self.kinds.add("captions" if _is_caption(one) else "objects")
+            parts = [] if _is_caption(one) else [one]
+        for part in parts:
+            category = part.get("category_id")
+            if isinstance(category, float) and category.is_integer():
+                category = int(category)
+            if type(category) is not int:
+                raise SourceError(
+                    f"{self.where}: annotation {one.get('id', '')!r} has category_id {category!r}; allowed are the ids "
+                    "of 'categories'"
+                )
+            self.used.setdefault(category, one.get("id", one["image_id"]))
+
+    def _used_categories(self, categories: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the categories without those that have no annotation and the name of another, as Roboflow writes."""
+        known = {category["id"] for category in categories}
+        unknown = [category for category in self.used if category not in known]
+        if unknown:
+            raise SourceError(
+                f"{self.where}: annotation {self.used[unknown[0]]!r} has category {unknown[0]}, which is not among the "
+                f"{len(known)} of 'categories': add it to them"
+            )
+        names = Counter(category.get("name") for category in categories)
+        left_out = [one for one in categories if names[one.get("name")] > 1 and one["id"] not in self.used]
+        if len(left_out) < len(categories):
+            for one in left_out:
+                self.result.found.notes.append(
+                    f"category {one['id']} has no annotation and the name of another, {one.get('name')!r}: left out"
+                )
+            categories = [one for one in categories if one not in left_out]
+        return categories
+
+    def _maker(
+        self, image: dict[str, Any], starts: Sequence[int], numbers: Mapping[int, int], points: Mapping[int, Any]
+    ) -> Callable[[], dict[str, Any]]:
+        """Return a function that returns the entries of an image, see `Collected.add`."""
+
+        def make() -> dict[str, Any]:
+            facts: dict[str, Any] = {side: size for side in ("width", "height") if (size := _side(image, side))}
+            if len(facts) == 1:
+                facts = {}
+            facts |= further(image, ("width", "height"), SAMPLE_KEYS)
+            objects: list[Object] = []
+            captions: list[str] = []
+            for start in starts:
+                one, _ = _decode(self.text, start)
+                if isinstance(one.get("segments_info"), list):
+                    self._add_panoptic(image, one)
+                    objects += [_object(part, numbers, points, image) for part in one["segments_info"]]
+                elif _is_caption(one):
+                    captions.append(one["caption"])
+                else:
+                    objects.append(_object(one, numbers, points, image))
+            has_objects = self.kinds & {"objects", "segments"} or ("annotations" in self.values and bool(numbers))
+            return (
+                facts
+                | ({"objects": objects} if has_objects else {})
+                | ({"captions": captions} if "captions" in self.kinds else {})
+            )
+
+        return make
+
+    def _add_panoptic(self, image: dict[str, Any], one: dict[str, Any]) -> None:
+        if not isinstance(one.get("file_name"), str):
+            raise SourceError("its panoptic annotation does not name a PNG (file_name)")
+        self.result.found.fields[_file_name(image)] = {"panoptic.png": one["file_name"]}
+
+
+def _is_caption(one: dict[str, Any]) -> bool:
+    return isinstance(one.get("caption"), str) and not one.get("bbox") and not one.get("segmentation")
+
+
+def _why_left_out(name: str) -> str:
+    return "describes the file, not its images" if name in _DESCRIPTIONS else "is not part of COCO's format"
+
+
+def _side(image: dict[str, Any], side: str) -> int:
+    """Return the width or height of an image, 0 if it is not stated."""
+    value = image.get(side)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and value > 0 else 0
+
+
+def _file_name(image: dict[str, Any]) -> str:
+    """Return the path of an image; LVIS gives only its URL, which ends with folder and name."""
+    name = image.get("file_name") or "/".join(str(image.get("coco_url", "")).split("/")[-2:])
+    return posixpath.normpath(str(name).replace("\\", "/")) if name else ""
+
+
+def _object(
+    one: dict[str, Any], numbers: Mapping[int, int], points: Mapping[int, Any], image: dict[str, Any]
+) -> Object:
+    try:
+        return _checked_object(one, numbers, points)
+    except SourceError as error:
+        named = f"annotation {one['id']}" if "id" in one else f"an annotation of image {image['id']}"
+        raise SourceError(f"{named} has {error}") from error
+
+
+def _checked_object(one: dict[str, Any], numbers: Mapping[int, int], points: Mapping[int, Any]) -> Object:
+    category = int(one["category_id"])
+    outline = _outline(one.get("segmentation"))
+    made: Object = {"box": _box(one, outline), "category": numbers[category], **outline}
+    if one.get("iscrowd"):
+        made["crowd"] = True
+    if one.get("keypoints"):
+        made["keypoints"] = _keypoints(one["keypoints"], points[category])
+    used = ("image_id", "category_id", "bbox", "segmentation", "iscrowd", "keypoints")
+    return made | further(one, used, OBJECT_KEYS)
+
+
+def _outline(segmentation: Any) -> dict[str, Any]:
+    """Return polygons or a mask in run lengths; nothing if there is none."""
+    if not segmentation:
+        return {}
+    if isinstance(segmentation, dict):
+        rle = {"size": segmentation.get("size"), "counts": segmentation.get("counts")}
+        run_lengths(rle)
+        return {"rle": rle}
+    if not isinstance(segmentation, list):
+        raise SourceError(f"a segmentation that is a {type(segmentation).__name__}; allowed are polygons and RLE")
+    polygons = [points for points in polygons_of(segmentation) if points]
+    return {"polygons": polygons} if polygons else {}
+
+
+def _box(one: dict[str, Any], outline: dict[str, Any]) -> list[float]:
+    if one.get("bbox"):
+        return list(box_from_size(*box_of(one["bbox"])))
+    if "polygons" in outline:
+        return list(bounding_box(outline["polygons"]))
+    if "rle" in outline:
+        return list(rle_box(outline["rle"]))
+    raise SourceError("neither a box (bbox) nor an outline (segmentation)")
+
+
+def _keypoints(values: Any, names: Any) -> list[list[float]]:
+    """Return [[x, y, visibility], ...]."""
+    numbers = numbers_of(values, "a list of key points")
+    expected = 3 * len(names) if names and isinstance(names, list) else len(numbers) // 3 * 3
+    if len(numbers) != expected:
+        raise SourceError(f"{len(numbers)} numbers for its key points; its category has {expected // 3} points of 3")
+    return [numbers[start : start + 3] for start in range(0, len(numbers), 3)]
+
+
+def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
+    """Return the annotations of two files about the same images, such as instances and captions.
+
+    Objects with the same id become one with the attributes of both, as those of ``person_keypoints`` and ``instances``.
+
+    Raises:
+        SourceError: The files have different categories.
+    """
+    ids = dict(zip(first.ids, first.names, strict=True))
+    if any(ids and name != ids.get(number) for number, name in zip(second.ids, second.names, strict=True)):
+        raise SourceError(f"{where} has categories that differ from those of the other files: pack them on their own")
+    main, other = (first, second) if len(first.names) >= len(second.names) else (second, first)
+    numbers = {number: main.ids.index(source_id) for number, source_id in enumerate(other.ids)}
+    images = dict(main.images)
+    for name, data in other.images.items():
+        images[name] = _merged_facts(images.get(name), data, numbers)
+    skipped = [*main.skipped, *other.skipped]
+    for skip in skipped:
+        images.pop(skip.path, None)
+    attributes = _merged_attributes(main, other, numbers)
+    return Annotations(
+        main.names, main.ids, attributes, images, {**main.fields, **other.fields}, list(dict.fromkeys(skipped)),
+        [*main.parts, *other.parts], [*main.notes, *other.notes],
+    )  # fmt: skip
+
+
+def _merged_attributes(main: Annotations, other: Annotations, numbers: Mapping[int, int]) -> tuple[dict[str, Any], ...]:
+    if not main.attributes and not other.attributes:
+        return ()
+    found = [dict(one) for one in main.attributes or [{}] * len(main.names)]
+    for number, one in enumerate(other.attributes):
+        found[numbers[number]] = one | found[numbers[number]]
+    return tuple(found)
+
+
+def _merged_facts(first: bytes | None, second: bytes, numbers: Mapping[int, int]) -> bytes:
+    facts, more = unpacked(first) if first else {}, unpacked(second)
+    objects = list(facts.get("objects", ()))
+    position = {one["id"]: i for i, one in enumerate(objects) if "id" in one}
+    for one in more.get("objects", ()):
+        one["category"] = numbers[one["category"]]
+        if (i := position.get(one.get("id"))) is not None:
+            objects[i] = one | objects[i]
+        else:
+            objects.append(one)
+    together = more | facts
+    if "objects" in together:
+        together["objects"] = objects
+    return packed(together)
+
+
+def split_of(path: str) -> str:
+    """Return the split that a file is about, by its name or folder; "" if neither names one.
+
+    >>> split_of("annotations/instances_train2017.json"), split_of("valid/_annotations.coco.json"), split_of("a.json")
+    ('train2017', 'valid', '')
+    """
+    folder, name = posixpath.split(path)
+    stem = name.removesuffix(".json")
+    if stem == _ROBOFLOW:
+        return posixpath.basename(folder)
+    for kind in _KINDS:
+        if stem.startswith(f"{kind}_"):
+            return stem.removeprefix(f"{kind}_")
+    return stem if re.fullmatch(r"(train|val|valid|validation|test|dev)([0-9]{4})?", stem) else ""
+
+
+def find_images(file_names: Iterable[str], paths: Iterable[str], *, beside: str, split: str = "") -> dict[str, str]:
+    """Return where the images of a COCO file are: ``file_name`` -> path in the tree. Missing ones are left out.
+
+    An image is the only path that ends with its ``file_name``. Of several, it is the one in a folder that is named like
+    the split, or else the one in the folder of the file or below it. Of a ``file_name`` that is a path on another
+    machine (``/data/1.jpg``, ``../1.jpg``), only the last part counts.
+
+    Args:
+        file_names: Names in the file.
+        paths: All paths of the tree, with ``/``.
+        beside: Path of the COCO file.
+        split: Its split.
+
+    Raises:
+        SourceError: Several images have this name.
+    """
+    by_name: dict[str, list[str]] = {}
+    for path in paths:
+        by_name.setdefault(posixpath.basename(path), []).append(path)
+    folder = posixpath.dirname(beside)
+    tests: tuple[Callable[[str], bool], ...] = (
+        lambda path: split in path.split("/")[:-1],
+        lambda path: not folder or path.startswith(f"{folder}/"),
+    )
+    found = {}
+    for name in file_names:
+        last = posixpath.basename(name)
+        ending = f"/{last if _ELSEWHERE.match(name) else name}"
+        candidates = [path for path in by_name.get(last, ()) if f"/{path}".endswith(ending)]
+        for test in tests:
+            if len(candidates) > 1:
+                candidates = list(filter(test, candidates)) or candidates
+        if len(candidates) > 1:
+            raise SourceError(f"{beside}: {name!r} can be {quoted(candidates[:3])}: keep one of them")
+        if candidates:
+            found[name] = candidates[0]
+    return found

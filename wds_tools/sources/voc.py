@@ -1,0 +1,267 @@
+"""Pascal VOC: an XML file per image in ``Annotations/``, images in ``JPEGImages/``, splits in ``ImageSets/``."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from xml.parsers import expat
+
+from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
+from wds_tools.format.label import Classes
+from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
+from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
+
+MASKS = {"SegmentationClass": "mask.png", "SegmentationObject": "instance.png"}
+"""Folder of masks -> field."""
+
+_EDGES = ("xmin", "ymin", "xmax", "ymax")
+_MAX_DEPTH = 20
+_MAX_BYTES = 64 << 20  # 10,000 objects take 3 MB
+_FLAGS = ("truncated", "difficult", "occluded", "segmented", "depth")  # whole numbers; everything else stays text
+_Tree = dict[str, Any]
+
+
+def read_xml(data: bytes, where: str) -> _Tree:
+    """Return an XML file as dictionaries: elements that occur several times are lists, as in torchvision.
+
+    >>> read_xml(b"<annotation><object><name>cat</name></object><size/></annotation>", "a.xml")
+    {'object': {'name': 'cat'}, 'size': ''}
+
+    Raises:
+        SourceError: It is damaged, or declares entities, which can fill the memory.
+    """
+    if len(data) > _MAX_BYTES:
+        raise SourceError(f"{where} has {len(data):,} bytes; allowed are {_MAX_BYTES:,} for one image")
+    builder = _Builder(where)
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
+    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = builder.text, builder.refuse
+    try:
+        parser.Parse(data, True)
+    except (expat.ExpatError, ValueError, LookupError) as error:  # also an unknown encoding
+        raise SourceError(f"{where} is not valid XML: {error}") from error
+    if builder.name != "annotation" or not isinstance(builder.root, dict):
+        raise SourceError(f"{where} is not a VOC annotation: its first element is <{builder.name}>")
+    return builder.root
+
+
+class _Builder:
+    """Handlers of the parser, which build dictionaries."""
+
+    def __init__(self, where: str) -> None:
+        self.root: Any = None
+        self.name = ""
+        self._where = where
+        self._open: list[tuple[str, _Tree, list[str]]] = []
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if len(self._open) >= _MAX_DEPTH:
+            raise SourceError(f"{self._where} has elements in more than {_MAX_DEPTH} elements")
+        self._open.append((name, {f"@{key}": value for key, value in attributes.items()}, []))
+
+    def text(self, data: str) -> None:
+        self._open[-1][2].append(data)
+
+    def end(self, name: str) -> None:
+        _, children, texts = self._open.pop()
+        text = "".join(texts).strip()
+        value: Any = (children | {"#text": text} if text else children) if children else text
+        if not self._open:
+            self.name, self.root = name, value
+            return
+        parent = self._open[-1][1]
+        if name not in parent:
+            parent[name] = value
+        elif isinstance(parent[name], list):
+            parent[name].append(value)
+        else:
+            parent[name] = [parent[name], value]
+
+    def refuse(self, *_: Any) -> None:
+        raise SourceError(f"{self._where} has a document type declaration, which VOC files do not need: remove it")
+
+
+def annotations_of(
+    files: Iterable[tuple[str, str, bytes | None]], *, classes: Sequence[str] | None = None
+) -> Annotations:
+    """Return the annotations of images.
+
+    Classes are numbered in sorted order, which is also VOC's own. VOC counts pixels from 1, and a box includes its last
+    pixel: ``xmin`` 1 and ``xmax`` 500 are all of 500 pixels, left 0 and right 500. Many programs count from 0
+    instead. Whether a dataset does is found out: it does if any ``xmin`` or ``ymin`` is below 1; nothing is
+    subtracted then.
+
+    Args:
+        files: For each image its name, the name of its XML file, and the content of that; None without a file,
+            which is an image without annotations.
+        classes: Class names by number, if the user gave them.
+
+    Raises:
+        LabelError: A class occurs twice among ``classes``.
+        SourceError: An object has a class that is not among ``classes``.
+    """
+    result = Collected()
+    raw: dict[str, bytes] = {}
+    seen: dict[str, str] = {}  # class name -> a file
+    from_zero = ""
+    for image, name, data in files:
+        try:
+            tree = read_xml(data, name) if data is not None else {}
+            for one in _list(tree.get("object")):
+                seen.setdefault(_class_name(one, name), name)
+            from_zero = from_zero or (name if _counts_from_zero(tree) else "")
+            raw[image] = packed(tree)
+        except SourceError as error:
+            result.add(image, _raising(error), math.inf, math.inf)
+    names = Classes(classes) if classes else Classes.sorted(seen)
+    unknown = [name for name in seen if name not in names]
+    if unknown:
+        raise SourceError(
+            f"{seen[unknown[0]]} has an object of class {unknown[0]!r}, which is not among the {len(names)} given "
+            "classes: add it to them"
+        )
+    _convert(result, raw, names.numbers(), 0 if from_zero else 1)
+    result.found.names = tuple(names)
+    result.found.notes.append(
+        f"boxes count pixels from 0: {from_zero} has an xmin or ymin below 1"
+        if from_zero
+        else "boxes count pixels from 1, as VOC defines it: no xmin or ymin is below 1"
+    )
+    result.found.parts += [Part("entry", "object", "json"), Part("entry", "size", "json")]
+    return result.finished()
+
+
+def _raising(error: SourceError) -> Callable[[], _Tree]:
+    def make() -> _Tree:
+        raise error
+
+    return make
+
+
+def _convert(result: Collected, raw: dict[str, bytes], numbers: Mapping[str, int], first: int) -> None:
+    for image in list(raw):
+        tree = unpacked(raw.pop(image))
+        width, height = _side(tree, "width"), _side(tree, "height")
+
+        def make(tree: _Tree = tree, width: int = width, height: int = height) -> _Tree:
+            stated = {"width": width, "height": height} if width and height else {}
+            rest = further(_size(tree), ("width", "height"), SAMPLE_KEYS) | further(
+                tree, ("object", "size"), SAMPLE_KEYS
+            )
+            objects = [_object(one, numbers, first, number) for number, one in enumerate(_list(tree.get("object")))]
+            return stated | _plain(rest) | {"objects": objects}
+
+        result.add(image, make, width or math.inf, height or math.inf)
+
+
+def _list(value: Any) -> list[Any]:
+    """Return the elements of a name, which occurred never, once, or several times."""
+    return [] if value in (None, "") else value if isinstance(value, list) else [value]
+
+
+def _class_name(one: Any, where: str) -> str:
+    name = one.get("name") if isinstance(one, dict) else None
+    if not isinstance(name, str) or not name:
+        raise SourceError(f"{where} has an object without a name")
+    return name
+
+
+def _counts_from_zero(tree: _Tree) -> bool:
+    boxes = [one.get("bndbox") for one in _list(tree.get("object"))]
+    edges = [box.get(edge) for box in boxes if isinstance(box, dict) for edge in ("xmin", "ymin")]
+    try:
+        return any(float(edge) < 1 for edge in edges if isinstance(edge, str))
+    except ValueError:
+        return False  # `_box` reports it
+
+
+def _object(one: _Tree, numbers: Mapping[str, int], first: int, number: int) -> Object:
+    try:
+        made: Object = {"box": _box(one, first), "category": numbers[one["name"]]}
+        if polygon := one.get("polygon"):
+            made["polygons"] = [_polygon(points, first) for points in _list(polygon)]
+        rest = further(one, ("name", "bndbox", "polygon", "part"), OBJECT_KEYS)
+        parts = [_part(part, first) for part in _list(one.get("part"))]
+    except SourceError as error:
+        raise SourceError(f"object {number} ({one['name']}) has {error}") from error
+    return made | _plain(rest) | ({"part": parts} if parts else {})
+
+
+def _part(part: Any, first: int) -> _Tree:
+    if not isinstance(part, dict):
+        raise SourceError("a part without a box")
+    rest = {name: value for name, value in part.items() if name != "bndbox"}
+    return rest | ({"box": _box(part, first)} if "bndbox" in part else {})
+
+
+def _box(one: _Tree, first: int) -> list[float]:
+    box = one.get("bndbox")
+    if not isinstance(box, dict):
+        raise SourceError("no box (bndbox)")
+    left, top, right, bottom = box_of([box.get(edge) for edge in _EDGES])
+    return [left - first, top - first, right, bottom]
+
+
+def _polygon(points: Any, first: int) -> list[float]:
+    """Return an outline written as x1, y1, x2, y2 ..., as Roboflow does."""
+    if not isinstance(points, dict):
+        raise SourceError("a polygon without points")
+    numbers: list[float] = []
+    for number in range(1, len(points) // 2 + 1):
+        x, y, _, _ = box_of([points.get(f"x{number}"), points.get(f"y{number}"), 0, 0])
+        numbers += [x - first, y - first]
+    if len(numbers) != len(points) or not numbers:
+        raise SourceError("a polygon that is not x1, y1, x2, y2, ...")
+    return numbers
+
+
+def _plain(tree: _Tree) -> _Tree:
+    """Return attributes with the numbers that VOC defines as numbers."""
+    return {
+        name: int(value) if name in _FLAGS and isinstance(value, str) and value.isascii() and value.isdigit() else value
+        for name, value in tree.items()
+    }
+
+
+def _size(tree: _Tree) -> _Tree:
+    size = tree.get("size")
+    return size if isinstance(size, dict) else {}
+
+
+def _side(tree: _Tree, side: str) -> int:
+    """Return the width or height in the XML, 0 if it is not stated or written as 0."""
+    value = _size(tree).get(side)
+    try:
+        number = float(value) if isinstance(value, str) else 0.0
+    except ValueError:
+        return 0
+    return int(number) if math.isfinite(number) and number == int(number) else 0
+
+
+def image_set(data: bytes, where: str) -> tuple[str, ...]:
+    r"""Return the images that a file in ``ImageSets`` lists: one per line, in quotes if a program writes them.
+
+    >>> image_set(b'2008_000002\n"photo 3"\n', "train.txt")
+    ('2008_000002', 'photo 3')
+
+    Raises:
+        SourceError: It is not text.
+    """
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
+    return tuple(name for line in lines if (name := line.strip().strip('"')))
+
+
+def is_split(path: str, classes: Iterable[str] = ()) -> bool:
+    """Return whether a file in ``ImageSets`` is a split, and not the list of one class such as ``cat_train.txt``.
+
+    >>> is_split("ImageSets/Main/train.txt"), is_split("ImageSets/Main/cat_train.txt", ["cat"])
+    (True, False)
+    """
+    stem = posixpath.splitext(posixpath.basename(path))[0]
+    return path.endswith(".txt") and not any(stem.startswith(f"{name}_") for name in classes)

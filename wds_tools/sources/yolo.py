@@ -1,0 +1,285 @@
+"""YOLO: ``data.yaml``, and for each image in ``images/`` a text file in ``labels/`` with one object per line. No I/O.
+
+A line has a class number and fractions of the image: a box (centre, width, height), or an outline of three points or
+more (also that of an oriented box, which has four), or a box and key points. Programs that write predictions add
+a confidence.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wds_tools.errors import SourceError
+from wds_tools.format.account import Part
+from wds_tools.format.label import Classes, quoted
+from wds_tools.format.objects import Object, bounding_box, numbers_of
+from wds_tools.sources.annotations import Annotations, Collected
+from wds_tools.sources.optional_dependencies import import_optional
+
+SPLITS = ("train", "val", "test")
+_SPLIT_ALIASES = {"valid": "val", "validation": "val"}
+_ROUNDING = 0.002  # fractions have few decimals; a pixel of 500
+_KEPT_ENTRIES = ("path", "nc", "names", "kpt_shape", "flip_idx", "kpt_names", *SPLITS, *_SPLIT_ALIASES)
+_MAX_BYTES = 1 << 20
+_PROGRAM_ENTRIES = ("download", "roboflow", "channels")
+
+
+class DataYaml(NamedTuple):
+    """What ``data.yaml`` states.
+
+    Attributes:
+        names: Class names by number.
+        splits: Split -> its images: folders, lists of images (``.txt``) or images, relative to the file.
+        keypoints: (number of points, numbers per point), None without key points.
+        attributes: Further facts about key points, for the class list.
+        parts: What becomes of each entry.
+    """
+
+    names: tuple[str, ...]
+    splits: dict[str, tuple[str, ...]]
+    keypoints: tuple[int, int] | None
+    attributes: dict[str, Any]
+    parts: tuple[Part, ...]
+
+
+def parse_yaml(data: bytes, where: str) -> DataYaml:
+    """Return what ``data.yaml`` states. All its values are read as text, so that a class may be called ``no``.
+
+    Raises:
+        SourceError: It is not such a file, or names do not match ``nc``.
+        OptionError: PyYAML is not installed.
+    """
+    raw = _loaded(data, where)
+    names = _names(raw, where)
+    paths = raw.get("path") or ""
+    splits: dict[str, tuple[str, ...]] = {}
+    for key, value in raw.items():
+        split = _SPLIT_ALIASES.get(key, key)
+        if split in SPLITS and value:
+            entries = value if isinstance(value, list) else [value]
+            if not all(isinstance(entry, str) for entry in entries):
+                raise SourceError(f"{where}: {key} is not a path or a list of paths")
+            splits[split] = tuple(posixpath.join(str(paths), entry.replace("\\", "/")) for entry in entries)
+    shape = raw.get("kpt_shape")
+    attributes: dict[str, Any] = {key: raw[key] for key in ("flip_idx", "kpt_names") if key in raw}
+    parts = tuple(
+        Part("entry", key, "class list" if key in ("names", "nc", *attributes) else "samples")
+        if key in _KEPT_ENTRIES
+        else Part("entry", key, "", "is for the training program" if key in _PROGRAM_ENTRIES else "is not known")
+        for key in raw
+    )
+    keypoints = None if shape is None else _keypoint_shape(shape, where)
+    return DataYaml(tuple(names), splits, keypoints, attributes, parts)
+
+
+def _loaded(data: bytes, where: str) -> dict[str, Any]:
+    if len(data) > _MAX_BYTES:
+        raise SourceError(f"{where} has {len(data):,} bytes; allowed are {_MAX_BYTES:,} for a list of class names")
+    yaml = import_optional("yaml", "data.yaml (YOLO)")
+    try:
+        raw = yaml.load(data.decode("utf-8-sig"), Loader=yaml.BaseLoader)  # only text, lists and dictionaries
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or "it is nested too deeply"
+        raise SourceError(f"{where} is not valid YAML: {reason}") from error
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise SourceError(f"{where} has no entries such as 'names' and 'train'")
+    return raw
+
+
+def _names(raw: Mapping[str, Any], where: str) -> Classes:
+    """Return the class names, from a list or by number, or numbers as names if there are none."""
+    names, stated = raw.get("names"), raw.get("nc")
+    if stated is not None and not (isinstance(stated, str) and stated.isascii() and stated.isdigit()):
+        raise SourceError(f"{where}: nc is not a whole number")
+    if isinstance(names, dict):
+        numbers = [int(key) if key.isascii() and key.isdigit() else -1 for key in names if isinstance(key, str)]
+        if sorted(numbers) != list(range(len(names))):
+            raise SourceError(f"{where}: the numbers of 'names' are {quoted(names)}; allowed are 0 to {len(names) - 1}")
+        names = [names[key] for _, key in sorted(zip(numbers, names, strict=True))]
+    if names is None and stated is not None:
+        names = [f"class_{number}" for number in range(min(int(stated), _MAX_BYTES))]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise SourceError(f"{where} has no class names: give 'names' as a list, or as number: name")
+    if stated is not None and int(stated) != len(names):
+        raise SourceError(f"{where}: nc is {stated}, and there are {len(names)} names: correct one of them")
+    return Classes(names)
+
+
+def _keypoint_shape(shape: Any, where: str) -> tuple[int, int]:
+    texts = shape if isinstance(shape, list) else []
+    if len(texts) != 2 or not all(isinstance(text, str) and text.isascii() and text.isdigit() for text in texts):
+        raise SourceError(f"{where}: kpt_shape is not [number of points, 2 or 3]")
+    points, numbers = map(int, texts)
+    if numbers not in (2, 3) or points < 1:
+        raise SourceError(f"{where}: kpt_shape is [{points}, {numbers}]; allowed are [number of points, 2 or 3]")
+    return points, numbers
+
+
+def parse_names(data: bytes, where: str) -> tuple[str, ...]:
+    """Return the names in ``classes.txt`` or ``obj.names``: one per line, in the order of their numbers.
+
+    Raises:
+        SourceError: The file is not text.
+    """
+    lines = [line.strip() for line in _text(data, where).splitlines()]
+    while lines and not lines[-1]:
+        lines.pop()
+    return tuple(Classes(lines))
+
+
+def annotations_of(
+    labels: Iterable[tuple[str, str, bytes | None]], yaml: DataYaml, *, where: str = "data.yaml"
+) -> Annotations:
+    """Return the annotations of images.
+
+    Args:
+        labels: For each image its name, the name of its label file, and the content of that; None without a file,
+            which is an image without objects.
+        yaml: Names and shape of key points.
+        where: Name of the file with the names, for messages.
+
+    Raises:
+        SourceError: A class number is beyond the names.
+    """
+    result = Collected()
+    result.found.names = yaml.names
+    result.found.attributes = tuple(dict(yaml.attributes) for _ in yaml.names) if yaml.attributes else ()
+    result.found.parts += yaml.parts
+    for image, name, data in labels:
+        if data is None:
+            result.add(image, _facts([]), 1, 1)
+            continue
+        try:
+            objects = parse(data, name, keypoints=yaml.keypoints)
+        except SourceError as error:
+            result.add(image, _raising(error), 1, 1)
+            continue
+        beyond = next((one for one in objects if one["category"] >= len(yaml.names)), None)
+        if beyond is not None:
+            raise SourceError(
+                f"{name} has class number {beyond['category']}, and {where} has {len(yaml.names)} names, numbered from "
+                "0: add the missing names, or correct the label file"
+            )
+        if repeated := len(objects) - len({str(one) for one in objects}):
+            result.remark("that is in its label file more than once", f"{repeated} in {name!r}")
+        result.add(image, _facts(objects), 1, 1, _ROUNDING)
+    return result.finished()
+
+
+def _facts(objects: Sequence[Object]) -> Callable[[], dict[str, Any]]:
+    return lambda: {"fractions": True, "objects": objects}
+
+
+def _raising(error: SourceError) -> Callable[[], dict[str, Any]]:
+    def make() -> dict[str, Any]:
+        raise error
+
+    return make
+
+
+def parse(data: bytes, where: str, *, keypoints: tuple[int, int] | None = None) -> list[Object]:
+    """Return the objects of a label file. All positions are fractions of the image; `objects.scaled` makes them pixels.
+
+    >>> parse(b"3 0.5 0.5 0.2 0.4", "a.txt")
+    [{'box': [0.4, 0.3, 0.6, 0.7], 'category': 3}]
+
+    Args:
+        data: The file.
+        where: Its name, for messages.
+        keypoints: (number of points, numbers per point) of ``kpt_shape``.
+
+    Raises:
+        SourceError: A line is not an object.
+    """
+    objects = []
+    for number, line in enumerate(_text(data, where).splitlines(), 1):
+        if words := line.split():
+            try:
+                objects.append(_object(words, keypoints))
+            except SourceError as error:
+                raise SourceError(f"line {number} of {where} has {error}") from error
+    return objects
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
+
+
+def _object(words: list[str], keypoints: tuple[int, int] | None) -> Object:
+    category, *numbers = numbers_of(words, "numbers")
+    if category < 0 or category != int(category):
+        raise SourceError(f"class number {words[0]}; allowed are whole numbers of 0 and more")
+    if keypoints is not None:
+        return _with_points(int(category), numbers, *keypoints)
+    if len(numbers) in (4, 5):
+        return {"box": _box(numbers), "category": int(category)} | _confidence(numbers[4:])
+    count = len(numbers) // 2 * 2
+    if count < 6:
+        raise SourceError(f"{len(words)} numbers; allowed are 5 for a box, or 7 and more for an outline")
+    outline = numbers[:count]
+    made: Object = {"box": list(bounding_box([outline])), "category": int(category), "polygons": [outline]}
+    return made | _confidence(numbers[count:])
+
+
+def _with_points(category: int, numbers: list[float], points: int, size: int) -> Object:
+    """Return an object with key points; those of two numbers have no visibility."""
+    end = 4 + points * size
+    if len(numbers) not in (end, end + 1):
+        raise SourceError(f"{1 + len(numbers)} numbers; allowed are {1 + end} with kpt_shape [{points}, {size}]")
+    keypoints = [numbers[start : start + size] for start in range(4, end, size)]
+    return {"box": _box(numbers), "category": category, "keypoints": keypoints} | _confidence(numbers[end:])
+
+
+def _box(numbers: Sequence[float]) -> list[float]:
+    x, y, width, height = numbers[:4]
+    return [_exact(x - width / 2), _exact(y - height / 2), _exact(x + width / 2), _exact(y + height / 2)]
+
+
+def _exact(fraction: float) -> float:
+    return round(fraction, 12)  # finer than any image, without the digits that only floating point adds
+
+
+def _confidence(numbers: Sequence[float]) -> dict[str, float]:
+    return {"confidence": numbers[0]} if numbers else {}
+
+
+def label_path(image: str) -> str:
+    """Return where the label file of an image is: the last folder ``images`` becomes ``labels``.
+
+    >>> label_path("coco/images/train/1.jpg"), label_path("obj_train_data/1.jpg")
+    ('coco/labels/train/1.txt', 'obj_train_data/1.txt')
+    """
+    folder, name = posixpath.split(image)
+    parts = folder.split("/")
+    if "images" in parts:
+        last = len(parts) - 1 - parts[::-1].index("images")
+        parts[last] = "labels"
+    return posixpath.join("/".join(parts), f"{posixpath.splitext(name)[0]}.txt")
+
+
+def find_folder(entry: str, folders: Collection[str], *, beside: str) -> str | None:
+    """Return which folder or file of a tree an entry of ``data.yaml`` means; None if there is none.
+
+    Entries are relative to the file. Roboflow writes ``../train/images`` for the folder ``train/images`` next to it,
+    and ``path`` is often that of another machine: then the longest end of the entry that exists is meant.
+
+    Args:
+        entry: The entry, with ``path`` before it.
+        folders: All folders and files of the tree, with ``/``.
+        beside: Path of ``data.yaml``.
+    """
+    base = posixpath.dirname(beside)
+    parts = [part for part in posixpath.normpath(entry).split("/") if part not in ("", "..", ".")]
+    exact = posixpath.normpath(posixpath.join(base, entry))
+    if exact in folders or exact == ".":
+        return "" if exact == "." else exact
+    for start in range(len(parts)):
+        candidate = posixpath.join(base, *parts[start:])
+        if candidate in folders:
+            return candidate
+    return None
