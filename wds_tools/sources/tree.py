@@ -290,7 +290,9 @@ class TreeSource(Source):
         parts = {}
         for split in self._layout_of(files).splits(files):
             parts[split] = copy.copy(self)
-            vars(parts[split]).update(split=split, layout=copy.copy(self.layout), _listed=files)
+            vars(parts[split]).update(
+                name=f"{self.name}/{split}", split=split, layout=copy.copy(self.layout), _listed=files
+            )
         return parts
 
     def collect(self, found: Collector) -> None:
