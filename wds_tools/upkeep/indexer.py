@@ -330,8 +330,14 @@ def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
     if not classes and old.label == label:
         classes = old.classes
     if old.fingerprint == new.fingerprint:
-        kept = {"shuffled": old.shuffled, "source": old.source, "additions": old.additions, "account": old.account}
-        return replace(new, classes=classes, **kept)
+        return replace(
+            new,
+            classes=classes,
+            shuffled=old.shuffled,
+            source=old.source,
+            additions=old.additions,
+            account=old.account,
+        )
     if old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
         return replace(new, classes=classes, additions=old.additions)  # shards were added
     return new
