@@ -15,8 +15,8 @@ READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
     "format": "jpeg pages sample tar label label_source codecs manifest index index_builder index_edit dots totals",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
-        object_client s3_client fsspec_client clients schemes listing cache commit lock unfinished patterns upload local
-        fetcher fetcher_process remote stream""",
+        object_client s3_client fsspec_client clients schemes listing maps cache commit lock unfinished patterns upload
+        local fetcher fetcher_process remote stream""",
     "sources": """account base optional_dependencies pixels protobuf urls columns files remote_files compressed
         added_fields arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
