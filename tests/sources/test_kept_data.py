@@ -67,13 +67,11 @@ def records(path: Path, *examples: dict[str, Any]) -> Path:
     return path
 
 
-def test_several_labels_of_an_example_are_kept_in_json(tmp_path: Path, six: list[Photo]) -> None:
+def test_several_labels_of_an_example_are_a_field(tmp_path: Path, six: list[Photo]) -> None:
     examples = [{"image/encoded": six[n].data, "image/class/label": [n, n + 1]} for n in range(2)]
     path = records(tmp_path / "a.tfrecord", *examples)
     samples, _ = pack(path)
-    assert [facts["image/class/label"] for _, facts in samples] == [[0, 1], [1, 2]]
-    with pytest.raises(SourceError, match=r"has 2 labels in 'image/class/label'; allowed is one"):
-        wt.pack(path, tmp_path / "dst", columns={"label": "image/class/label"})
+    assert [json.loads(fields["labels.json"]) for fields, _ in samples] == [[0, 1], [1, 2]]
 
 
 def test_another_feature_is_not_the_label_of_an_example_that_lacks_it(tmp_path: Path, six: list[Photo]) -> None:

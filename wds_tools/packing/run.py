@@ -165,6 +165,7 @@ class PackJob:
             threads=threads,
             deep=self.plan.deep,
             files=files,
+            label_classes=self.plan.label_classes,
         )
 
     def _write_error(self, error: OSError) -> DestinationError:

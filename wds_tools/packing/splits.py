@@ -37,6 +37,7 @@ def pack_splits(
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
+    label_separator: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -64,6 +65,7 @@ def pack_splits(
         kind: Format of ``src``, as for `pack`; detected by default.
         columns: Names of columns or arrays, as for `pack`.
         label_type: As for `pack`.
+        label_separator: As for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         seed: Seed of the draw and of the one-time shuffle.
         workers: Number of worker processes, as for `pack`.
@@ -95,6 +97,7 @@ def pack_splits(
         kind=kind,
         columns=columns,
         label_type=label_type,
+        label_separator=label_separator,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -204,12 +207,12 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
         return source, list_inputs(source, options.progress)
 
     parts = {folder.name: scan(folder, options.classes) for folder in folders}
-    named = {listing.classes for _, listing in parts.values()}
+    named = {listing.label_classes for _, listing in parts.values()}
     if options.classes is not None or len(named) == 1:
         return parts
     classes = Classes.sorted(name for names in named for name in names)
     for folder in folders:
         source, listing = parts[folder.name]
-        is_named = bool(listing.classes)
+        is_named = bool(listing.label_classes)
         parts[folder.name] = (source, listing.with_classes(classes)) if is_named else scan(folder, classes)
     return parts

@@ -230,13 +230,13 @@ def _rows(array: Any) -> int:
 
 
 def _flat(labels: Any, where: str) -> Any:
-    """Return labels as [N]; allowed are [N] and [N, 1]."""
+    """Return labels as [N], or as rows [N, classes] of 0 and 1; a single column is [N]."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:][:, 0]
-    if labels.ndim != 1:
+    if labels.ndim > 2 or (labels.ndim == 2 and not np.isin(labels[:], (0, 1)).all()):
         raise SourceError(
-            f"{where} has labels of shape {list(labels.shape)}; allowed is one number or name per image: "
-            "convert one-hot rows with argmax(1)"
+            f"{where} has labels of shape {list(labels.shape)}; allowed are one number or name per image, and rows of "
+            "0 and 1 with a value for each class: choose another label (--label, --column label=...)"
         )
     return labels
 
