@@ -18,7 +18,8 @@ READING_ORDER = {
         object_client s3_client fsspec_client clients schemes listing cache commit lock unfinished patterns upload local
         fetcher fetcher_process remote stream""",
     "sources": """account base optional_dependencies pixels protobuf urls columns files remote_files compressed
-        added_fields array_contents array_kinds array_roles arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder matlab hdf5 lmdb
+        added_fields array_contents array_kinds array_roles arrays huggingface streams image_tree remote_folder objects
+        table tfrecord arrow folder matlab hdf5 lmdb
         numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
