@@ -16,7 +16,6 @@ from sources_conformance import stored
 
 import wds_tools as wt
 from wds_tools.errors import SourceError
-from wds_tools.sources.account import Part
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.detect import open_source
 
@@ -92,7 +91,7 @@ def packed(path: Path, folder: Path, name: str = "packed", *, kind: str | None =
     return Packed([samples[at] for at in order], [facts[at] for at in order], tuple(manifest.classes), notes)
 
 
-def parts(path: Path, *, kind: str | None = None, **columns: str) -> list[Part]:
+def parts(path: Path, *, kind: str | None = None, **columns: str) -> list[Any]:
     """Return what becomes of each part of a file."""
     return open_source(path, kind=kind, options=SourceOptions(columns=columns)).scan().account.parts
 

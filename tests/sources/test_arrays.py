@@ -15,8 +15,6 @@ import torch
 import zarr
 from array_cases import CLASSES, N, Packed, encoded, grey, labels, packed, parts, refusal, rgb, ways_of
 
-from wds_tools.sources.account import Part
-
 Write = Callable[[Path, Mapping[str, Any]], Path]
 
 
@@ -55,7 +53,7 @@ def tensors(folder: Path, arrays: Mapping[str, Any]) -> Path:
 every_format = pytest.mark.parametrize("write", [npz, hdf5, zarr_store, tensors])
 
 
-def role(path: Path, name: str, **columns: str) -> Part:
+def role(path: Path, name: str, **columns: str) -> Any:
     return next(part for part in parts(path, **columns) if part.name == name)
 
 
