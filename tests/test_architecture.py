@@ -13,14 +13,15 @@ PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
-    "format": """jpeg pages sample tar label label_source objects codecs account manifest index index_builder
-        index_edit dots totals""",
+    "format": """jpeg pages sample tar label label_source field_classes objects codecs account manifest index
+        index_builder index_edit dots totals""",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock unfinished patterns upload local
         fetcher fetcher_process remote stream""",
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed
-        added_fields arrays huggingface streams layouts trees annotations coco yolo voc masks tree
-        objects table tfrecord arrow hdf5 lmdb numpy_files parquet tensors zarrs webdataset detect""",
+        added_fields array_contents array_kinds array_roles arrays huggingface streams layouts trees annotations coco
+        yolo voc masks tree objects table tfrecord arrow matlab hdf5 lmdb numpy_files parquet tensors zarrs
+        webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
     "reading": "locations names shardset keys reader requested_fields read_ahead select banned stored_samples",

@@ -281,6 +281,27 @@ def test_a_transform_for_pil_images_is_an_error_that_says_what_it_gets(packed, t
     assert "torchvision.transforms.v2, without ToTensor() and PILToTensor()" in notes
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()]),
+        lambda sample: {**sample, "image": transforms.functional.to_tensor(sample["image"])},
+        lambda sample: {**sample, "image": sample["image"].convert("L")},
+    ],
+    ids=["image transform", "entry", "method"],
+)
+def test_a_sample_transform_for_pil_images_is_an_error_that_says_what_it_gets(packed, transform, num_workers):
+    with (
+        loader(packed, view=wt.CenterCrop(8), sample_transform=transform, num_workers=num_workers) as batches,
+        pytest.raises((TypeError, AttributeError)) as caught,
+    ):
+        next(iter(batches))
+    notes = "\n".join(caught.value.__notes__)
+    assert "sample_transform= gets a dictionary with 'image': uint8 tensor [3, 8, 8], 'label': int" in notes
+    assert "if this one needs a PIL image, use torchvision.transforms.v2" in notes
+
+
 @pytest.mark.parametrize("options", [{"test_size": "0.2"}, {"test_size": None}, {"test_size": True}, {"seed": "x"}])
 def test_invalid_options_of_train_test_split_are_quoted(packed, options):
     ((name, value),) = options.items()

@@ -13,6 +13,7 @@ NAMES = [
     "Buckets",
     "CenterCrop",
     "ChecksumError",
+    "ClassList",
     "ColorJitter",
     "CutMix",
     "DecodeError",

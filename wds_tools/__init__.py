@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         WdsToolsError,
         WorkerError,
     )
+    from wds_tools.format.field_classes import ClassList
     from wds_tools.format.manifest import Manifest
     from wds_tools.images.buckets import Buckets
     from wds_tools.images.schedule import Schedule
@@ -78,6 +79,7 @@ _HOMES = {
     "Buckets": "images.buckets",
     "CenterCrop": "images.views",
     "ChecksumError": "errors",
+    "ClassList": "format.field_classes",
     "ColorJitter": "loading.augment",
     "CutMix": "loading.augment",
     "DecodeError": "errors",
@@ -149,6 +151,7 @@ __all__ = [
     "Buckets",
     "CenterCrop",
     "ChecksumError",
+    "ClassList",
     "ColorJitter",
     "CutMix",
     "DecodeError",

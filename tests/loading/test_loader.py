@@ -11,6 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import preloaded
@@ -515,8 +516,10 @@ def test_auto_adds_workers_while_the_loop_waits_and_the_batches_stay_the_same(ma
         assert torch.equal(one.image, other.image)
 
 
-def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers):
+def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers, monkeypatch):
     started = multiprocessing.Value("i")  # images whose transform has begun
+    clock, busy = time.perf_counter, 0.0
+    monkeypatch.setattr("wds_tools.loading.pipeline.time", SimpleNamespace(perf_counter=lambda: clock() + busy))
 
     def count(image):
         with started.get_lock():
@@ -525,11 +528,11 @@ def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers):
 
     loader = make(view=VIEW, num_workers="auto", batch_size=4, prefetch_factor=4, transform=count)
     for number, _ in enumerate(islice(loader, 60)):
-        time.sleep(0.02)
-        # Keep the loop busy until the next batch is ready, however slow the machine is: the only worker has begun the
-        # second image of the batch after it. (The first call of the transform is for the shape of the images.)
+        # Let the next batch get ready, however slow the machine is: the only worker begins the second image of the
+        # batch after it. (The first call of the transform is for the shape of the images.)
         while started.value < 1 + 4 * (number + 2) + 1:
             time.sleep(0.001)
+        busy += 100  # seconds of the training step: whatever the loader waits for a batch that is ready is far less
     assert loader.num_workers == 1
 
 

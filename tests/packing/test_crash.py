@@ -73,7 +73,7 @@ def try_every_call(fault: str, call: str, few: Path, whole: dict[str, bytes], fo
             if fault == "KILL":
                 return number - 1
         elif fault != "KILL":
-            assert done.stderr.startswith("error: "), done.stderr
+            assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
             assert "Traceback" not in done.stderr
             if "manifest.json" not in contents(dst) and (dst / ".packing").exists():
                 assert "run the same command again" in done.stderr

@@ -129,32 +129,29 @@ def view(
 ) -> None:
     """Look at a DATASET in the browser.
 
-    It shows samples, classes, fields, checksums and the shuffle plan. Only programs on this machine
-    can connect. Ctrl-C ends it.
+    It shows samples, classes, fields, checksums and the shuffle plan. A dataset whose manifest is
+    damaged is an error, as it is for loaders. Only programs on this machine can connect. Ctrl-C
+    ends it.
     """
+    from wds_tools.errors import OptionError
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.options import RemoteOptions
+    from wds_tools.reading.shardset import open_shards
     from wds_tools.service.config import ServeOptions
 
     _check_installed()
     from wds_tools.service.server import serve as run
 
+    remote = RemoteOptions.of(cache_dir, storage_options=storage_options)
+    if not open_shards(dataset, remote=remote).has_manifest:
+        raise OptionError(f"{dataset} is a pattern of shards: name their folder, which has the {MANIFEST_NAME}")
     folder = dataset.rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
     is_url = "://" in folder
-    if not is_url and not (Path(folder) / MANIFEST_NAME).is_file():
-        from wds_tools.errors import NotADatasetError
-        from wds_tools.reading.names import why_not_a_dataset
-        from wds_tools.storage.unfinished import why_unfinished
-
-        raise NotADatasetError(
-            why_unfinished(folder, lambda name: (Path(folder) / name).read_bytes())
-            or why_not_a_dataset(dataset, folder, MANIFEST_NAME)
-        )
     options = ServeOptions(
         roots=() if is_url else (Path(folder),),
         port=port,
         upstreams=(folder,) if is_url else (),
-        remote=RemoteOptions.of(cache_dir, storage_options=storage_options) if is_url else None,
+        remote=remote if is_url else None,
     )
 
     def report(started: Started) -> None:

@@ -310,6 +310,10 @@ def encode_npy(value: Any) -> bytes:
     return out.getvalue()
 
 
+class ObjectsError(ValueError):
+    """An ``.npy`` file with Python objects, which are pickled."""
+
+
 def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Read the header of an ``.npy`` file, and check that the array has the size of the data after it.
 
@@ -317,8 +321,8 @@ def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtyp
         Shape, True for Fortran order, dtype, and the byte offset of the array.
 
     Raises:
-        ValueError: The file is not npy of version 1.0 or 2.0, holds Python objects, or has another
-            length than its header states.
+        ObjectsError: The array has Python objects.
+        ValueError: The file is not npy of version 1.0 or 2.0, or has another length than its header states.
     """
     size = 2 if bytes(data[6:7]) == b"\x01" else 4  # version 1.0 or 2.0
     start = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
@@ -326,7 +330,9 @@ def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtyp
         raise ValueError(f"npy header of {start:,} bytes; allowed are {_MAX_NPY_HEADER:,}")
     shape, fortran, dtype = _npy_header(bytes(data[:start]))
     fits = min(shape, default=0) >= 0 and math.prod(shape) * dtype.itemsize == len(data) - start
-    if dtype.hasobject or not dtype.itemsize or not fits:
+    if dtype.hasobject:
+        raise ObjectsError("the array has Python objects, which are pickled")
+    if not dtype.itemsize or not fits:
         raise ValueError(f"shape {shape} of {dtype} does not match the {len(data) - start:,} bytes after the header")
     return shape, fortran, dtype, start
 

@@ -20,6 +20,7 @@ import xxhash
 from wds_tools.errors import ManifestError
 from wds_tools.format import account as accounts
 from wds_tools.format.account import Account
+from wds_tools.format.field_classes import FieldClasses, check_field_classes, from_raw, to_raw
 from wds_tools.format.tar import BLOCK
 
 FORMAT = "wds_tools manifest"
@@ -102,6 +103,8 @@ class Manifest:
             field ``cls``.
         additions: Fields that were added later.
         account: What the sources were given and what became of it; None if unknown.
+        field_classes: Class lists of numbers that are not the label, by their place: a field such as ``labels.json``,
+            or an entry of a JSON field such as ``json:objects.category``.
         checksum: Checksum at the end of the manifest file; None for version 1, which has no
             checksum, and for a manifest that was not read from a file. Ignored by ``==``.
     """
@@ -115,6 +118,7 @@ class Manifest:
     label: str | None = None
     additions: tuple[Addition, ...] = ()
     account: Account | None = None
+    field_classes: FieldClasses = field(default_factory=dict)
     checksum: str | None = field(default=None, compare=False)
 
     @property
@@ -172,6 +176,7 @@ def to_json(manifest: Manifest) -> str:
             _check_entry(shard)
     except ValueError as error:
         raise ManifestError(f"cannot be written to a manifest: {error}; rename the file") from error
+    check_field_classes(manifest.field_classes)
     return seal(
         {
             "format": FORMAT,
@@ -187,6 +192,7 @@ def to_json(manifest: Manifest) -> str:
             **({"label": manifest.label} if manifest.label is not None else {}),
             **({"additions": list(map(asdict, manifest.additions))} if manifest.additions else {}),
             **({"account": manifest.account.to_json()} if manifest.account is not None else {}),
+            **({"field_classes": to_raw(manifest.field_classes)} if manifest.field_classes else {}),
             "shards": [asdict(shard) for shard in manifest.shards],
         }
     )
@@ -322,8 +328,18 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
     if images is not None and not all(_is_count(size) for size in asdict(images).values()):
         raise TypeError(f"images are {raw['images']!r}; allowed are whole numbers")
     account = accounts.from_json(raw["account"]) if raw.get("account") is not None else None
-    additions = _additions(raw, fields)
-    return Manifest(shards, fields, tuple(classes), raw["shuffled"], images, source, label, additions, account)
+    return Manifest(
+        shards,
+        fields,
+        tuple(classes),
+        raw["shuffled"],
+        images,
+        source,
+        label,
+        additions=_additions(raw, fields),
+        account=account,
+        field_classes=from_raw(raw.get("field_classes", {})),
+    )
 
 
 def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, ...]:

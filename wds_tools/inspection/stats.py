@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.format.account import MAX_TEXT, Account, shown
+from wds_tools.format.field_classes import ClassList, to_raw
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.totals import count_fields
 from wds_tools.options import RemoteOptions
@@ -78,6 +79,7 @@ class DatasetStats:
         modes: Pillow's mode -> number of images, most common first.
         fields: Name -> counts of the field.
         account: What the sources were given and what became of it; None if the manifest has no account.
+        field_classes: Class lists of numbers that are not the label, by their place.
     """
 
     dataset: str
@@ -97,11 +99,13 @@ class DatasetStats:
     modes: dict[str, int]
     fields: dict[str, FieldCount]
     account: Account | None
+    field_classes: dict[str, ClassList]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as values for JSON."""
         account = self.account.to_json() if self.account else None
-        return {**asdict(replace(self, account=None)), "account": account}
+        values = asdict(replace(self, account=None, field_classes={}))
+        return {**values, "account": account, "field_classes": to_raw(self.field_classes)}
 
 
 def describe(
@@ -150,6 +154,7 @@ def describe(
         modes=dict(totals.modes.most_common()),
         fields={name: FieldCount(count, totals.field_bytes[name]) for name, count in totals.field_samples.items()},
         account=manifest.account,
+        field_classes=dict(manifest.field_classes),
     )
 
 
@@ -216,6 +221,7 @@ def format_stats(stats: DatasetStats) -> str:
         "",
         *_field_lines(stats),
         *_class_lines(stats),
+        *_field_class_lines(stats),
     ]
     return "\n".join(lines)
 
@@ -276,6 +282,16 @@ def _class_lines(stats: DatasetStats) -> list[str]:
         lines.append(f"         ... and {hidden:,} more with {counted(rest, 'sample')}")
     if stats.unlabelled:
         lines.append(f"         {counted(stats.unlabelled, 'sample')} without a label")
+    return lines
+
+
+def _field_class_lines(stats: DatasetStats) -> list[str]:
+    lines = []
+    for place, classes in stats.field_classes.items():
+        names = ", ".join(map(_printable, classes.names[:MAX_CLASSES]))
+        hidden = len(classes.names) - MAX_CLASSES
+        more = f", ... and {hidden:,} more" if hidden > 0 else ""
+        lines += ["", f"  {counted(len(classes.names), 'class', 'classes')} of {_printable(place)}: {names}{more}"]
     return lines
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wds_tools.errors import OptionError, ResumeError, WdsToolsError
+from wds_tools.format.field_classes import ClassList
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, OnlyIterable, checked
@@ -207,6 +208,11 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     def classes(self) -> tuple[str, ...]:
         """Class names; the index of a name is its label."""
         return self._opened.shards.manifest.classes
+
+    @property
+    def field_classes(self) -> dict[str, ClassList]:
+        """Class lists of numbers other than the label, by their place, such as ``"labels.json"``."""
+        return dict(self._opened.shards.manifest.field_classes)
 
     def __repr__(self) -> str:
         opened = self._opened

@@ -14,6 +14,7 @@ import torch
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError
+from wds_tools.format.field_classes import ClassList
 from wds_tools.loading.arguments import OnlyIterable, checked
 from wds_tools.loading.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
@@ -151,6 +152,11 @@ class Loader(OnlyIterable):
     def classes(self) -> tuple[str, ...]:
         """Class names; the index of a name is its label."""
         return self._opened.shards.manifest.classes
+
+    @property
+    def field_classes(self) -> dict[str, ClassList]:
+        """Class lists of numbers other than the label, by their place, such as ``"labels.json"``."""
+        return dict(self._opened.shards.manifest.field_classes)
 
     @property
     def class_factors(self) -> dict[str, float]:

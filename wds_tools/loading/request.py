@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, OptionError
+from wds_tools.format.field_classes import check_same, first_difference
 from wds_tools.format.manifest import fingerprint
 from wds_tools.format.sample import numbered_names, record_type
 from wds_tools.images import native
@@ -173,12 +173,7 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         block, prefix = _block_of_each_shard(parts), None
         shares = whole_shares(mixture.weights)
         order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
-    if any(isinstance(column.spec, Label) for column in columns) and len(shards.class_lists) > 1:
-        raise LabelError(
-            f"{shards.name}: these datasets have different classes ({_first_difference(shards.class_lists)}), so a "
-            "label would mean different things: join them with `wds-tools merge`, pack them with the same --classes, "
-            "or remove 'label' from fields="
-        )
+    _check_classes(shards, columns)
     _start_reading_indexes(shards, order, request.batch_size * world.world_size)
     buckets = buckets_of(columns)
     if buckets:
@@ -200,12 +195,16 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
     )
 
 
-def _first_difference(class_lists: Iterable[tuple[str, ...]]) -> str:
-    """Return the first class number that has several names, with these names."""
-    for number, names in enumerate(zip_longest(*sorted(class_lists), fillvalue=None)):
-        if len(set(names)) > 1:
-            return f"class {number} is {' or '.join(sorted(repr(name) if name else 'no name' for name in set(names)))}"
-    return "one names them"
+def _check_classes(shards: ShardSet, columns: Sequence[Column]) -> None:
+    """Check that the class numbers of a batch mean the same in all datasets."""
+    labels = {classes.label for classes in shards.class_lists}
+    if any(isinstance(column.spec, Label) for column in columns) and len(labels) > 1:
+        raise LabelError(
+            f"{shards.name}: these datasets have different classes ({first_difference(labels)}), so a label would mean "
+            "different things: join them with `wds-tools merge`, pack them with the same --classes, or remove 'label' "
+            "from fields="
+        )
+    check_same(shards.class_lists, fields=[column.spec.field for column in columns])
 
 
 @dataclass(frozen=True, slots=True)

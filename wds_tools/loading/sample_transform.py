@@ -12,7 +12,7 @@ from wds_tools.errors import OptionError
 from wds_tools.loading.albumentations import AlbumentationsCall
 from wds_tools.loading.columns import Column
 from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Keypoints, Mask
-from wds_tools.loading.user_functions import is_albumentations
+from wds_tools.loading.user_functions import described, is_albumentations, tensors_noted
 
 
 def check_sample_transform(function: Callable[..., Any] | None, columns: Sequence[Column]) -> None:
@@ -49,7 +49,9 @@ def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column
     if is_albumentations(function):
         return AlbumentationsCall(function, columns)(values, seed)
     sample = {column.name: value for column, value in zip(columns, values, strict=True)}
-    result = function({column.name: _wrapped(column, sample[column.name], sample) for column in columns})
+    given = {column.name: _wrapped(column, sample[column.name], sample) for column in columns}
+    with tensors_noted(lambda: f"sample_transform= gets a dictionary with {_described(given)}"):
+        result = function(given)
     if not isinstance(result, Mapping) or set(result) != set(sample):
         got = f"the fields {', '.join(map(str, result))}" if isinstance(result, Mapping) else type(result).__name__
         raise OptionError(
@@ -60,6 +62,14 @@ def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column
         if isinstance(column.spec, Field) and column.spec.like is not None:
             _check_entries(column, column.spec.like, sample, after)
     return [after[column.name] for column in columns]
+
+
+def _described(sample: Mapping[str, Any]) -> str:
+    """Return what a sample has, in words."""
+    return ", ".join(
+        f"{name!r}: {described(value) if isinstance(value, torch.Tensor) else type(value).__name__}"
+        for name, value in sample.items()
+    )
 
 
 def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: dict[str, Any]) -> None:

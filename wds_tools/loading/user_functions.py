@@ -54,19 +54,35 @@ def _needs_wrapping(error: BaseException) -> bool:
     return not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration | SampleError)
 
 
+@contextmanager
+def tensors_noted(what: Callable[[], str]) -> Iterator[None]:
+    """Add a note to an AttributeError or TypeError of a function that may be for PIL images.
+
+    Args:
+        what: Returns what the function gets.
+    """
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        error.add_note(
+            f"{what()}; if this one needs a PIL image, use torchvision.transforms.v2, without ToTensor() and "
+            "PILToTensor(), and v2.ToDtype(torch.float32, scale=True) for floats, or call "
+            "v2.functional.to_pil_image() first"
+        )
+        raise
+
+
+def described(value: torch.Tensor) -> str:
+    """Return dtype and shape of a tensor in words, such as "uint8 tensor [3, 8, 8]"."""
+    return f"{str(value.dtype).removeprefix('torch.')} tensor {list(value.shape)}"
+
+
 def transformed(transform: Transform, image: torch.Tensor, seed: int) -> Any:
     """Call a transform of one image with all random generators that it may use seeded."""
     with seeded(seed):
         if not is_albumentations(transform):
-            try:
+            with tensors_noted(lambda: f"transform= gets a {described(image)}"):
                 result = transform(image)
-            except (AttributeError, TypeError) as error:
-                error.add_note(
-                    f"transform= gets a {str(image.dtype).removeprefix('torch.')} tensor {list(image.shape)}; if this "
-                    "one needs a PIL image, use torchvision.transforms.v2, without ToTensor() and PILToTensor(), and "
-                    "v2.ToDtype(torch.float32, scale=True) for floats, or call v2.functional.to_pil_image() first"
-                )
-                raise
             if result is None:
                 raise OptionError("transform= returned None: return the image, also if it was changed in place")
             return result

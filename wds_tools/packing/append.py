@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError
+from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
@@ -22,7 +23,7 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.reading.names import why_not_a_dataset
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.shardset import classes_of, open_shards
 from wds_tools.sources.base import Listing, Source
 from wds_tools.storage.unfinished import why_unfinished
 
@@ -157,6 +158,12 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
+    check_same(
+        [
+            classes_of(onto, str(dst)),
+            DatasetClasses(str(src), listing.classes, listing.field_classes),
+        ]
+    )
     if bool(listing.classes) != bool(onto.classes):
         raise OptionError(
             f"{dst} has {'names' if onto.classes else 'no names'} for its classes, and {src} has "

@@ -23,6 +23,7 @@ from wds_tools.storage.commit import commit_bytes
 from wds_tools.wording import counted
 
 CARD_NAME = "README.md"
+_NAMED_CLASSES = 10
 
 _TYPES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"), "image"),
@@ -67,6 +68,7 @@ def card(manifest: Manifest) -> bytes:
         *counts,
         "",
         *_account_lines(manifest.account),
+        *_class_list_lines(manifest),
         "To read it, give the path of this folder for FOLDER:",
         "",
         *_code(IMPORT, "", first_call("FOLDER", manifest, side=usual_side([manifest]))),
@@ -189,6 +191,16 @@ def _features(manifests: Iterable[Manifest]) -> list[str]:
     for name in ("__key__", "__url__"):  # datasets adds these to WebDataset samples
         lines += [f"  - name: {name}", "    dtype: string"]
     return lines
+
+
+def _class_list_lines(manifest: Manifest) -> list[str]:
+    """Return how many classes each field with a class list has, and the first names."""
+    lines = []
+    for place, (names, _) in manifest.field_classes.items():
+        shown = [f"`{name}`" for name in names[:_NAMED_CLASSES] if name.isprintable() and "`" not in name]
+        more = ["..."] if len(shown) < len(names) else []
+        lines.append(f"- `{place}` has {counted(len(names), 'class', 'classes')}: {', '.join([*shown, *more])}")
+    return [*lines, "", "`manifest.json` has the names by number.", ""] if lines else []
 
 
 def _type_lines(name: str, manifests: list[Manifest]) -> list[str] | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from wds_tools.errors import DestinationError, ManifestError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.account import Account
+from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import card, commit_card, remove_card
@@ -31,6 +32,7 @@ def manifest_of(
     shuffled: bool,
     source: dict[str, Any],
     account: Account | None,
+    field_classes: FieldClasses,
 ) -> Manifest:
     """Return the manifest of finished shards."""
     fields: Counter[str] = Counter()
@@ -44,6 +46,7 @@ def manifest_of(
         images=merge_stats(report.images for report in reports),
         source=source,
         account=account,
+        field_classes=field_classes,
     )
 
 

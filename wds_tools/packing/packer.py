@@ -224,7 +224,14 @@ def pack_listing(source: Source, listing: Listing, dst: Path | str, options: Pac
     )
     if options.dry_run:
         check_startable(destination, plan.source, fresh=options.fresh)
-        nothing = manifest_of((), classes=plan.classes, shuffled=plan.shuffled, source=plan.source, account=None)
+        nothing = manifest_of(
+            (),
+            classes=plan.classes,
+            shuffled=plan.shuffled,
+            source=plan.source,
+            account=None,
+            field_classes=plan.field_classes,
+        )
         return PackReport(
             manifest=nothing,
             dst=dst,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from wds_tools.format.field_classes import FieldClasses, to_raw
 from wds_tools.format.tar import END
 from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, field_bytes
 
@@ -194,6 +195,7 @@ class Plan:
         shuffled: Whether all inputs are in random order.
         deep: Whether images with 16 bits per channel are packed. Otherwise they are skipped: in a batch of images with
             8 bits, one of them would be an error.
+        field_classes: Class lists of fields, for the manifest.
     """
 
     inputs: list[Input]
@@ -204,6 +206,7 @@ class Plan:
     first_position: int = 0
     shuffled: bool = True
     deep: bool = True
+    field_classes: FieldClasses = field(default_factory=dict)
 
     @property
     def shards(self) -> int:
@@ -258,15 +261,26 @@ def make_plan(
         "images": images,
         "image_bytes": image_bytes,
         "shuffle": shuffle,
-        "digest": digest(inputs, listing.classes, listing.stamp),
+        "digest": digest(inputs, listing.classes, listing.stamp, listing.field_classes),
     }
-    return Plan(inputs, plan_boundaries(sizes, shard_bytes), listing.classes, source, shuffled=mixed)
+    return Plan(
+        inputs,
+        plan_boundaries(sizes, shard_bytes),
+        listing.classes,
+        source,
+        shuffled=mixed,
+        field_classes=listing.field_classes,
+    )
 
 
-def digest(inputs: Sequence[Input], classes: Sequence[str], stamp: str = "") -> str:
+def digest(
+    inputs: Sequence[Input], classes: Sequence[str], stamp: str = "", field_classes: FieldClasses | None = None
+) -> str:
     """Return a checksum of inputs in packed order: their paths, sizes and labels, the class names, and the stamp."""
     hasher = xxhash.xxh3_128()
     hasher.update(_compact(list(classes)).encode())
+    if field_classes:
+        hasher.update(_compact(to_raw(field_classes)).encode())
     hasher.update(stamp.encode())
     for entry in inputs:
         hasher.update(

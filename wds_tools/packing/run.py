@@ -94,6 +94,7 @@ class PackJob:
                 shuffled=self.plan.shuffled,
                 source=self.plan.source,
                 account=self._account(listing, reports),
+                field_classes=self.plan.field_classes,
             )
             strict = self.options.strict
             if (strict and skipped) or (not manifest.shards and len(reports) == self.plan.shards):
@@ -294,6 +295,7 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
         label=onto.label,
         additions=onto.additions,
         account=united_accounts([onto, new]),
+        field_classes={**onto.field_classes, **new.field_classes},
     )
 
 

@@ -18,6 +18,7 @@ from wds_tools.errors import DecodeError, DestinationError, LabelError, OptionEr
 from wds_tools.format import codecs
 from wds_tools.format import manifest as manifests
 from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.field_classes import ClassList, class_lists
 from wds_tools.format.index import NO_LABEL, shard_entry
 from wds_tools.format.index_edit import relabel
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, parse
@@ -79,6 +80,8 @@ class ShardWriter:
             different names.
         classes: Class names by number, for the manifest. If given, every ``cls`` must be one of these numbers or
             names. By default, names in ``cls`` get numbers in sorted order when the writer is closed.
+        field_classes: Class names of numbers in other fields, for the manifest: for each place, such as
+            ``"json:objects.category"``, their names by number, or a `ClassList`.
         shuffled: Whether the samples arrive in random order, so that the loader does not need a large window to mix
             them.
         fresh: Remove what an earlier writer with this manifest name left, finished or not, and start over.
@@ -113,6 +116,7 @@ class ShardWriter:
         format: None = None,  # noqa: A002 - the name in webdataset
         manifest: str | None = None,
         classes: Sequence[str] = (),
+        field_classes: Mapping[str, ClassList | Sequence[str]] | None = None,
         shuffled: bool = False,
         fresh: bool = False,
     ) -> None:
@@ -129,6 +133,7 @@ class ShardWriter:
         self.manifest: Manifest | None = None
         self._post, self._verbose, self._encoder = post, verbose, encoder
         self._classes, self._shuffled = Classes(classes), shuffled
+        self._field_classes = class_lists(field_classes or {})
         self._labels = Labels(self.pattern)
         self._first_label: Label | None = None
         self._number = start_shard
@@ -328,6 +333,7 @@ class ShardWriter:
             shuffled=self._shuffled,
             images=self._images,
             source={"kind": SOURCE_KIND, "pattern": Path(self.pattern).name},
+            field_classes=self._field_classes,
         )
 
     def _fail(self, error: BaseException, why: str) -> NoReturn:

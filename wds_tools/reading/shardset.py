@@ -21,6 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, ManifestError, MissingFileError, NotADatasetError
+from wds_tools.format.field_classes import DatasetClasses, shared
 from wds_tools.format.index import Index, from_bytes
 from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.manifest import Manifest, ShardEntry, from_json
@@ -66,7 +67,7 @@ class ShardSet:
         manifest: Manifest of the dataset.
         locations: Location of each shard, in the order of the manifest.
         name: The folder, URL, manifest or pattern that was opened; of a list of shards, the first and the last one.
-        class_lists: The class names of each of several datasets that are opened as one; by default those of
+        class_lists: The class lists of each of several datasets that are opened as one; by default those of
             ``manifest``.
     """
 
@@ -76,10 +77,10 @@ class ShardSet:
         locations: Sequence[ShardLocation],
         *,
         name: str,
-        class_lists: Iterable[tuple[str, ...]] | None = None,
+        class_lists: Sequence[DatasetClasses] | None = None,
     ) -> None:
         self.manifest = manifest
-        self.class_lists = frozenset([manifest.classes] if class_lists is None else class_lists)
+        self.class_lists = tuple([classes_of(manifest, name)] if class_lists is None else class_lists)
         self.locations = tuple(locations)
         self.name = name
         added = [(number, part) for number, location in enumerate(self.locations) for part in location.added]
@@ -395,7 +396,7 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
     combined = _combine(known, locations)
     fields = dict(Counter(combined.fields) + totals.fields)
     images = None if known else totals.images
-    class_lists = [manifest.classes for manifest in known]
+    class_lists = [classes_of(found, folder) for folder, found in manifests.items() if found]
     return ShardSet(replace(combined, fields=fields, images=images), locations, name=name, class_lists=class_lists)
 
 
@@ -403,8 +404,13 @@ def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
     """Return several datasets as one; sample ids count through all of them."""
     locations = [location for shards in sets for location in shards.locations]
     manifest = _combine([shards.manifest for shards in sets], locations)
-    class_lists = {classes for shards in sets for classes in shards.class_lists}
+    class_lists = [classes for shards in sets for classes in shards.class_lists]
     return ShardSet(manifest, locations, name=" + ".join(shards.name for shards in sets), class_lists=class_lists)
+
+
+def classes_of(manifest: Manifest, name: str) -> DatasetClasses:
+    """Return all class lists of a dataset."""
+    return DatasetClasses(name, manifest.classes, manifest.field_classes, manifest.all_fields)
 
 
 def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) -> Manifest:
@@ -421,4 +427,5 @@ def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) 
         shuffled=bool(manifests) and all(manifest.shuffled for manifest in manifests),
         label=next((manifest.label for manifest in manifests if manifest.label is not None), None),
         additions=tuple(addition for manifest in manifests for addition in manifest.additions),
+        field_classes=shared([classes_of(manifest, "") for manifest in manifests]),
     )

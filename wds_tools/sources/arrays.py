@@ -6,10 +6,7 @@ or nearly black.
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import SourceError
-from wds_tools.format.codecs import encode_png
+from wds_tools.format.codecs import encode_npy, encode_png, sniff
 from wds_tools.lru_cache import LRUCache
+from wds_tools.sources.array_contents import Contents
+from wds_tools.sources.array_kinds import Items, kind_of, to_bytes
+from wds_tools.sources.array_roles import Roles, find_roles
 from wds_tools.sources.base import (
-    MAX_RECORD_BYTES,
     WINDOW_BYTES,
     Collector,
     Input,
@@ -34,45 +32,12 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.columns import (
-    IMAGE,
-    LABEL,
-    fact_name,
-    facts_bytes,
-    find_column,
-    no_image_error,
-    plain_name,
-)
-from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
+from wds_tools.sources.columns import IMAGE, facts_bytes
+from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 
 # h5py and Zarr raise these for damaged files.
 _READ_ERRORS = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)
-
-
-@dataclass(slots=True)
-class Arrays:
-    """The arrays of an open file.
-
-    Attributes:
-        arrays: Name -> array with ``shape``, ``dtype`` and slicing.
-        classes: Class names, if the file contains them.
-        mean_bytes: Mean length of an encoded image in bytes; None if images are pixels.
-    """
-
-    arrays: Mapping[str, Any]
-    classes: tuple[str, ...] | None = None
-    mean_bytes: int | None = None
-
-
-@dataclass(slots=True)
-class _Roles:
-    """The roles of the arrays of a file."""
-
-    images: Any
-    labels: Any | None
-    layout: str  # "HW", "HWC", "CHW", or "bytes" for encoded images
-    facts: dict[str, NDArray[Any]] = field(default_factory=dict)  # key in the json field -> [N]
-    others: dict[str, Any] = field(default_factory=dict)  # field name -> [N, ...]
+_NPY_HEADER = 256  # upper bound in bytes, for arrays of few dimensions
 
 
 class ArraySource(Source):
@@ -85,7 +50,7 @@ class ArraySource(Source):
         super().__init__(src, options)
         self.path = Path(src)
 
-    def open(self) -> Arrays:
+    def open(self) -> Contents:
         """Open the file."""
         raise NotImplementedError
 
@@ -100,19 +65,18 @@ class ArraySource(Source):
             SourceError: There is no such file or array, or the array contains no images.
         """
         states = file_states(self.files())
-        roles = self._roles
+        with as_source_error(f"{self.path} cannot be read", *_READ_ERRORS):
+            roles = self._roles
         count = found.account.given = roles.images.shape[0]
-        with as_source_error(f"{self.path}: labels cannot be read", *_READ_ERRORS):
-            labels = roles.labels[:].tolist() if roles.labels is not None else [None] * count
-        size, rows = self._image_bytes(roles), _chunk_rows(roles.images)
-        others = sum(field_bytes(_row_bytes(array, name)) for name, array in roles.others.items())
+        rows = _chunk_rows(roles.images)
         for row in range(count):
-            extra = others + facts_bytes(_facts(roles, row)) if roles.facts else others
             group = row // rows if rows > 1 else -1
-            found.add(Input(f"{self.path.name}#{row}", size, None, (row,), group, extra), labels[row])
-        found.classes = self._arrays.classes
+            entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, self._extra(row))
+            found.add(entry, roles.labels[row] if roles.labels is not None else None)
+        found.classes = roles.classes
         found.files = states
         found.stamp = stamp_files(self.files()) + repr(sorted(self.columns.items()))
+        self._account(found)
 
     def read(self, entry: Input) -> Record:
         """Read a row: pixels, or the stored bytes of an encoded image.
@@ -123,14 +87,35 @@ class ArraySource(Source):
         roles, row = self._roles, entry.location[0]
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             image = self._row(IMAGE, roles.images, row)
-            fields = {
-                name: _encode_other(name, np.asarray(self._row(name, array, row)))
-                for name, array in roles.others.items()
-            }
+            fields = {field: texts[row].encode() for field, texts in roles.texts.items()}
+            for name, array in roles.others.items():
+                fields |= _encoded(name, roles.extensions[name], self._row(name, array, row))
             return Record(_to_image(image, roles.layout), fields, _facts(roles, row))
 
+    def _account(self, found: Collector) -> None:
+        """State what becomes of all that the file has."""
+        contents, roles, account = self._contents, self._roles, found.account
+        account.notes += roles.notes
+        account.declare("array", contents.arrays)
+        for part in contents.unusable:
+            account.declare(part.kind, [part.name])
+            account.leave_out(part.kind, part.name, part.reason)
+        for kind, name, role in contents.used:
+            account.declare(kind, [name])
+            account.use(kind, name, role)
+        for kind, name in contents.class_names:
+            account.declare(kind, [name])
+            if (kind, name) in roles.names_in:
+                account.use(kind, name, "class names")
+            else:
+                account.leave_out(kind, name, "these class names are not those of the labels")
+        for name, role in roles.used.items():
+            account.use("array", name, role)
+        for name, reason in roles.left_out.items():
+            account.leave_out("array", name, reason)
+
     @cached_property
-    def _arrays(self) -> Arrays:
+    def _contents(self) -> Contents:
         return self.open()
 
     @cached_property
@@ -138,34 +123,9 @@ class ArraySource(Source):
         return LRUCache(max_bytes=WINDOW_BYTES)
 
     @cached_property
-    def _roles(self) -> _Roles:
-        """Find images and labels by name, or by shape and type if only one array fits."""
+    def _roles(self) -> Roles:
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            return self._find_roles(self._arrays.arrays, str(self.path))
-
-    def _find_roles(self, arrays: Mapping[str, Any], where: str) -> _Roles:
-        images = find_column(IMAGE, arrays, self.columns, where=where) or _only(arrays, _looks_like_images)
-        if images is None:
-            raise no_image_error(
-                where, [f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items()], "array"
-            )
-        rest = {
-            name: array for name, array in arrays.items() if name != images and _rows(array) == _rows(arrays[images])
-        }
-        labels = find_column(LABEL, rest, self.columns, where=where)
-        labels = labels or _only(rest, lambda array: array.ndim == 1 and array.dtype.kind in "iu")
-        if labels is None:
-            _check_no_labels(arrays, images, where)
-        roles = _Roles(arrays[images], _flat(rest.pop(labels), where) if labels else None, "")
-        roles.layout = _layout(roles.images, where, images)
-        for name, array in rest.items():
-            if array.ndim == 1 and (array.dtype.kind in "iufbSUTMm" or _holds_text(array)):
-                _add(roles.facts, fact_name(plain_name(name)), np.asarray(array[:]), where)
-            elif array.ndim > 1 and array.dtype.kind in "iufb" and math.prod(array.shape[1:]) <= MAX_RECORD_BYTES // 8:
-                size = roles.images.shape[2:4] if roles.layout == "CHW" else roles.images.shape[1:3]
-                is_mask = array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == size
-                _add(roles.others, f"{plain_name(name)}.{'png' if is_mask else 'npy'}", array, where)
-        return roles
+            return find_roles(self._contents, self.columns, str(self.path))
 
     def _row(self, name: str, array: Any, row: int) -> Any:
         """Return one row, from a cached chunk if the array has chunks."""
@@ -180,65 +140,44 @@ class ArraySource(Source):
             self._chunks.put((name, start), chunk, size)
         return chunk[row - start]
 
-    def _image_bytes(self, roles: _Roles) -> int:
+    def _image_bytes(self, row: int) -> int:
+        """Return the length of an image, or an upper bound or estimate of it."""
+        roles = self._roles
+        if roles.layout == "items":
+            shape = roles.images.row_shape(row)
+            return shape[0] if len(shape) == 1 else png_bound(shape, layout_of(shape) or "HWC")
         if roles.layout == "bytes":
-            return self._arrays.mean_bytes or 1
+            return int(roles.images.dtype.itemsize) if kind_of(roles.images) != "bytes" else self._contents.mean_bytes
         return png_bound(roles.images.shape[1:], roles.layout)
+
+    def _extra(self, row: int) -> int:
+        """Return the bytes that the other fields of a row take in a shard."""
+        roles = self._roles
+        total = facts_bytes(_facts(roles, row)) if roles.facts else 0
+        total += sum(field_bytes(len(texts[row].encode())) for texts in roles.texts.values())
+        return total + self._fixed_bytes + sum(field_bytes(_NPY_HEADER + items.row_bytes(row)) for items in self._items)
+
+    @cached_property
+    def _items(self) -> list[Any]:
+        return [array for array in self._roles.others.values() if isinstance(array, Items) and array.ndim == 1]
+
+    @cached_property
+    def _fixed_bytes(self) -> int:
+        """Bytes in a shard of the fields whose length is the same in all rows, or estimated."""
+        total = 0
+        for name, array in self._roles.others.items():
+            if kind_of(array) in ("bytes", "lists"):
+                total += field_bytes(self._contents.mean_bytes)
+            elif array.ndim > 1 or not isinstance(array, Items):
+                total += field_bytes(_row_bytes(array, self._roles.extensions[name]))
+        return total
 
 
 def _to_image(image: Any, layout: str) -> bytes | NDArray[np.uint8]:
-    return np.asarray(image, np.uint8).tobytes() if layout == "bytes" else to_pixels(image, layout)
-
-
-def _layout(images: Any, where: str, name: str) -> str:
-    """Return the layout of a row: "HW", "HWC", "CHW", or "bytes" for variable-length uint8."""
-    if images.ndim == 1 and (images.dtype.metadata or {}).get("vlen") == np.uint8:
-        return "bytes"
-    return check_pixels(tuple(images.shape[1:]), images.dtype, f"{where}: array {name!r}")
-
-
-def _looks_like_images(array: Any) -> bool:
-    return array.ndim in (3, 4) and array.dtype == np.uint8
-
-
-def _only(arrays: Mapping[str, Any], test: Any) -> str | None:
-    """Return the name of the array that passes a test, if it is the only one."""
-    names = [name for name, array in arrays.items() if test(array)]
-    return names[0] if len(names) == 1 else None
-
-
-def _check_no_labels(arrays: Mapping[str, Any], images: str, where: str) -> None:
-    """Raise an error if there are class numbers, but not one per image."""
-    numbers = [name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "iu"]
-    name = find_column(LABEL, numbers, {}, where=where)
-    if name is not None:
-        raise SourceError(
-            f"{where} has {_rows(arrays[name]):,} labels in {name!r}, but {_rows(arrays[images]):,} images in "
-            f"{images!r}; allowed is one label per image: correct the file, or rename {name!r} if it has no labels"
-        )
-
-
-def _add(found: dict[str, Any], name: str, array: Any, where: str) -> None:
-    """Add an array, if no other one gets the same name."""
-    if name in found:
-        raise SourceError(f"{where} has two arrays that would be packed as {name!r}: rename one of them")
-    found[name] = array
-
-
-def _rows(array: Any) -> int:
-    return int(array.shape[0]) if array.ndim else -1
-
-
-def _flat(labels: Any, where: str) -> Any:
-    """Return labels as [N]; allowed are [N] and [N, 1]."""
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:][:, 0]
-    if labels.ndim != 1:
-        raise SourceError(
-            f"{where} has labels of shape {list(labels.shape)}; allowed is one number or name per image: "
-            "convert one-hot rows with argmax(1)"
-        )
-    return labels
+    if layout == "items":
+        shape = tuple(image.shape)
+        return image.tobytes() if len(shape) == 1 else to_pixels(image, layout_of(shape) or "HWC")
+    return to_bytes(image) if layout == "bytes" else to_pixels(image, layout)
 
 
 def _chunk_rows(array: Any) -> int:
@@ -247,35 +186,33 @@ def _chunk_rows(array: Any) -> int:
     return max(1, min(int(chunks[0]), int(array.shape[0]))) if chunks else 1
 
 
-def _holds_text(array: Any) -> bool:
-    """Return whether an array of HDF5 has text of variable length."""
-    return (array.dtype.metadata or {}).get("vlen") in (str, bytes)
-
-
-def _facts(roles: _Roles, row: int) -> dict[str, Any]:
-    return {name: _plain(array[row]) for name, array in roles.facts.items()}
+def _facts(roles: Roles, row: int) -> dict[str, Any]:
+    return {name: _plain(values[row]) for name, values in roles.facts.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar or a text as a value for JSON."""
+    """Return a NumPy scalar or array, or a text, as a value for JSON."""
+    if isinstance(value, np.ndarray):
+        return [_plain(inner) for inner in value]
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return None if np.isnat(value) else str(value)
     value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
     return value if not isinstance(value, float) or math.isfinite(value) else None  # JSON has no NaN
 
 
-def _row_bytes(array: Any, name: str) -> int:
+def _row_bytes(array: Any, extension: str) -> int:
     """Return an upper bound of the bytes of a row as a PNG or .npy file."""
-    if name.endswith(".png"):
+    if extension == "png":
         return png_bound(tuple(array.shape[1:]), "HW")
-    return 256 + int(math.prod(array.shape[1:])) * int(array.dtype.itemsize)
+    return _NPY_HEADER + int(math.prod(array.shape[1:])) * int(array.dtype.itemsize)
 
 
-def _encode_other(name: str, value: NDArray[Any]) -> bytes:
-    if name.endswith(".png"):
-        return encode_png(value)
-    out = io.BytesIO()
-    np.save(out, np.ascontiguousarray(value), allow_pickle=False)
-    return out.getvalue()
+def _encoded(name: str, extension: str, value: Any) -> dict[str, bytes]:
+    """Return the field of a value, by its name: none for an encoded image that is empty."""
+    if extension == "png":
+        return {f"{name}.png": encode_png(value)}
+    if extension == "npy":
+        array = np.asarray(value)
+        return {f"{name}.npy": encode_npy(array.astype(array.dtype.newbyteorder("="), order="C"))}
+    data = to_bytes(value)
+    return {f"{name}.{sniff(data) or 'bin'}": data} if data else {}

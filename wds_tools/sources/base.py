@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
+from wds_tools.format.field_classes import ClassList, FieldClasses
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, quoted
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
@@ -130,6 +131,7 @@ class Listing:
         earlier: If the source is a dataset, its account: what it was packed from.
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
+        field_classes: Class lists of numbers that are not the label, see `Manifest.field_classes`.
     """
 
     inputs: list[Input]
@@ -141,6 +143,7 @@ class Listing:
     files: tuple[FileState, ...] = ()
     reads_labels: bool = False
     earlier: Account | None = None
+    field_classes: FieldClasses = field(default_factory=dict)
 
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
@@ -185,6 +188,8 @@ class Collector:
         files: `Listing.files`.
         earlier: `Listing.earlier`.
         reads_labels: `Listing.reads_labels`.
+        reads_labels: Whether labels are known only when inputs are read.
+        field_classes: `Listing.field_classes`: a source adds the lists of the numbers that it packs in other fields.
     """
 
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
@@ -198,6 +203,7 @@ class Collector:
         self.files: tuple[FileState, ...] = ()
         self.earlier: Account | None = None
         self.reads_labels = False
+        self.field_classes: dict[str, ClassList] = {}
         self._given = options.classes
         self._labels = Labels(where, label_type=options.label_type)
 
@@ -243,6 +249,7 @@ class Collector:
             self.files,
             self.reads_labels,
             self.earlier,
+            self.field_classes,
         )
 
 

@@ -27,6 +27,11 @@ _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
+def usual_names(role: str) -> frozenset[str]:
+    """Return the names by which the column of a role is recognized, in lower case."""
+    return frozenset(_USUAL_NAMES[role].split())
+
+
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
     """Return the column that the user named for a role, otherwise the first with a usual name, or None.
 

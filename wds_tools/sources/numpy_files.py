@@ -12,7 +12,9 @@ import numpy as np
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
-from wds_tools.sources.arrays import Arrays, ArraySource
+from wds_tools.sources.array_contents import Contents, Unusable
+from wds_tools.sources.array_kinds import fields_of
+from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.files import map_file
 
@@ -26,20 +28,34 @@ class NumpySource(ArraySource):
 
     kind = "numpy"
 
-    def open(self) -> Arrays:
+    def open(self) -> Contents:
         """Open the file and its arrays."""
+        contents = Contents({})
         with as_read_error(f"{self.path} cannot be read as NumPy", *_READ_ERRORS):
             content = map_file(self.path)
             if bytes(content[:6]) == b"\x93NUMPY":
-                return Arrays({self.columns.get("image", "images"): _array(content, str(self.path))})
+                _add(contents, "images", _array(content, str(self.path)), fields_prefix="")
+                return contents
             with zipfile.ZipFile(self.path) as archive:
-                return Arrays(
-                    {
-                        info.filename.removesuffix(".npy"): self._member(archive, info, content)
-                        for info in archive.infolist()
-                        if info.filename.endswith(".npy")
-                    }
-                )
+                for info in archive.infolist():
+                    self._add_member(contents, archive, info, content)
+        return contents
+
+    def _add_member(
+        self, contents: Contents, archive: zipfile.ZipFile, info: zipfile.ZipInfo, data: memoryview
+    ) -> None:
+        name = info.filename.removesuffix(".npy")
+        if name == info.filename:
+            contents.unusable.append(Unusable("member", name, "it is not an array (.npy)"))
+            return
+        if name in contents.arrays:
+            raise SourceError(f"{self.path} has two arrays named {name!r}: save it again")
+        try:
+            array = self._member(archive, info, data)
+        except PickleError as error:
+            contents.unusable.append(Unusable("array", name, str(error), is_array=True))
+            return
+        _add(contents, name, array, fields_prefix=f"{name}/")
 
     def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: memoryview) -> Any:
         """Return an array of a ``.npz`` file: without a copy if it is stored uncompressed."""
@@ -58,13 +74,30 @@ class NumpySource(ArraySource):
         return _array(memoryview(data), where)
 
 
+class PickleError(SourceError):
+    """An array of objects, which NumPy stores as a pickle."""
+
+
+def _add(contents: Contents, name: str, array: Any, *, fields_prefix: str) -> None:
+    """Add an array; of records, the fields as arrays of their own."""
+    if array.ndim == 0:
+        contents.add_entry("array", name, name, array.item() if array.dtype.kind in "US" else None)
+    elif array.dtype.names and array.ndim == 1:
+        contents.arrays |= {f"{fields_prefix}{field}": values for field, values in fields_of(array)}
+    else:
+        contents.arrays[name] = array
+
+
 def _array(data: memoryview, where: str) -> Any:
     """Return the array in a ``.npy`` file, without a copy."""
     try:
         shape, fortran, dtype, start = codecs.npy_header(data)
-    except ValueError as error:
-        raise SourceError(
-            f"{where}: {error}; arrays of objects are not read, because they are pickles, which can run code"
+    except codecs.ObjectsError as error:
+        raise PickleError(
+            f"{where}: arrays of objects are not read, because they are pickles, which can run code: save text as "
+            "np.array(x, dtype=str), and rows of different lengths in a format such as HDF5"
         ) from error
+    except ValueError as error:
+        raise SourceError(f"{where}: {error}") from error
     array = np.frombuffer(data, dtype, math.prod(shape), start)
     return array.reshape(shape, order="F" if fortran else "C")

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format.codecs import MAX_PIXELS
 
-_CHANNELS = (1, 3, 4)
+CHANNELS = (1, 3, 4)
+"""Numbers of channels that an image can have: grey, RGB, RGBA."""
 
 
 def png_bound(shape: tuple[int, ...], layout: str) -> int:
@@ -33,9 +34,9 @@ def layout_of(shape: tuple[int, ...]) -> str | None:
     """
     if len(shape) == 2:
         return "HW"
-    if len(shape) != 3 or (shape[0] in _CHANNELS) == (shape[2] in _CHANNELS):
+    if len(shape) != 3 or (shape[0] in CHANNELS) == (shape[2] in CHANNELS):
         return None
-    return "HWC" if shape[2] in _CHANNELS else "CHW"
+    return "HWC" if shape[2] in CHANNELS else "CHW"
 
 
 def check_pixels(shape: tuple[int, ...], dtype: Any, what: str) -> str:

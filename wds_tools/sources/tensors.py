@@ -1,20 +1,26 @@
 """Tensor files (``.pt``, ``.pth``).
 
-A file contains a dictionary with ``images`` and ``labels``, a pair of both, or images alone.
+A file contains a dictionary with ``images`` and ``labels``, also in dictionaries in it; a pair of both; images
+alone; or a list of samples, each a pair or a dictionary.
 Files are read with ``torch.load(weights_only=True)``, which creates only tensors and plain containers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.arrays import Arrays, ArraySource
+from wds_tools.sources.array_contents import Contents, Unusable, class_names_in
+from wds_tools.sources.array_kinds import of_items
+from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import SourceStoreError, is_system_error
 
 _PAIR = ("images", "labels")
+_IMAGE_AXES = 3
+_PARAMETERS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 class TensorSource(ArraySource):
@@ -22,7 +28,7 @@ class TensorSource(ArraySource):
 
     kind = "tensors"
 
-    def open(self) -> Arrays:
+    def open(self) -> Contents:
         """Open the file."""
         import torch  # noqa: PLC0415 - only this source needs torch
 
@@ -36,35 +42,138 @@ class TensorSource(ArraySource):
                 f"{self.path} cannot be read as tensors: {first_line}; "
                 "allowed are tensors in dictionaries, lists and tuples"
             ) from error
-        if isinstance(content, torch.Tensor):
-            content = (content,)
-        if isinstance(content, (list, tuple)):
-            if len(content) > len(_PAIR):
-                raise SourceError(
-                    f"{self.path} contains a {type(content).__name__} of {len(content)} values; allowed are images "
-                    "alone and (images, labels): stack images with torch.stack, and save further values in a dictionary"
-                )
-            content = dict(zip(_PAIR, content, strict=False))
-        tensors = {str(name): value for name, value in content.items()} if isinstance(content, dict) else {}
-        classes = tensors.get("classes")
-        names = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
-        if names:
-            del tensors["classes"]  # names of classes, not one per image
-        arrays = {name: value for name, tensor in tensors.items() if (value := _array(tensor)) is not None}
-        if not arrays:
+        contents = Contents({})
+        _Reader(contents, torch, str(self.path)).add(content)
+        if not contents.arrays:
             raise SourceError(f"{self.path} contains no tensor of images; expected {{'images': ..., 'labels': ...}}")
-        return Arrays(arrays, tuple(classes) if names and classes else None)
+        return contents
 
 
-def _array(value: Any) -> Any | None:
-    """Return a tensor, or a list of numbers or texts, as a NumPy array; None for scalars and other objects."""
-    if isinstance(value, (list, tuple)):
+class _Reader:
+    """Adds what a file contains to its contents."""
+
+    def __init__(self, contents: Contents, torch: Any, where: str) -> None:
+        self._contents, self._torch, self._where = contents, torch, where
+
+    def add(self, content: Any) -> None:
+        """Add the object that was saved.
+
+        Raises:
+            SourceError: It is a model, or a list that is neither images nor images with labels.
+        """
+        if isinstance(content, Mapping):
+            self._refuse_models(content)
+            self._add_entries("", content)
+        elif isinstance(content, self._torch.Tensor):
+            self._add_entries("", {"images": content})
+        elif isinstance(content, (list, tuple)):
+            self._add_entries("", self._columns(content))
+
+    def _add_entries(self, prefix: str, entries: Mapping[Any, Any]) -> None:
+        """Add the entries of a dictionary, those of dictionaries in it with a path."""
+        for key, value in entries.items():
+            name = f"{prefix}{key}"
+            if name in self._contents.arrays:
+                raise SourceError(f"{self._where} has two entries with the name {name!r}: rename one of them")
+            if isinstance(value, Mapping) and class_names_in(value) is None:
+                self._add_entries(f"{name}/", value)
+                continue
+            try:
+                array = self._array(value)
+            except SourceError as error:
+                self._contents.unusable.append(Unusable("array", name, str(error), is_array=True))
+                continue
+            if array is None:
+                self._contents.add_entry("entry", name, name, value)
+            else:
+                self._contents.arrays[name] = array
+
+    def _array(self, value: Any) -> Any | None:
+        """Return a tensor, or a list, as an array; None for a single value.
+
+        Raises:
+            SourceError: It has no rows of one type. The message is the reason.
+        """
+        if isinstance(value, self._torch.Tensor):
+            return _to_numpy(value) if value.ndim else None
+        if not isinstance(value, (list, tuple)):
+            return None
         kinds = {type(item) for item in value}
-        return np.asarray(value) if kinds in ({int}, {float}, {bool}, {str}) else None
-    if getattr(value, "ndim", 0) == 0:
-        return None
+        if kinds in ({int}, {float}, {bool}, {str}):
+            return np.asarray(value)
+        if kinds == {self._torch.Tensor}:
+            items = [_to_numpy(item) for item in value]
+            return np.stack(items) if all(item.ndim == 0 for item in items) else of_items(items)
+        if kinds and all(issubclass(kind, (list, tuple)) for kind in kinds):
+            rows = [self._array(item) for item in value]
+            if all(isinstance(row, np.ndarray) and row.dtype.kind in "iufb" for row in rows):
+                return of_items(rows)
+        if kinds <= {int, float}:
+            return np.asarray(value, float)
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+        raise SourceError(
+            f"it is a {type(value).__name__} of {names}; read are lists of tensors, of numbers and of text"
+        )
+
+    def _columns(self, content: Sequence[Any]) -> dict[str, Any]:
+        """Return a list at the top of a file as images and labels."""
+        tensor = self._torch.Tensor
+        if all(isinstance(item, Mapping) for item in content) and content:
+            if len({frozenset(item) for item in content}) == 1:
+                return {str(key): [item[key] for item in content] for key in content[0]}
+        elif content and all(isinstance(item, (list, tuple)) and len(item) == len(_PAIR) for item in content):
+            if all(isinstance(item[0], tensor) and not isinstance(item[1], (list, tuple, Mapping)) for item in content):
+                return dict(zip(_PAIR, ([_plain(item[at]) for item in content] for at in (0, 1)), strict=True))
+        elif len(content) == len(_PAIR) and isinstance(content[0], tensor) and _are_labels(content[1]):
+            return dict(zip(_PAIR, content, strict=True))
+        elif len(content) == 1 and isinstance(content[0], tensor) and content[0].ndim > _IMAGE_AXES:
+            return {"images": content[0]}
+        elif len(content) > len(_PAIR) and all(
+            isinstance(item, tensor) and item.ndim <= _IMAGE_AXES for item in content
+        ):
+            return {"images": list(content)}
+        raise SourceError(
+            f"{self._where} contains a {type(content).__name__} of {len(content)} values; allowed are images alone, "
+            "(images, labels), a list of images, of pairs (image, label) or of dictionaries with equal keys: stack "
+            "images with torch.stack, and save further values in a dictionary"
+        )
+
+    def _refuse_models(self, content: Mapping[Any, Any]) -> None:
+        """Raise an error for the weights of a model, whose entries are parameters and no samples."""
+        inner = [value for value in content.values() if isinstance(value, Mapping)]
+        for entries in (content, *inner):
+            tensors = [name for name, value in entries.items() if isinstance(value, self._torch.Tensor)]
+            if tensors and all(str(name).endswith(_PARAMETERS) for name in tensors):
+                raise SourceError(
+                    f"{self._where} has the weights of a model (state_dict), such as {tensors[0]!r}, and no images; "
+                    "expected {'images': ..., 'labels': ...}"
+                )
+
+
+def _plain(value: Any) -> Any:
+    """Return a tensor of one value as a number."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def _are_labels(value: Any) -> bool:
+    """Return whether a value can be the labels of several images."""
+    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) in (1, 2)
+
+
+def _to_numpy(tensor: Any) -> Any:
+    """Return a tensor as a NumPy array.
+
+    Raises:
+        SourceError: NumPy has no such type. The message is the reason.
+    """
     try:
-        return value.detach().numpy()
-    except TypeError:  # NumPy lacks bfloat16 and smaller types, whose values are also of float32
-        is_dense = str(value.layout) == "torch.strided"
-        return value.detach().float().numpy() if is_dense and value.is_floating_point() else None
+        return tensor.detach().resolve_conj().resolve_neg().numpy()
+    except (
+        TypeError,
+        RuntimeError,
+    ) as error:  # NumPy lacks bfloat16 and smaller types, whose values are also of float32
+        if str(tensor.layout) == "torch.strided" and tensor.is_floating_point():
+            return tensor.detach().float().numpy()
+        raise SourceError(
+            f"it is a tensor of {tensor.dtype} in the layout {tensor.layout}, which is not read"
+        ) from error

@@ -72,6 +72,7 @@ class WebDatasetSource(Source):
         self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
         self._own_classes = manifest.classes if manifest else None
         self._earlier = manifest.account if manifest else None
+        self._field_classes = manifest.field_classes if manifest else {}
         self._is_shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
             src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
@@ -122,6 +123,7 @@ class WebDatasetSource(Source):
             found.account.use("field", name, f"field {name}")
         found.classes = self._own_classes
         found.earlier = self._earlier
+        found.field_classes |= self._field_classes
         found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled

@@ -1,4 +1,4 @@
-"""Zarr, versions 2 and 3, in a folder: an array, or a group with ``images`` and ``labels``.
+"""Zarr, versions 2 and 3, in a folder: an array, or a group with ``images`` and ``labels``, also in groups below it.
 
 The metadata may name a codec that unpickles data, which can run code. So the metadata is checked
 before Zarr opens the store, and only codecs that cannot run code are allowed.
@@ -15,7 +15,9 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.arrays import Arrays, ArraySource
+from wds_tools.sources.array_contents import Contents, Unusable
+from wds_tools.sources.array_kinds import fields_of
+from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import Collector, SourceStoreError, as_read_error
 from wds_tools.sources.optional_dependencies import import_optional
 
@@ -32,7 +34,7 @@ class ZarrSource(ArraySource):
 
     kind = "zarr"
 
-    def open(self) -> Arrays:
+    def open(self) -> Contents:
         """Check the metadata, then open the arrays."""
         zarr = import_optional("zarr", "Zarr")
         for path in _walk(self.path):
@@ -40,13 +42,30 @@ class ZarrSource(ArraySource):
                 _check_metadata(path)
         with as_read_error(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
             node = zarr.open(self.path, mode="r")
-            if isinstance(node, zarr.Array):
-                return Arrays({self.columns.get("image", "images"): _Rows(node)})
-            names = [name for name, _ in node.arrays()]
-            names += [name for name in self.columns.values() if name in node and name not in names]
-            classes = node.attrs.get("classes") or node.attrs.get("class_names")
-            arrays = {name: _Rows(node[name]) for name in names if node[name].ndim}
-        return Arrays(arrays, tuple(map(str, classes)) if isinstance(classes, list) else None)
+            contents = Contents({})
+            self._add_attributes(contents, "", node)
+            members = [("images", node)] if isinstance(node, zarr.Array) else sorted(node.members(max_depth=None))
+            for name, member in members:
+                if member is not node:
+                    self._add_attributes(contents, f"{name}@", member)
+                if isinstance(member, zarr.Array):
+                    self._add(contents, name, member)
+        return contents
+
+    def _add(self, contents: Contents, name: str, array: Any) -> None:
+        if array.ndim == 0:
+            contents.unusable.append(Unusable("array", name, "it is a single value, not one for each image"))
+        elif array.dtype.kind == "O":
+            reason = "it has objects, which are not read, because they can be pickles, which can run code"
+            contents.unusable.append(Unusable("array", name, reason, is_array=True))
+        elif array.dtype.names and array.ndim == 1:
+            contents.arrays |= {f"{name}/{field}": values for field, values in fields_of(_Rows(array))}
+        else:
+            contents.arrays[name] = _Rows(array)
+
+    def _add_attributes(self, contents: Contents, prefix: str, node: Any) -> None:
+        for word, value in node.attrs.asdict().items():
+            contents.add_entry("attribute", f"{prefix}{word}", word, value)
 
     def files(self) -> list[Path]:
         """Return the metadata files; `collect` identifies the chunks by name, length and modification time."""
@@ -55,12 +74,23 @@ class ZarrSource(ArraySource):
     def collect(self, found: Collector) -> None:
         """Add the rows of the array of images."""
         super().collect(found)
+        self._note_missing_chunks(found)
         digest = xxhash.xxh3_128()
         for path in sorted(_walk(self.path)):
             status = path.stat()
             name = os.fsencode(path.relative_to(self.path))
             digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
         found.stamp += digest.hexdigest()
+
+    def _note_missing_chunks(self, found: Collector) -> None:
+        """Add a note if chunks of the images are missing, as in a copy that was interrupted: Zarr reads zeros there."""
+        images = self._roles.images
+        missing, total = images.missing_chunks() if isinstance(images, _Rows) else (0, 0)
+        if missing:
+            found.account.notes.append(
+                f"{missing:,} of {total:,} chunks of the images are missing, and are read as the fill value; Zarr "
+                "leaves them out if all pixels have this value, but the store can also be incomplete"
+            )
 
 
 class _Rows:
@@ -73,6 +103,10 @@ class _Rows:
 
     def __getitem__(self, rows: Any) -> Any:
         return self._array[rows]
+
+    def missing_chunks(self) -> tuple[int, int]:
+        """Return the number of chunks that are not stored, and of all."""
+        return self._array.nchunks - self._array.nchunks_initialized, self._array.nchunks
 
 
 def _walk(root: Path) -> Iterator[Path]:

@@ -330,11 +330,10 @@ def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
     if not classes and old.label == label:
         classes = old.classes
     if old.fingerprint == new.fingerprint:
-        kept = {"shuffled": old.shuffled, "source": old.source, "additions": old.additions, "account": old.account}
-        return replace(new, classes=classes, **kept)
-    if old.fingerprint == manifests.fingerprint(new.shards[: len(old.shards)]):
-        return replace(new, classes=classes, additions=old.additions)  # shards were added
-    return new
+        new = replace(new, shuffled=old.shuffled, source=old.source, account=old.account)
+    elif old.fingerprint != manifests.fingerprint(new.shards[: len(old.shards)]):
+        return new
+    return replace(new, classes=classes, additions=old.additions, field_classes=old.field_classes)
 
 
 def _manifest_name(name: str | None) -> str:

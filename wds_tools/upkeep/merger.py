@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from wds_tools.errors import ChecksumError, DestinationError, LabelError, OptionError, WdsToolsError
+from wds_tools.format.field_classes import check_same, first_difference
 from wds_tools.format.index import NO_LABEL, index_name, shard_entry
 from wds_tools.format.index_edit import relabel, rename
 from wds_tools.format.label import Classes
@@ -199,7 +200,12 @@ class _MergeRun:
                 if report is not None:
                     bar.update(entry.bytes)
         manifest = manifest_of(
-            reports, classes=self.classes.names, shuffled=self.is_shuffled, source=source, account=self.account
+            reports,
+            classes=self.classes.names,
+            shuffled=self.is_shuffled,
+            source=source,
+            account=self.account,
+            field_classes=self.shards.manifest.field_classes,
         )
         manifest = replace(manifest, label=INDEX if self.classes.is_changed else self.shards.manifest.label)
         self.destination.commit(manifest, ())
@@ -315,8 +321,16 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
     """Return one list of classes for all datasets, by name.
 
     Raises:
-        LabelError: Labels without class names next to class names, or a list that has a name twice.
+        LabelError: Labels without class names next to class names, or a list that has a name twice, or different
+            classes for a field.
     """
+    for shards in sets:
+        if len(labels := {classes.label for classes in shards.class_lists}) > 1:
+            raise LabelError(
+                f"{shards.name}: these shards are of datasets with different classes ({first_difference(labels)}): "
+                "name each dataset by itself"
+            )
+    check_same([classes for shards in sets for classes in shards.class_lists])
     labelled = [shards for shards in sets if shards.manifest.has_labels or shards.manifest.classes]
     named = [shards for shards in labelled if shards.manifest.classes]
     if named and len(named) < len(labelled):

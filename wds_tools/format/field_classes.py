@@ -1,0 +1,170 @@
+"""Class lists of fields: the names of class numbers that are not the label of a sample. No I/O.
+
+They belong to a place, written as for `LabelSource`: a field such as ``labels.json``, or an entry of a JSON field such
+as ``json:objects.category``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeAlias
+
+from wds_tools.errors import LabelError, OptionError
+from wds_tools.format.label import Classes
+from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
+
+
+class ClassList(NamedTuple):
+    """The classes of a field.
+
+    Attributes:
+        names: Class names by number.
+        ids: The number that each class had in the original source, by class number, such as 1 to 90 in COCO; empty if
+            these are the class numbers.
+    """
+
+    names: tuple[str, ...]
+    ids: tuple[int, ...] = ()
+
+
+FieldClasses: TypeAlias = Mapping[str, ClassList]
+"""Place -> its classes."""
+
+
+class DatasetClasses(NamedTuple):
+    """All class lists of a dataset.
+
+    Attributes:
+        name: Name of the dataset, for messages.
+        label: Class names of the labels, by number.
+        fields: Class lists of fields.
+        stored: Names of its fields.
+    """
+
+    name: str
+    label: tuple[str, ...]
+    fields: FieldClasses
+    stored: Collection[str] = ()
+
+    def of(self, place: str) -> ClassList | None:
+        """Return the classes of a place: without names if a field has no list, None if there is no such field."""
+        return self.fields.get(place) or (ClassList(()) if place in self.stored else None)
+
+
+def class_lists(given: Mapping[str, ClassList | Sequence[str]]) -> dict[str, ClassList]:
+    """Return class lists that a user gave as such, or as names by number; raises as `check_field_classes` does."""
+    found = {
+        place: ClassList(tuple(one.names), tuple(one.ids)) if isinstance(one, ClassList) else ClassList(tuple(one))
+        for place, one in given.items()
+    }
+    check_field_classes(found)
+    return found
+
+
+def check_field_classes(field_classes: FieldClasses) -> None:
+    """Check class lists that go into a manifest.
+
+    Raises:
+        LabelError: A name occurs twice, or there are not as many ids as names, or an id occurs twice.
+        OptionError: A place is neither a field nor an entry of a JSON field.
+    """
+    for place, (names, ids) in field_classes.items():
+        if place in (FOLDER, INDEX) or str(LabelSource.parse(place)) != place:
+            raise OptionError(
+                f"{place!r} cannot have a list of classes; allowed are fields such as 'labels.json', and entries of "
+                "JSON fields such as 'json:objects.category'"
+            )
+        Classes(names)
+        if ids and (len(ids) != len(names) or len(set(ids)) < len(ids)):
+            raise LabelError(
+                f"{place!r} has {len(names)} class names and the ids {list(ids)[:10]}; allowed is one different id for "
+                "each name"
+            )
+
+
+def to_raw(field_classes: FieldClasses) -> dict[str, Any]:
+    """Return class lists as values for JSON."""
+    return {
+        place: {"names": list(names), **({"ids": list(ids)} if ids else {})}
+        for place, (names, ids) in field_classes.items()
+    }
+
+
+def from_raw(raw: Any) -> dict[str, ClassList]:
+    """Return class lists that were read from JSON.
+
+    Raises:
+        TypeError: The value has another structure.
+        ValueError: As for `check_field_classes`.
+    """
+    if not isinstance(raw, dict):
+        raise TypeError(f"field_classes are {raw!r}; allowed is an object with a list of classes for each place")
+    found = {}
+    for place, entry in raw.items():
+        names, ids = (entry.get("names"), entry.get("ids", [])) if isinstance(entry, dict) else (None, None)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"field_classes of {place!r} have names {names!r}; allowed is a list of names")
+        if not isinstance(ids, list) or not all(type(number) is int for number in ids):
+            raise TypeError(f"field_classes of {place!r} have ids {ids!r}; allowed is a list of whole numbers")
+        found[place] = ClassList(tuple(names), tuple(ids))
+    check_field_classes(found)
+    return found
+
+
+def shared(parts: Sequence[DatasetClasses]) -> dict[str, ClassList]:
+    """Return the class lists on which all datasets agree that have the field."""
+    found: dict[str, ClassList] = {}
+    for place in _places(parts):
+        lists = {classes for part in parts if (classes := part.of(place)) is not None}
+        if len(lists) == 1:
+            found[place] = lists.pop()
+    return found
+
+
+def check_same(parts: Sequence[DatasetClasses], *, fields: Collection[str] | None = None) -> None:
+    """Check that datasets have the same classes for each place.
+
+    Args:
+        parts: The class lists of each dataset.
+        fields: Only places in these fields are compared; None compares all.
+
+    Raises:
+        LabelError: Two of them have different ones.
+    """
+    for place in _places(parts):
+        field = LabelSource.parse(place).field
+        if fields is not None and field not in fields:
+            continue
+        lists = [(part, classes) for part in parts if (classes := part.of(place)) is not None]
+        first, expected = lists[0]
+        for part, classes in lists[1:]:
+            if classes != expected:
+                raise LabelError(
+                    f"{first.name} and {part.name} have different classes for {place!r} "
+                    f"({_first_difference(expected, classes)}), so its numbers would mean different things: pack them "
+                    f"with the same classes (--classes, classes=)"
+                    + ("" if fields is None else f", or remove {field!r} from fields=")
+                )
+
+
+def _places(parts: Iterable[DatasetClasses]) -> list[str]:
+    return list(dict.fromkeys(place for part in parts for place in part.fields))
+
+
+def _first_difference(left: ClassList, right: ClassList) -> str:
+    if left.names != right.names:
+        return first_difference([left.names, right.names])
+    return "their numbers in the original source differ"
+
+
+def first_difference(class_lists: Iterable[tuple[str, ...]]) -> str:
+    """Return the first class number that has several names, with these names.
+
+    >>> first_difference([("cat", "dog"), ("cat", "fig")])
+    "class 1 is 'dog' or 'fig'"
+    """
+    for number, names in enumerate(zip_longest(*sorted(class_lists), fillvalue=None)):
+        if len(set(names)) > 1:
+            return f"class {number} is {' or '.join(sorted(repr(name) if name else 'no name' for name in set(names)))}"
+    return "one names them"

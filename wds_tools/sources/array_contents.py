@@ -1,0 +1,127 @@
+"""What an open file of arrays has, and what the names in it say: roles, splits, class names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wds_tools.format.label import Label
+from wds_tools.sources.columns import IMAGE, LABEL, usual_names
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+SPLITS = _set("train training trn test testing tst val valid validation dev eval")
+CLASS_NAMES = _set(
+    "classes class_names classnames list_classes label_names labels_names category_names categories target_names"
+)
+_MAPPINGS = frozenset(["class_to_idx", "idx_to_class"])
+_FILLERS = frozenset(["set"])  # as in train_set_x
+_MASKS = _set("mask masks seg segmentation depth gt annotation annotations mean std")
+_MEASURES = _set("num n count counts weight weights score scores confidence prob probs logits")
+_VAGUE = _set("x y data file path url filename filepath")  # part of many other names
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+
+
+class Unusable(NamedTuple):
+    """A part of a file that is not an array with rows.
+
+    Attributes:
+        kind: Kind of the part, as in an account.
+        name: Its name.
+        reason: Why it is not packed.
+        is_array: Whether it would be an array in a file of another kind, so that it could have a role.
+    """
+
+    kind: str
+    name: str
+    reason: str
+    is_array: bool = False
+
+
+@dataclass(slots=True)
+class Contents:
+    """What an open file has.
+
+    Attributes:
+        arrays: Name -> array.
+        unusable: Other parts, which are left out.
+        labels: The label of each row, if it is not in an array.
+        class_names: (kind, name) of an attribute or entry -> class names.
+        used: Further parts that are used: (kind, name, what they are used as).
+        mean_bytes: Mean length of an encoded image in bytes, if it is not known.
+        counts_from_one: Whether the program that wrote the file counts from 1.
+    """
+
+    arrays: dict[str, Any]
+    unusable: list[Unusable] = field(default_factory=list)
+    labels: list[Label] | None = None
+    class_names: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    used: list[tuple[str, str, str]] = field(default_factory=list)
+    mean_bytes: int = 1
+    counts_from_one: bool = False
+
+    def add_entry(self, kind: str, name: str, word: str, value: Any) -> None:
+        """Add a value that is not one for each image: class names, by its name in the file, or something unusable."""
+        names = class_names_in(value) if "_".join(words_of(word)) in CLASS_NAMES | _MAPPINGS else None
+        if names is not None:
+            self.class_names[kind, name] = names
+        else:
+            self.unusable.append(Unusable(kind, name, "it is a single value, not one for each image"))
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of the last part of a path, without those of splits; of an earlier part if none is left.
+
+    >>> words_of("train/X"), words_of("images/test"), words_of("trainLabels"), words_of("y_val")
+    (['x'], ['images'], ['labels'], ['y'])
+    """
+    for part in reversed(name.split("/")):
+        words = [word.lower() for word in _WORD.findall(part)]
+        if kept := [word for word in words if word not in SPLITS | _FILLERS]:
+            return kept
+    return []
+
+
+def split_of(name: str) -> frozenset[str]:
+    """Return the splits that a path names."""
+    return frozenset(word.lower() for word in _WORD.findall(name)) & SPLITS
+
+
+def role_rank(name: str, role: str) -> int:
+    """Return 2 for a usual name of a role, 1 for a name with a word of one, otherwise 0."""
+    words, usual = words_of(name), usual_names(role)
+    if "_".join(words) in usual:
+        return 2
+    excluded = _MASKS | (usual_names(LABEL) if role == IMAGE else _MEASURES | usual_names(IMAGE))
+    clear = (usual & {*words}) - _VAGUE
+    return 1 if clear and not {*words} & (excluded - _VAGUE) else 0
+
+
+def class_names_in(value: Any) -> tuple[str, ...] | None:
+    """Return the class names in a list of texts, a mapping with numbers, or JSON of one of them; None for other values.
+
+    >>> class_names_in(["cat", "dog"]), class_names_in('{"cat": 1, "dog": 0}'), class_names_in({0: "cat"})
+    (('cat', 'dog'), ('dog', 'cat'), ('cat',))
+    """
+    if isinstance(value, (bytes, str)):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if isinstance(value, Mapping):
+        pairs = [(b, a) if isinstance(b, int) else (a, b) for a, b in value.items()]
+        numbers = sorted(number for number, _ in pairs if isinstance(number, int))
+        value = [text for _, text in sorted(pairs)] if numbers == list(range(len(value))) else None
+    if isinstance(value, np.ndarray):
+        value = value.tolist() if value.ndim == 1 else None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(text, (bytes, str)) for text in value):
+        return None
+    return tuple(text.decode() if isinstance(text, bytes) else text for text in value) or None

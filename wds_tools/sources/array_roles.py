@@ -1,0 +1,456 @@
+"""Roles of arrays: which is the image, which the label, and what becomes of all others. Types decide, then names.
+
+What could be one thing or another is an error that shows the choices. What is not packed is left out with a reason.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import SourceError
+from wds_tools.sources import array_kinds
+from wds_tools.sources.array_contents import CLASS_NAMES, Contents, role_rank, split_of, words_of
+from wds_tools.sources.array_kinds import Items, kind_of
+from wds_tools.sources.base import MAX_RECORD_BYTES
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    fact_name,
+    field_name,
+    find_column,
+    is_text_field,
+    no_image_error,
+    plain_name,
+)
+from wds_tools.sources.pixels import CHANNELS, check_pixels
+from wds_tools.wording import counted
+
+_POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
+_FEW = 100  # rows; among so few, each may have a class of its own
+_FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
+
+
+@dataclass(slots=True)
+class Roles:
+    """The roles of the arrays of a file.
+
+    Attributes:
+        images: The array of images.
+        layout: "HW", "HWC" or "CHW"; "items" for arrays of their own, or "bytes" for encoded images.
+        labels: Label of each row; None without labels.
+        classes: Class names by number; None without them.
+        facts: Key in the ``json`` field -> [N].
+        texts: Field -> text of each row.
+        others: Field without its extension -> array.
+        extensions: Field without its extension -> "png" or "npy"; "" for encoded images, whose bytes show it.
+        used: Array -> what it is packed as.
+        left_out: Array -> the reason why it is not packed.
+        names_in: Which of `Contents.class_names` are the classes.
+        notes: What the user should know.
+    """
+
+    images: Any
+    layout: str
+    labels: list[Any] | None = None
+    classes: tuple[str, ...] | None = None
+    facts: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, str] = field(default_factory=dict)
+    used: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    names_in: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Roles:
+    """Find the role of every array.
+
+    Raises:
+        SourceError: There is no array of images, there are several, or what the label is cannot be decided.
+    """
+    arrays = contents.arrays
+    image = _find_image(contents, columns, where)
+    images = arrays[image]
+    roles = Roles(images, _layout(arrays, image, where), used={image: "image"})
+    rest = {}
+    for name, array in arrays.items():
+        if name == image:
+            continue
+        if reason := _not_beside(name, array, image, images, arrays):
+            roles.left_out[name] = reason
+        else:
+            rest[name] = array
+    roles.labels = contents.labels
+    label = _find_label(contents, rest, image, columns, roles, where) if contents.labels is None else None
+    if label is not None:
+        roles.labels = array_kinds.values_of(rest.pop(label), f"{where}: array {label!r}")
+        roles.used[label] = "label"
+        _find_classes(contents, label, rest, roles, where)
+    for name, array in rest.items():
+        _place(name, array, image, roles, where)
+    return roles
+
+
+def _group(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _described(name: str, array: Any) -> str:
+    shape = list(array.shape)
+    return f"{name} {'arrays' if isinstance(array, Items) and array.ndim == 1 else array.dtype}{shape}"
+
+
+# The image
+
+
+def _find_image(contents: Contents, columns: Mapping[str, str], where: str) -> str:
+    arrays = contents.arrays
+    if IMAGE in columns:
+        _refuse_unusable(contents, where, lambda part: part.name == columns[IMAGE])
+        return str(find_column(IMAGE, arrays, columns, where=where))
+    fitting = [name for name, array in arrays.items() if _is_images(array)]
+    meant = {name: role_rank(name, IMAGE) for name, array in arrays.items() if name in fitting or _may_be_images(array)}
+    best = max(meant.values(), default=0)
+    found = [name for name, rank in meant.items() if rank == best] if best else fitting
+    if len(found) > 1:
+        shown = ", ".join(repr(_described(name, arrays[name])) for name in found[:12])
+        splits = "; pack each split by itself" if any(map(split_of, found)) else ""
+        raise SourceError(
+            f"{where} has {len(found)} arrays that could be the images: {shown}: name one, as in --column "
+            f"image={found[0]} (columns={{'image': {found[0]!r}}}){splits}"
+        )
+    if best < 2:
+        _refuse_unusable(contents, where, lambda part: part.is_array and role_rank(part.name, IMAGE) == 2)
+    if not found:
+        raise no_image_error(where, [_described(name, array) for name, array in arrays.items()], "array")
+    return found[0]
+
+
+def _refuse_unusable(contents: Contents, where: str, test: Any) -> None:
+    """Raise an error for a part that has the name of a role, but cannot be used."""
+    for part in contents.unusable:
+        if test(part):
+            raise SourceError(f"{where}: {part.name!r} cannot be used: {part.reason}")
+
+
+def _is_images(array: Any) -> bool:
+    """Return whether the type and shape of an array are those of images."""
+    if kind_of(array) == "items" and array.ndim == 1:
+        return bool(array.are_images())
+    return (array.ndim in (3, 4) and array.dtype == np.uint8 and kind_of(array) != "names") or array_kinds.is_encoded(
+        array
+    )
+
+
+def _may_be_images(array: Any) -> bool:
+    """Return whether an array with the usual name of images was meant as them: then no other one is taken."""
+    if kind_of(array) in ("bytes", "binary", "items"):
+        return True
+    is_number = array.dtype.kind in "iufb"
+    return is_number and (array.ndim > 2 or (array.ndim == 2 and array.shape[1] >= _FLATTENED))
+
+
+def _layout(arrays: Mapping[str, Any], name: str, where: str) -> str:
+    """Return the layout of a row.
+
+    Raises:
+        SourceError: It is not known, or the type is not that of images.
+    """
+    array, what = arrays[name], f"{where}: array {name!r}"
+    if array.ndim == 1 and kind_of(array) == "items":
+        if not array.are_images():
+            raise SourceError(f"{what} has rows of different shapes that are not all uint8 images: convert them")
+        for row in range(array.shape[0]):
+            if len(array.row_shape(row)) > 1:
+                check_pixels(array.row_shape(row), np.dtype(np.uint8), f"{what}, row {row},")
+        return "items"
+    if (kind_of(array) == "bytes" and array.ndim == 1) or array_kinds.is_encoded(array):
+        return "bytes"
+    shape = tuple(array.shape)
+    if array.ndim < 3 or kind_of(array) in ("text", "objects", "names", "lists"):
+        raise SourceError(
+            f"{what} is {array.dtype}{list(shape)}; allowed are uint8 pixels [N, H, W], [N, H, W, C] or [N, C, H, W], "
+            "and encoded images [N]: name another array with --column image=NAME, or reshape it"
+        )
+    if array.ndim == 3 and (shape[2] in CHANNELS or (shape[0] in CHANNELS[1:] and not _has_companion(arrays, name))):
+        raise SourceError(
+            f"{what} has shape {list(shape)}, which can be one image with channels or several images without: give it "
+            "four dimensions, [N, H, W, C]"
+        )
+    return check_pixels(shape[1:], array.dtype, what)
+
+
+def _has_companion(arrays: Mapping[str, Any], image: str) -> bool:
+    """Return whether another array has a value for each row."""
+    rows = arrays[image].shape[0]
+    return any(name != image and array.ndim and array.shape[0] == rows for name, array in arrays.items())
+
+
+def _not_beside(name: str, array: Any, image: str, images: Any, arrays: Mapping[str, Any]) -> str:
+    """Return why an array does not have the rows of the images; "" if it has."""
+    if array.shape[0] != images.shape[0]:
+        return f"it has {counted(array.shape[0], 'row')}, and there are {counted(images.shape[0], 'image')}"
+    if split_of(image) and split_of(name) and split_of(name) != split_of(image):
+        return f"it belongs to another split than {image!r}"
+    for other, candidate in arrays.items():
+        if other == image or not _is_images(candidate) or other.split("/")[-1] != image.rsplit("/", maxsplit=1)[-1]:
+            continue
+        ours, theirs = image.split("/"), other.split("/")
+        differing = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+        if differing is not None and name.split("/")[: differing + 1] == theirs[: differing + 1]:
+            if words_of(other) != words_of(image):  # images/train next to masks/train
+                continue
+            return f"it belongs to {other!r}"
+    return ""
+
+
+# The label
+
+
+def _find_label(
+    contents: Contents, rest: Mapping[str, Any], image: str, columns: Mapping[str, str], roles: Roles, where: str
+) -> str | None:
+    if columns.get(LABEL) == "":
+        return None
+    if LABEL in columns:
+        return _named_label(contents, rest, columns, roles, where)
+    ranked: dict[str, int] = {}
+    unclear = []
+    pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
+    for name, array in pool.items():
+        rank = role_rank(name, LABEL)
+        reason = _not_label(name, array, pool)
+        if reason and rank:
+            roles.notes.append(
+                f"array {name!r} is not packed as the label, because it {reason}; --column label={name} changes that"
+            )
+        elif not reason and (rank or kind_of(array) == "names"):
+            ranked[name] = rank
+        elif not reason and kind_of(array) == "integers" and (_POSITION.fullmatch(name) or _repeats(array)):
+            unclear.append(name)
+    best = max(ranked.values(), default=0)
+    found = [name for name, rank in ranked.items() if rank == best] or unclear
+    if best < 2:
+        _refuse_named_like_labels(contents, rest, image, where)
+    positions = [name for name in found if _POSITION.fullmatch(name)]
+    if len(found) == 1 and (found[0] in ranked or positions):
+        return found[0]
+    if not found:
+        return None
+    shown = ", ".join(repr(_described(name, rest[name])) for name in found[:12])
+    raise SourceError(
+        f"{where} has {counted(len(found), 'array')} that could be the label: {shown}: name it, as in --column "
+        f"label={found[0]} (columns={{'label': {found[0]!r}}}), or pass --column label= if there are no labels"
+    )
+
+
+def _named_label(
+    contents: Contents, rest: Mapping[str, Any], columns: Mapping[str, str], roles: Roles, where: str
+) -> str:
+    """Return the array that the user named, if it has a value for each image."""
+    name = columns[LABEL]
+    _refuse_unusable(contents, where, lambda part: part.name == name)
+    if name in roles.left_out:
+        raise SourceError(f"{where}: {name!r} cannot be the label: {roles.left_out[name]}")
+    find_column(LABEL, rest, columns, where=where)
+    if not _holds_scalars(rest[name]):
+        raise _shape_error(name, rest[name], where)
+    return name
+
+
+def _shape_error(name: str, array: Any, where: str) -> SourceError:
+    return SourceError(
+        f"{where} has labels of shape {list(array.shape)} in {name!r}; allowed is one number or name per image: "
+        "convert one-hot rows with argmax(1), or pass --column label= if they are not labels"
+    )
+
+
+def _refuse_named_like_labels(contents: Contents, rest: Mapping[str, Any], image: str, where: str) -> None:
+    """Raise an error if an array has the usual name of labels, but is not one value per image."""
+    _refuse_unusable(contents, where, lambda part: part.is_array and role_rank(part.name, LABEL) == 2)
+    for name, array in contents.arrays.items():
+        if name == image or role_rank(name, LABEL) < 2 or kind_of(array) not in ("integers", "names", "text", "lists"):
+            continue
+        if split_of(image) and split_of(name) and split_of(name) != split_of(image):
+            continue
+        if name not in rest and _holds_scalars(array) and "_".join(words_of(name)) not in CLASS_NAMES:
+            images = contents.arrays[image]
+            raise SourceError(
+                f"{where} has {array.shape[0]:,} labels in {name!r}, but {images.shape[0]:,} images in {image!r}; "
+                f"allowed is one label per image: correct the file, or pass --column label= if {name!r} has no labels"
+            )
+        if name in rest and (array.ndim == 2 or kind_of(array) == "lists"):
+            raise _shape_error(name, array, where)
+
+
+def _holds_scalars(array: Any) -> bool:
+    """Return whether an array has one number, text or boolean in each row."""
+    is_column = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+    kinds = ("integers", "booleans", "numbers", "names", "text")
+    return is_column and kind_of(array) in kinds and not array_kinds.is_encoded(array)
+
+
+def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
+    """Leave out lists of class names that happen to be as long as there are images."""
+    numbers = [name for name, array in pool.items() if kind_of(array) != "text" and role_rank(name, LABEL)]
+    return {name: array for name, array in pool.items() if not (numbers and _is_class_names(name, array))}
+
+
+def _not_label(name: str, array: Any, pool: Iterable[str]) -> str:
+    """Return why values are not labels; "" if they can be."""
+    values, kind = array_kinds.flat(array), kind_of(array)
+    if kind == "numbers":
+        finite = values[np.isfinite(values)]
+        if (finite != np.floor(finite)).any():
+            return "has fractions"
+        if not role_rank(name, LABEL):
+            return "is not of integers"
+    distinct = len(set(values.tolist()))
+    if kind != "names" and distinct == len(values) > _FEW:
+        return "has another value in every row"
+    if name.lower() == "y" and "x" in map(str.lower, pool):
+        return "is next to 'x', so that both may be coordinates"
+    return ""
+
+
+def _repeats(array: Any) -> bool:
+    """Return whether values occur several times, as class numbers do and identifiers do not."""
+    values = array_kinds.flat(array)
+    return 1 < len(np.unique(values)) < len(values)
+
+
+# Class names
+
+
+def _is_class_names(name: str, array: Any) -> bool:
+    is_list = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+    if "_".join(words_of(name)) not in CLASS_NAMES or kind_of(array) != "text" or not is_list:
+        return False
+    values = array_kinds.flat(array).tolist()
+    return len(set(values)) == len(values)
+
+
+def _find_classes(contents: Contents, label: str, rest: dict[str, Any], roles: Roles, where: str) -> None:
+    """Take the class names from the enumeration of the labels, an attribute or another array."""
+    labels = contents.arrays[label]
+    if kind_of(labels) == "names":
+        roles.classes = tuple(str(member.name) for member in array_kinds.names_of(labels).values())
+        return
+    own = {*words_of(label), *(word.removesuffix("s") for word in words_of(label))}
+    for name, array in contents.arrays.items():
+        words = words_of(name)
+        is_named = _is_class_names(name, array) or (
+            words[-1:] == ["names"] and {word.removesuffix("s") for word in words[:-1]} <= own and len(words) > 1
+        )
+        if name in roles.used or not is_named or kind_of(array) != "text" or split_of(name) - split_of(label):
+            continue
+        if name in rest and not _is_class_names(name, array):
+            continue
+        rest.pop(name, None)
+        names = tuple(array_kinds.texts_of(array_kinds.flat(array), f"{where}: array {name!r}"))
+        _take_classes(roles, name, names, where)
+        roles.left_out.pop(name, None)
+        roles.used[name] = "class names"
+    for part, names in contents.class_names.items():
+        if not split_of(part[1]) - split_of(label):
+            _take_classes(roles, part[1], names, where)
+            roles.names_in.append(part)
+    if contents.counts_from_one and roles.classes:
+        _check_numbers(label, roles, where)
+
+
+def _take_classes(roles: Roles, name: str, names: tuple[str, ...], where: str) -> None:
+    names = tuple(text.strip() for text in names)
+    if roles.classes is not None and roles.classes != names:
+        raise SourceError(
+            f"{where} has two lists of class names, {', '.join(map(repr, roles.classes[:3]))} and "
+            f"{', '.join(map(repr, names[:3]))} ({name!r}): remove one of them"
+        )
+    roles.classes = names
+
+
+def _check_numbers(label: str, roles: Roles, where: str) -> None:
+    """Check that numbers of a program that counts from 1 are not taken as positions from 0."""
+    numbers = [value for value in roles.labels or () if isinstance(value, (int, float)) and not math.isnan(value)]
+    if numbers and min(numbers) > 0:
+        raise SourceError(
+            f"{where} has labels from {min(numbers):g} to {max(numbers):g} in {label!r}, and class names: MATLAB "
+            "counts them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save "
+            "the names as labels"
+        )
+
+
+# Other values
+
+
+def _place(name: str, array: Any, image: str, roles: Roles, where: str) -> None:
+    """Decide what becomes of an array that is neither image nor label."""
+    inside = f"{_group(image)}/" if _group(image) else ""
+    plain, kind = plain_name(name.removeprefix(inside)), kind_of(array)
+    last = name.rsplit("/", maxsplit=1)[-1]
+    text_field = field_name(last)
+    if kind == "text" and array.ndim == 1 and not array_kinds.is_encoded(array):
+        texts = array_kinds.texts_of(array[:], f"{where}: array {name!r}")
+        if text_field and is_text_field(text_field):
+            _add(roles.texts, text_field, texts, where)
+            roles.used[name] = f"field {text_field}"
+            return
+        _add(roles.facts, fact_name(plain), texts, where)
+        roles.used[name] = "json"
+    elif kind == "names" and array.ndim == 1:
+        _add(roles.facts, fact_name(plain), [label.name for label in array_kinds.values_of(array, name)], where)
+        roles.used[name] = "json"
+    elif (kind in ("integers", "booleans", "numbers") and array.ndim == 1) or kind == "time":
+        _add(roles.facts, fact_name(plain), np.asarray(array[:]), where)
+        roles.used[name] = "json"
+    elif kind == "text" and not array_kinds.is_encoded(array):
+        values = np.asarray(array[:])
+        texts = array_kinds.texts_of(values.reshape(-1), f"{where}: array {name!r}")
+        _add(roles.facts, fact_name(plain), np.array(texts, object).reshape(values.shape).tolist(), where)
+        roles.used[name] = "json"
+    else:
+        _place_field(name, array, plain, roles, where)
+
+
+def _place_field(name: str, array: Any, plain: str, roles: Roles, where: str) -> None:
+    """Decide what becomes of an array with several values in each row."""
+    kind = kind_of(array)
+    if array_kinds.is_encoded(array):
+        extension, packed = "", f"field {plain} with the extension of its type"
+    elif kind == "items" or (kind in ("lists", "bytes") and array.ndim == 1):
+        extension, packed = "npy", f"field {plain}.npy"
+    elif kind in ("integers", "booleans", "numbers", "complex", "names"):
+        if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
+            roles.left_out[name] = f"rows of shape {list(array.shape[1:])} are too large"
+            return
+        extension = "png" if _is_mask(array, roles) else "npy"
+        packed = f"field {plain}.{extension}"
+    else:
+        roles.left_out[name] = f"values of type {array.dtype} cannot be packed"
+        return
+    _add(roles.others, plain, array, where)
+    roles.extensions[plain] = extension
+    roles.used[name] = packed
+
+
+def _is_mask(array: Any, roles: Roles) -> bool:
+    """Return whether an array is uint8 [H, W] of the size of the images."""
+    if roles.layout in ("bytes", "items"):
+        return False
+    size = roles.images.shape[2:4] if roles.layout == "CHW" else roles.images.shape[1:3]
+    return bool(array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == size)
+
+
+def _add(found: dict[str, Any], name: str, values: Any, where: str) -> None:
+    """Add an array, if no other one gets the same name."""
+    if name in found:
+        raise SourceError(f"{where} has two arrays that would be packed as {name!r}: rename one of them")
+    found[name] = values
