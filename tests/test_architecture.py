@@ -20,7 +20,7 @@ READING_ORDER = {
         fetcher fetcher_process remote stream""",
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed
         added_fields array_contents array_kinds array_roles arrays huggingface streams layouts trees annotations coco
-        yolo voc masks tree objects table tfrecord arrow matlab hdf5 lmdb numpy_files parquet tensors zarrs
+        yolo voc masks tree annotated objects table tfrecord arrow matlab hdf5 lmdb numpy_files parquet tensors zarrs
         webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",

@@ -6,11 +6,12 @@ same in all of them, and states what becomes of every other file.
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import xxhash
 
@@ -27,6 +28,13 @@ from wds_tools.sources.tree import Files, Layout
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 _MAX_FILES = 50  # annotation files of COCO; in a tree with more JSON files, each describes an image
 _LOOKED_AT = 3
+
+
+class _Members(NamedTuple):
+    """The images of a split, and the files that list them."""
+
+    images: list[File]
+    lists: tuple[File, ...] = ()
 
 
 @dataclass(slots=True)
@@ -54,6 +62,9 @@ class Annotated(Layout):
     found_by: ClassVar[str]
     """What the files of this layout are, for the message if there are none."""
 
+    annotation_ending: ClassVar[tuple[str, ...]] = ()
+    """How the names of files with the annotations of one image end."""
+
     _plan: dict[str, _Split] | None = None
     _split = ""
 
@@ -80,6 +91,13 @@ class Annotated(Layout):
             ]
             for name, paths in claimed.items()
         }
+
+    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
+        """Return the error for a tree of several splits."""
+        return SourceError(
+            f"{where} has several splits ({', '.join(splits)}): pack with --split folders (pack_splits), which packs a "
+            "dataset for each"
+        )
 
     def choose(self, split: str) -> None:
         """Collect this split next."""
@@ -119,7 +137,9 @@ class Annotated(Layout):
         found.account.parts += annotations.parts
         found.account.notes += annotations.notes
         if annotations.names:
-            found.field_classes[PLACE] = ClassList(annotations.names, annotations.ids)
+            found.field_classes[PLACE] = ClassList(
+                annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
+            )
         digest = xxhash.xxh3_128(found.stamp.encode())
         for file in split.used:
             digest.update(files.read(file))
@@ -145,9 +165,16 @@ class Annotated(Layout):
         raise NotImplementedError
 
     def _why_skipped(self, file: File, split: _Split) -> str:
-        if not layouts.is_image_name(file.path):
-            return layouts.NOT_AN_IMAGE
-        return f"is not listed in {split.source}"
+        if layouts.is_image_name(file.path):
+            return f"is not listed in {split.source}"
+        if _is_list(file.path):
+            return "is a list of images of which another list is used"
+        is_annotation = file.path.lower().endswith(self.annotation_ending)
+        return "belongs to no image that is packed" if is_annotation else layouts.NOT_AN_IMAGE
+
+
+def _is_list(path: str) -> bool:
+    return path.endswith(".txt") and "ImageSets" in path.split("/")
 
 
 def _files_of(parts: Mapping[str, Mapping[str, File]]) -> Iterable[File]:
@@ -223,14 +250,15 @@ def _coco_split(files: Files, split: str, same: Sequence[File]) -> _Split:
         )
     parts: dict[str, dict[str, File]] = {}
     stem = posixpath.splitext(source)[0]
+    pngs = [png for fields in annotations.fields.values() for png in fields.values()]
+    there = coco.find_images(pngs, paths, beside=same[0].path, split=stem)
     for name, fields in annotations.fields.items():
-        file = images[name]
-        for kind, png in fields.items() if file is not None else ():
-            there = coco.find_images([png], paths, beside=same[0].path, split=stem)
+        image = images[name]
+        for kind, png in fields.items() if image is not None else ():
             if png not in there:
                 raise SourceError(f"{same[0].path} names {png!r}, but there is no such file in {files.where}")
-            assert file is not None, "tested above"
-            parts.setdefault(file.path, {})[kind] = files.by_path[there[png]]
+            assert image is not None, "tested above"
+            parts.setdefault(image.path, {})[kind] = files.by_path[there[png]]
     return _Split(annotations, images, parts, list(same), source)
 
 
@@ -239,6 +267,7 @@ class Yolo(Annotated):
 
     kind = "yolo"
     found_by = "data.yaml (or classes.txt, obj.names) and a label file for an image, labels/1.txt for images/1.jpg"
+    annotation_ending = (".txt",)
 
     @classmethod
     def matches(cls, files: Files) -> bool:
@@ -252,35 +281,27 @@ class Yolo(Annotated):
         images = _yolo_splits(files, stated, beside)
         labels = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in files.images}
         plan = {}
-        for split, there in images.items():
-            own = {file.path: labels[file.path] for file in there}
+        for split, members in images.items():
+            own = {file.path: labels[file.path] for file in members.images}
             triples = (
                 (path, yolo.label_path(path), None if label is None else files.read(label))
                 for path, label in own.items()
             )
             annotations = yolo.annotations_of(triples, stated, where=beside)
             label_files = [label for label in own.values() if label is not None]
+            named: dict[str, File | None] = {file.path: file for file in members.images}
             plan[split] = _Split(
-                annotations,
-                {file.path: file for file in there},
-                {},
-                [*shared, *label_files],
-                posixpath.basename(beside),
+                annotations, named, {}, [*used, *members.lists, *label_files], posixpath.basename(beside)
             )
-            annotations.notes += _unlabelled(own)
+            annotations.notes += _unlabelled(own, "label file")
         return plan
 
-    def _why_skipped(self, file: File, split: _Split) -> str:
-        if file.path.endswith(".txt") and not layouts.is_image_name(file.path):
-            return "is not the label file of an image"
-        return super()._why_skipped(file, split)
 
-
-def _unlabelled(labels: Mapping[str, File | None]) -> list[str]:
+def _unlabelled(labels: Mapping[str, File | None], what: str) -> list[str]:
     without = [path for path, label in labels.items() if label is None]
     if not without:
         return []
-    return [f"{len(without):,} of {len(labels):,} images have no label file, and so no objects, such as {without[0]!r}"]
+    return [f"{len(without):,} of {len(labels):,} images have no {what}, and so no objects, such as {without[0]!r}"]
 
 
 def _is_yolo_names(path: str) -> bool:
@@ -314,19 +335,20 @@ def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
     raise SourceError(f"{files.where} has no class names for YOLO: add data.yaml with 'names'")
 
 
-def _yolo_splits(files: Files, stated: yolo.DataYaml, beside: str) -> dict[str, list[File]]:
+def _yolo_splits(files: Files, stated: yolo.DataYaml, beside: str) -> dict[str, _Members]:
     """Return the images of each split; all images with an empty name if the file states no splits."""
     if not stated.splits:
-        return {"": files.images}
+        return {"": _Members(files.images)}
     folders = {posixpath.dirname(file.path) for file in files.files}
     folders |= {folder[:end] for folder in folders for end, character in enumerate(folder) if character == "/"}
     known = folders | files.by_path.keys()
-    plan: dict[str, list[File]] = {}
+    plan: dict[str, _Members] = {}
     for split, entries in stated.splits.items():
-        places = [yolo.find_folder(entry, known, beside=beside) for entry in entries]
-        found = [file for place in places if place is not None for file in _yolo_images(files, place)]
+        places = [place for entry in entries if (place := yolo.find_folder(entry, known, beside=beside)) is not None]
+        found = dict.fromkeys(file for place in places for file in _yolo_images(files, place))
+        lists = [files.by_path[place] for place in places if place in files.by_path]
         if found:
-            plan[split] = list(dict.fromkeys(found))
+            plan[split] = _Members(list(found), tuple(file for file in lists if file not in files.images))
     if not plan:
         first = next(iter(stated.splits.values()))[0]
         raise SourceError(f"{beside} names {first!r}, and there are no images in {files.where}: correct the path")
@@ -350,6 +372,7 @@ class Voc(Annotated):
 
     kind = "voc"
     found_by = "an XML file <annotation> for an image, such as Annotations/1.xml for JPEGImages/1.jpg"
+    annotation_ending = (".xml",)
 
     @classmethod
     def matches(cls, files: Files) -> bool:
@@ -364,26 +387,26 @@ class Voc(Annotated):
         images = [file for file in files.images if file.path not in paths]
         annotation = _xml_files(files)
         sets = _image_sets(files, images)
-        triples = (
-            (file.path, posixpath.basename(file.path), files.read(xml) if (xml := annotation.get(file.path)) else None)
-            for file in images
+        pairs = [(file.path, annotation.get(file.path)) for file in images]
+        everything = voc.annotations_of(
+            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
         )
-        everything = voc.annotations_of(triples)
         parts: dict[str, dict[str, File]] = {}
         stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file.path for file in images}
         for mask in segmented:
             if owner := stems.get(posixpath.splitext(posixpath.basename(mask.path))[0]):
                 parts.setdefault(owner, {})[voc.mask_field(mask.path)] = mask
         plan = {}
-        for split, there in sets.items():
-            own = {file.path: file for file in there}
+        for split, members in sets.items():
+            own = {file.path: file for file in members.images}
             plan[split] = _Split(
                 _only(everything, own),
                 dict(own),
                 {path: parts[path] for path in own if path in parts},
-                [annotation[path] for path in own if path in annotation],
+                [*members.lists, *(annotation[path] for path in own if path in annotation)],
                 "ImageSets" if split else "Annotations",
             )
+            plan[split].annotations.notes += _unlabelled({path: annotation.get(path) for path in own}, "XML file")
         return plan
 
 
@@ -412,27 +435,23 @@ def _xml_files(files: Files) -> dict[str, File]:
     return {path: xml for path, xml in pairs.items() if xml is not None}
 
 
-def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, list[File]]:
+def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
     """Return the images of each split: of the lists in ``ImageSets``, or of folders that are named like splits."""
     stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file for file in images}
-    lists = [
-        file
-        for file in files.others
-        if file.path.endswith(".txt") and file.path.split("/")[-3:-1] == ["ImageSets", kind]
-    ]
-    sets: dict[str, list[File]] = {}
-    for file in lists:
-        name = posixpath.splitext(posixpath.basename(file.path))[0]
-        if layouts.is_split_name(name):
-            names = voc.image_set(files.read(file), file.path)
-            sets[name] = [stems[stem] for stem in names if stem in stems]
+    sets: dict[str, _Members] = {}
+    for file in files.others:
+        folder, name = posixpath.split(file.path)
+        split = posixpath.splitext(name)[0]
+        if name.endswith(".txt") and folder.endswith(f"ImageSets/{kind}") and layouts.is_split_name(split):
+            there = [stems[stem] for stem in voc.image_set(files.read(file), file.path) if stem in stems]
+            if there:
+                sets[split] = _Members(there, (file,))
     if {"train", "val"} <= sets.keys():
         sets.pop("trainval", None)
-    sets = {name: there for name, there in sets.items() if there}
     return sets or _split_folders(images, files.where)
 
 
-def _split_folders(images: Sequence[File], where: str) -> dict[str, list[File]]:
+def _split_folders(images: Sequence[File], where: str) -> dict[str, _Members]:
     """Return images by the first folder that is named like a split; all with an empty name without such folders."""
     sets: dict[str, list[File]] = {}
     for file in images:
@@ -443,7 +462,7 @@ def _split_folders(images: Sequence[File], where: str) -> dict[str, list[File]]:
             f"{where} has images in folders named like splits ({quoted(sorted(name for name in sets if name))}), and "
             f"others such as {sets[''][0].path!r}: put all into splits, or pack the folders on their own"
         )
-    return dict(sorted(sets.items()))
+    return {name: _Members(there) for name, there in sorted(sets.items())}
 
 
 class Masks(Annotated):
@@ -463,10 +482,10 @@ class Masks(Annotated):
         images = [files.by_path[path] for path, _ in found.pairs]
         parts = {path: {name: files.by_path[mask] for name, mask in fields.items()} for path, fields in found.pairs}
         plan = {}
-        for split, there in _image_sets(files, images, "Segmentation").items():
-            own = {file.path: file for file in there}
+        for split, members in _image_sets(files, images, "Segmentation").items():
+            own = {file.path: file for file in members.images}
             facts = masks.without_objects(own)
-            plan[split] = _Split(facts, dict(own), {path: parts[path] for path in own}, [], "a pair")
+            plan[split] = _Split(facts, dict(own), {path: parts[path] for path in own}, list(members.lists), "a pair")
         return plan
 
     def _why_skipped(self, file: File, split: _Split) -> str:

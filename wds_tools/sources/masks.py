@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from wds_tools.sources.annotations import Annotations, packed
 from wds_tools.sources.layouts import is_image_name
 
 _IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb"])
@@ -85,6 +86,11 @@ def pairs(names: Iterable[str]) -> Pairs:
             unpaired.append(name)
     unpaired += [same[0] for same in images.values() if len(same) == 1 and same[0] not in found]
     return Pairs(sorted(found.items()), sorted(unpaired))
+
+
+def without_objects(images: Iterable[str]) -> Annotations:
+    """Return the annotations of images that have only masks."""
+    return Annotations(images={image: packed({}) for image in images})
 
 
 def _role(name: str) -> _Role:
