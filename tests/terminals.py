@@ -1,15 +1,39 @@
-"""Runs a program in a pseudo-terminal and captures its output."""
+"""Terminals: a program in a pseudo-terminal with its output, and a stream of this process that passes for one."""
 
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pytest
+
+
+class Stream(io.StringIO):
+    """A stream that is a terminal or is not."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> Stream:
+    """Let stderr be a terminal that a person watches; return it."""
+    stream = Stream(terminal=True)
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
 
 
 def in_terminal(

@@ -16,8 +16,8 @@ READING_ORDER = {
     "format": """jpeg pages sample tar label label_source field_classes objects codecs account manifest index
         index_builder index_edit dots totals""",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
-        object_client s3_client fsspec_client clients schemes listing cache commit lock unfinished patterns upload local
-        fetcher fetcher_process remote stream""",
+        object_client s3_client fsspec_client clients schemes listing maps cache commit lock unfinished patterns upload
+        local fetcher fetcher_process remote stream""",
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed
         added_fields array_contents array_kinds array_roles arrays huggingface streams layouts trees annotations coco
         yolo voc masks tree annotated objects table tfrecord arrow matlab hdf5 lmdb numpy_files parquet tensors zarrs

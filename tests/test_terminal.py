@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from terminals import Stream
 
 import wds_tools
 from wds_tools.terminal import shows_progress
-
-
-class Stream(io.StringIO):
-    """A stream that is a terminal or is not."""
-
-    def __init__(self, *, terminal: bool) -> None:
-        super().__init__()
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@
     ├── DeviceError (RuntimeError)    device that is not available
     ├── WorkerError (RuntimeError)    worker process that died, stalled or could not start
     ├── TransformError (RuntimeError) transform= raised something like SystemExit
-    └── LoaderError (RuntimeError)    loader that is closed, copied, or used in another process
+    └── LoaderError (RuntimeError)    loader that is closed, copied, used in another process, or gets no memory
 
 A message states what is wrong, the value found, the values allowed, and what to do next.
 """
@@ -198,4 +198,4 @@ class TransformError(WdsToolsError, RuntimeError):
 
 
 class LoaderError(WdsToolsError, RuntimeError):
-    """A loader is closed, was copied, or is used in a process that did not start its workers."""
+    """A loader is closed, was copied, gets no shared memory, or is used in a process that did not start its workers."""

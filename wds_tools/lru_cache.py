@@ -50,6 +50,11 @@ class LRUCache(Generic[K, V]):
         _, size = self._items.pop(key, (None, 0))
         self.bytes -= size
 
+    def clear(self) -> None:
+        """Remove all values."""
+        self._items.clear()
+        self.bytes = 0
+
     def put(self, key: K, value: V, size: int = 0) -> None:
         """Add or replace a value of ``size`` bytes, then evict values until both limits are kept."""
         _, replaced = self._items.pop(key, (None, 0))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 _FALSE = ("", "0", "false", "no")
 
@@ -23,6 +24,21 @@ def shows_progress(progress: bool | None = None) -> bool:
     if progress is not None:
         return progress
     return _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb" and _is_off("CI")
+
+
+def phase_bar(what: str, items: int | Iterable[Any], *, total: int | None = None, progress: bool | None = None) -> Any:
+    """Return tqdm's bar for one phase of a command, such as reading indexes. It disappears at the end of the phase.
+
+    Args:
+        what: Name of the phase.
+        items: How many steps it has, or the steps to iterate over.
+        total: Number of ``items`` if they have no length.
+        progress: The user's choice, as for `shows_progress`.
+    """
+    from tqdm import tqdm  # noqa: PLC0415 - the command line imports this module, and `--help` must not load tqdm
+
+    options = {"desc": what, "leave": False, "disable": not shows_progress(progress), "file": sys.stderr}
+    return tqdm(total=items, **options) if isinstance(items, int) else tqdm(items, total=total, **options)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from terminals import watched
 
 import wds_tools as wt
 import wds_tools.bench.dataset
@@ -111,8 +112,8 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # o
         pytest.param("bytes", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
     ],
 )
-def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peers):
-    lines = []
+def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peers, monkeypatch):
+    lines, shown = [], watched(monkeypatch)
     workers = 2 if view in ("train", "eval") else 1
     found = bench(
         few, view=view, against=peers, rounds=1, seconds=0.1, workers=workers, batch_size=8, progress=lines.append
@@ -120,6 +121,9 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
     (report,) = found.reports
     names = ["limit", "ours", *peers]
     assert list(report.rounds) == names
+    for phase in ("starting the loaders", "writing formats of their own", "comparing pixels", "measuring"):
+        assert f"{phase}:   0%|          | 0/{len(names)} [" in shown.getvalue()
+    assert "unpacking the images:   0%|" in shown.getvalue()
     assert not report.missing
     for measured in (rounds[0] for rounds in report.rounds.values()):
         assert view == "bytes" or measured.images % (8 * workers) == 0  # whole shards are read there

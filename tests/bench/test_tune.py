@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from terminals import watched
 
 import wds_tools as wt
 from wds_tools.bench import tune as module
@@ -20,9 +21,13 @@ def three_cores(monkeypatch):
     monkeypatch.setattr(module, "available_cores", lambda: 3)
 
 
-def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_runs(packed, three_cores, no_leftovers):
-    lines = []
+def test_every_number_of_workers_is_measured_in_alternating_rounds_and_the_call_runs(
+    packed, three_cores, no_leftovers, monkeypatch
+):
+    lines, shown = [], watched(monkeypatch)
     found = tune(packed, **{**QUICK, "rounds": 2}, progress=lines.append)
+    assert "measuring:   0%|          | 0/8 [" in shown.getvalue()
+    assert "measuring:   0%|          | 0/6 [" in shown.getvalue()
     assert list(found.workers) == [0, 1, 2, 3]
     assert list(found.prefetch) == [1, 2, 4]
     for rounds in (*found.workers.values(), *found.prefetch.values()):

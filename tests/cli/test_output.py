@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from terminals import in_terminal
+from terminals import in_terminal, watched
+
+import wds_tools as wt
 
 PROGRAM = (sys.executable, "-m", "wds_tools.cli")
 COMMANDS = {
@@ -19,6 +24,8 @@ COMMANDS = {
     "merge": "merge {packed} -o {out} --copy",
     "unpack": "unpack {packed} {out}",
     "verify": "verify {packed}",
+    "add-fields": "add-fields {copy} --from {captions}",
+    "export": "export {copy} --to dali",
 }
 """The commands that can take long, and therefore show a progress bar."""
 
@@ -26,7 +33,9 @@ COMMANDS = {
 @pytest.fixture
 def words(request: pytest.FixtureRequest, photos: Path, packed: Path, packed_copy: Path, tmp_path: Path) -> list[str]:
     """Return the arguments of a command."""
-    paths = {"photos": photos, "packed": packed, "copy": packed_copy, "out": tmp_path / "out"}
+    captions = tmp_path / "captions.csv"
+    captions.write_text("".join(f"{key},text\n" for key in ("key", *keys_of(packed))))
+    paths = {"photos": photos, "packed": packed, "copy": packed_copy, "out": tmp_path / "out", "captions": captions}
     return COMMANDS[request.param].format(**paths).split()
 
 
@@ -35,6 +44,32 @@ def test_a_terminal_shows_a_progress_bar(words: list[str]) -> None:
     code, shown = in_terminal([*PROGRAM, *words])
     assert code == 0, shown
     assert "100%|" in shown
+
+
+def keys_of(dataset: Path) -> list[str]:
+    return [key for index in sorted(dataset.glob("*.parquet")) for key in pq.read_table(index)["key"].to_pylist()]
+
+
+def test_add_fields_shows_how_much_is_left_to_read_and_to_write(
+    packed_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keys_of(packed_copy)
+    (tmp_path / "rows.csv").write_text("key,one\n" + "".join(f"{key},text\n" for key in keys[:30]))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"key": "{key}", "two": "2"}}\n' for key in keys[:30]))
+    pq.write_table(pa.table({"key": keys[:40], "three": [3] * 40}), tmp_path / "rows.parquet")
+    rows = [{"__key__": key, "five.txt": key} for key in keys[:7]]
+    sources = {"rows.csv": 30, "rows.jsonl": 30, "rows.parquet": 40, None: 7}
+    for number, (name, total) in enumerate(sources.items()):
+        shown = watched(monkeypatch)
+        wt.add_fields(packed_copy, rows if name is None else tmp_path / name, name=f"added{number}")
+        assert re.search(rf"reading: 100%\|#+\| {total}/{total} \[.*samples/s", shown.getvalue()), name
+        assert re.search(rf"writing: 100%\|#+\| {len(keys)}/{len(keys)} \[.*samples/s", shown.getvalue()), name
+
+
+def test_commands_that_read_every_index_show_it(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = watched(monkeypatch)
+    wt.describe(packed)
+    assert "reading indexes:   0%|" in shown.getvalue()
 
 
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"CI": "true"}])

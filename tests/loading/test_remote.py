@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import bad_server
+import preloaded
 import pytest
 from bad_server import BadServer
 
@@ -263,6 +264,34 @@ def test_a_fetcher_process_whose_parent_was_killed_while_it_started_writes_nothi
     (started,) = fetchers()
     os.kill(started, signal.SIGKILL)
     assert (tmp_path / "errors").read_text() == ""
+
+
+CONNECTIONS = """
+import os, resource, sys
+from pathlib import Path
+from wds_tools.options import RemoteOptions
+from wds_tools.storage.fetcher_process import FetcherConnection
+
+url, folder = sys.argv[1:]
+remote = RemoteOptions(cache_folder=Path(folder))
+(started, start), (done, stop) = os.pipe(), os.pipe()
+if not (child := os.fork()):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))  # its fetcher process inherits it
+    first = FetcherConnection(url, remote)
+    os.write(start, b"x")
+    os.read(done, 1)
+    os._exit(first.statistics.requests)  # 0
+os.read(started, 1)
+others = [FetcherConnection(url, remote) for _ in range(40)]
+print([other.statistics.requests for other in others] == [0] * 40)
+os.write(stop, b"x")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fetcher_process_without_descriptors_closes_new_connections_and_keeps_the_others(server, tmp_path):
+    done = preloaded.run(["-c", CONNECTIONS, server.url, tmp_path])
+    assert (done.stdout, done.stderr) == ("True\n0\n", "")
 
 
 def test_workers_fetch_for_themselves_after_the_fetcher_process_was_killed(server, expected, caplog):

@@ -265,6 +265,11 @@ def test_reshard_keeps_the_account_of_the_original_source(untidy: Path, tmp_path
     assert (account.unit, account.given, account.packed, account.skipped) == ("file", 9, 6, original.skipped)
 
 
+def test_indexing_a_dataset_again_keeps_its_account(untidy: Path, tmp_path: Path) -> None:
+    account = wt.pack(untidy, tmp_path / "one", **OPTIONS).account
+    assert wt.index_shards(str(tmp_path / "one" / "*.tar")).account == account
+
+
 def test_the_accounts_of_shares_add_up_to_that_of_the_source(untidy: Path, tmp_path: Path) -> None:
     reports = wt.pack_splits(untidy, tmp_path / "dst", split="train=0.5,val=0.5", **OPTIONS)
     accounts = [manifest_of(tmp_path / "dst" / name).account for name in reports]

@@ -126,6 +126,25 @@ def test_a_block_of_a_cache_of_another_user_can_be_claimed(folder):
     assert process.exitcode == 0
 
 
+def map_with_a_memory_limit(folder: Path) -> None:
+    names, size = "abcdef", 8 << 20
+    blocks = BlockCache(folder, 10**9, url=URL)
+    for name in names:
+        blocks.put(name, bytes(size))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 3 * size,) * 2)
+    one_by_one = [blocks.get(name, size) is not None for name in names]
+    kept = [blocks.get(name, size) for name in names]
+    os._exit(0 if all(one_by_one) and kept[0] is not None and kept[-1] is None else 1)
+
+
+def test_blocks_that_memory_does_not_allow_to_map_count_as_missing(folder):
+    process = multiprocessing.get_context("fork").Process(target=map_with_a_memory_limit, args=(folder,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 def write_with_a_file_size_limit(folder: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))

@@ -28,6 +28,7 @@ from wds_tools.order.sequence import default_block
 from wds_tools.packing.packer import pack
 from wds_tools.reading.reader import Reader
 from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.terminal import phase_bar
 from wds_tools.upkeep.indexer import index_shards
 
 EPOCH_IMAGES = 3_000  # the fastest loader takes about two seconds for them on two cores
@@ -86,9 +87,8 @@ def prepare_dataset(
     copies = -(-max(EPOCH_IMAGES, 4 * workers * batch_size) // images)
     _check_free_space(source, folder, workload, images, copies, names)
     tree, shards = folder / "tree", folder / "shards"
-    sizes = [
-        _write_copies(tree, copies, number, label, *file) for number, label, file in _files(source, images, workload)
-    ]
+    files = phase_bar("unpacking the images", _files(source, images, workload), total=images)
+    sizes = [_write_copies(tree, copies, number, label, *file) for number, label, file in files]
     skipped = _pack(tree, shards, workload, sum(sizes), _SHARDS_PER_WORKER * workers)
     probes = _probes(shards) if WORKLOADS[workload].view else ()
     return BenchDataset(
@@ -153,7 +153,7 @@ def _pack(tree: Path, shards: Path, workload: str, total: int, count: int) -> in
         _write_shards(files, shards, count, lambda path: _with_boxes(path, path.relative_to(tree), boxes))
         return 0
     limit = max(_MIN_SHARD_BYTES, total // count)
-    report = pack(tree, shards, shard_bytes=limit, workers=1, images="keep", progress=False)
+    report = pack(tree, shards, shard_bytes=limit, workers=1, images="keep")
     for skip in report.skipped:  # no loader gets what the packer skips
         (tree / skip.path).unlink()
     return len(report.skipped)

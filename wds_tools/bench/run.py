@@ -44,7 +44,8 @@ def bench(
 
     Each loader runs in its own process. All get the same images, which are unpacked and packed
     again in a temporary folder. Rounds alternate (A B C D A B C D ...). Start and warm-up are not
-    measured, nor is the time in which a peer writes the images in its own format.
+    measured, nor is the time in which a peer writes the images in its own format. If stderr is a terminal, it shows a
+    progress bar.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
@@ -97,9 +98,7 @@ def bench(
         session.load()
         session.prepare()
         session.compare_pixels()
-        for number in range(rounds):
-            for count in counts:
-                session.measure_round(count, number, rounds, seconds)
+        session.measure(counts, rounds, seconds)
         if stages:
             session.measure_stages(counts, seconds)
         return session.reports(copy, load, machine())

@@ -16,6 +16,7 @@ from wds_tools.bench.report import BenchReport, Prepared, Round
 from wds_tools.bench.scaling import BenchReports
 from wds_tools.bench.workloads import Setup
 from wds_tools.errors import WorkerError
+from wds_tools.terminal import phase_bar
 from wds_tools.wording import counted
 
 _FIRST_BATCH_SECONDS = 120.0  # allowed to a slow loader
@@ -51,13 +52,15 @@ class Session:
 
     def load(self) -> None:
         """Wait until every loader is imported."""
-        for process, _ in self._each(lambda p: p.wait_until_loaded()):
+        for process, _ in self._each(lambda p: p.wait_until_loaded(), "starting the loaders"):
             prefix = f"{process.name}: " if process.python else ""
             self._versions.update({prefix + package: version for package, version in process.versions.items()})
 
     def prepare(self) -> None:
         """Let the loaders that have a format of their own write it."""
-        for process, result in self._each(lambda p: p.call("prepare", self._values(p), timeout=_PREPARE_SECONDS)):
+        for process, result in self._each(
+            lambda p: p.call("prepare", self._values(p), timeout=_PREPARE_SECONDS), "writing formats of their own"
+        ):
             if result is not None:
                 self._prepared[process.name] = prepared = Prepared(**result)
                 self._progress(f"{process.name}: its own format written in {prepared.seconds:.1f} s")
@@ -66,7 +69,7 @@ class Session:
         """Compare the pixels of the probes from each loader with those from ours."""
         pixels: dict[str, Any] = {}
         for process, supported in self._each(
-            lambda p: p.call("probe_pixels", {**self._values(p), "file": self._pixel_file(p)})
+            lambda p: p.call("probe_pixels", {**self._values(p), "file": self._pixel_file(p)}), "comparing pixels"
         ):
             if supported:
                 pixels[process.name] = np.load(self._pixel_file(process), allow_pickle=False).astype(np.int64)
@@ -76,13 +79,19 @@ class Session:
             self._pixels[name] = float(np.median(differences))
             self._progress(f"{name}: pixels differ from ours by {self._pixels[name]:.2f} of 255")
 
-    def measure_round(self, workers: int, number: int, rounds: int, seconds: float) -> None:
-        """Measure each loader once."""
+    def measure(self, counts: Sequence[int], rounds: int, seconds: float) -> None:
+        """Measure each loader once per round with each number of workers."""
+        with phase_bar("measuring", rounds * len(counts) * len(self._processes)) as bar:
+            for number in range(rounds):
+                for workers in counts:
+                    self._measure_round(workers, number, rounds, seconds, bar)
+
+    def _measure_round(self, workers: int, number: int, rounds: int, seconds: float, bar: Any) -> None:
         results = self._rounds.setdefault(workers, {})
         values = {"seed": number, "seconds": seconds}
         timeout = _FIRST_BATCH_SECONDS + 3 * seconds
         for process, result in self._each(
-            lambda p: p.call("measure_round", {**self._values(p, workers), **values}, timeout=timeout)
+            lambda p: p.call("measure_round", {**self._values(p, workers), **values}, timeout=timeout), bar
         ):
             measured = Round(**result)
             results.setdefault(process.name, []).append(measured)
@@ -94,7 +103,7 @@ class Session:
     def measure_stages(self, counts: Sequence[int], seconds: float) -> None:
         """Measure the stages of our loader with each number of workers."""
         ours = next(process for process in self._processes if process.name == OURS)
-        for workers in counts:
+        for workers in phase_bar("measuring stages", counts):
             values = {**self._values(ours, workers), "seconds": seconds}
             self._stages[workers] = ours.call("measure_stages", values, timeout=_FIRST_BATCH_SECONDS + 6 * seconds)
             self._progress(f"stages of our loader, {counted(workers, 'worker')}: measured")
@@ -128,8 +137,17 @@ class Session:
         ]
         return BenchReports(tuple(reports))
 
-    def _each(self, call: Callable[[LoaderProcess], Any]) -> Iterator[tuple[LoaderProcess, Any]]:
-        """Call a function for each loader, and exclude a peer for which it fails."""
+    def _each(self, call: Callable[[LoaderProcess], Any], bar: Any) -> Iterator[tuple[LoaderProcess, Any]]:
+        """Call a function for each loader, and exclude a peer for which it fails.
+
+        Args:
+            call: The function.
+            bar: Progress bar, which advances by 1 for each loader; or the description of a new one.
+        """
+        if isinstance(bar, str):
+            with phase_bar(bar, len(self._processes)) as own:
+                yield from self._each(call, own)
+            return
         for process in list(self._processes):
             try:
                 yield process, call(process)
@@ -138,6 +156,7 @@ class Session:
                     raise
                 self._processes.remove(process)
                 self._exclude(process.name, str(error))
+            bar.update(1)
 
     def _exclude(self, name: str, reason: str) -> None:
         self._missing[name] = reason

@@ -29,6 +29,7 @@ from wds_tools.loading.factory import make_loader
 from wds_tools.loading.loader import Loader
 from wds_tools.options import RemoteOptions, available_cores, check_counts, check_seconds
 from wds_tools.reading.shardset import open_shards
+from wds_tools.terminal import phase_bar
 
 VIEWS = ("train", "eval", "small", "raw")
 _PREFETCH_FACTORS = (1, 2, 4)
@@ -47,6 +48,8 @@ def tune(
     storage_options: Mapping[str, Any] | None = None,
 ) -> TuneReport:
     """Measure our loader with different numbers of workers, then with different ``prefetch_factor``.
+
+    If stderr is a terminal, it shows a progress bar.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
@@ -114,13 +117,15 @@ class _Meter:
             The rounds of each setting.
         """
         results: dict[int, list[Round]] = {key: [] for key in settings}
-        for number in range(rounds):
-            for key, (workers, prefetch) in settings.items():
-                results[key].append(self._measure_once(workers, prefetch))
-                self._progress(
-                    f"round {number + 1} of {rounds}: num_workers={workers}, prefetch_factor={prefetch}: "
-                    f"{results[key][-1].speed:,.0f} images/s"
-                )
+        with phase_bar("measuring", rounds * len(settings)) as bar:
+            for number in range(rounds):
+                for key, (workers, prefetch) in settings.items():
+                    results[key].append(self._measure_once(workers, prefetch))
+                    self._progress(
+                        f"round {number + 1} of {rounds}: num_workers={workers}, prefetch_factor={prefetch}: "
+                        f"{results[key][-1].speed:,.0f} images/s"
+                    )
+                    bar.update(1)
         return results
 
     def _measure_once(self, workers: int, prefetch: int) -> Round:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def tune(
         device=device,
         rounds=rounds,
         seconds=seconds,
-        progress=lambda line: click.echo(line, err=True),
+        progress=_print_line,
         storage_options=storage_options,
     )
     _show(report, json_file, plot)
@@ -160,10 +161,17 @@ def bench(
         batch_size=batch_size,
         pythons=dict(_parse_python(word) for word in pythons),
         stages=stages,
-        progress=lambda line: click.echo(line, err=True),
+        progress=_print_line,
         storage_options=storage_options,
     )
     _show(report, json_file, plot)
+
+
+def _print_line(line: str) -> None:
+    """Print a line to stderr, above a progress bar."""
+    from tqdm import tqdm
+
+    tqdm.write(line, file=sys.stderr)
 
 
 def _check_outputs(json_file: Path | None, plot: Path | None) -> None:

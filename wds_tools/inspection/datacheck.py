@@ -10,6 +10,7 @@ from wds_tools.inspection.doctor import Finding
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.storage import is_url
+from wds_tools.terminal import phase_bar
 from wds_tools.wording import counted, human_bytes
 
 
@@ -42,7 +43,7 @@ def examine_dataset(dataset: str, *, memory_bytes: int, remote: RemoteOptions) -
 
 def _check_indexes(shards: ShardSet) -> Finding:
     reasons = []
-    for number in range(len(shards.locations)):
+    for number in phase_bar("reading indexes", range(len(shards.locations))):
         try:
             shards.index(number, keep=False)
         except (WdsToolsError, OSError) as error:

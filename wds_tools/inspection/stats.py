@@ -18,6 +18,7 @@ from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.totals import count_fields
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
+from wds_tools.terminal import phase_bar
 from wds_tools.wording import counted, human_bytes
 
 MAX_CLASSES = 20
@@ -113,6 +114,7 @@ def describe(
     *,
     cache_dir: str | Path | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> DatasetStats:
     """Return the statistics of a dataset from its manifest and indexes, without reading its shards.
 
@@ -121,6 +123,7 @@ def describe(
             shards.
         cache_dir: Cache folder for remote data; None takes ``WDS_TOOLS_CACHE_DIR`` or the user's cache.
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
+        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
 
     Raises:
         NotADatasetError: The path is not a packed dataset.
@@ -131,7 +134,7 @@ def describe(
     shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, storage_options=storage_options))
     manifest = shards.manifest
     totals = _Totals()
-    for number in range(len(manifest.shards)):
+    for number in phase_bar("reading indexes", range(len(manifest.shards)), progress=progress):
         totals.add(shards.index(number, keep=False))
         for added, _ in shards.added(number):
             totals.add_fields(shards.index(added, keep=False))

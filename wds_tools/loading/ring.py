@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wds_tools.loading.shared_memory import anonymous_file
+from wds_tools.loading.shared_memory import anonymous_file, map_shared
 from wds_tools.loading.slots import SlotLayout
 
 SPARE_BYTES = 256 << 20
@@ -103,10 +103,7 @@ class Ring:
         self.spare_slots = min(self._wanted_spare_slots, SPARE_BYTES // self._slot_bytes)
         self._free.extendleft(range(self.slots, self.slots + self.spare_slots))  # taken last
         self.slots += self.spare_slots
-        size = self.slots * self._slot_bytes
-        if os.fstat(self._fd).st_size < size:
-            os.ftruncate(self._fd, size)
-        self._map = mmap.mmap(self._fd, size)
+        self._map = map_shared(self._fd, self.slots * self._slot_bytes)
 
     @property
     def free(self) -> int:

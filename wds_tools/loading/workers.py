@@ -9,13 +9,14 @@ them. `docs/decisions/0002-own-worker-pool.md` explains why this is not torch's 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import signal
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -23,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from wds_tools import stages
-from wds_tools.errors import LoaderError, OptionError, WorkerError
+from wds_tools.errors import LoaderError, OptionError, WdsToolsError, WorkerError
 from wds_tools.loading import numa
 from wds_tools.loading.messages import Failure, receive_message
 from wds_tools.loading.shared_memory import SharedPage
@@ -82,12 +83,13 @@ class WorkerPool:
         self._next = 0
         self._awaited: int | None = None  # task whose result was requested last
         self._interrupted = False
-        self._wake_receiver, self._wake_sender = context.Pipe(duplex=False)
         self._start_method = context.get_start_method()
         self._finalizer = weakref.finalize(self, _stop_workers, self._workers, os.getpid())  # also at interpreter exit
         try:
-            for number in range(num_workers):
-                self._workers.append(_start(runner, number, context))
+            with _named_start_errors(self._start_method):
+                self._wake_receiver, self._wake_sender = context.Pipe(duplex=False)
+                for number in range(num_workers):
+                    self._workers.append(_start(runner, number, context))
         except BaseException:
             self.close()
             raise
@@ -266,6 +268,22 @@ _MAIN_GUARD_HINT = (
     "worker above contains the cause"
 )
 _START_HINTS = {"spawn": _MAIN_GUARD_HINT, "forkserver": _MAIN_GUARD_HINT}  # start method → text for the error message
+_LIMIT_HINTS = {
+    errno.EMFILE: ": raise the limit of open files with `ulimit -n`, or use fewer workers",
+    errno.EAGAIN: ": raise the limit of processes with `ulimit -u`, or use fewer workers",
+    errno.ENOMEM: ": there is not enough memory; use fewer workers",
+}  # error number → text for the error message
+
+
+@contextlib.contextmanager
+def _named_start_errors(start_method: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        if isinstance(error, WdsToolsError):
+            raise
+        hint = _LIMIT_HINTS.get(getattr(error, "errno", 0), _START_HINTS.get(start_method, ""))
+        raise WorkerError(f"a worker process could not be started ({type(error).__name__} {error}){hint}") from error
 
 
 def _start(runner: TaskRunner, number: int, context: BaseContext) -> _Worker:
@@ -288,9 +306,6 @@ def _start(runner: TaskRunner, number: int, context: BaseContext) -> _Worker:
             f"{context.get_start_method()!r}, transform= and view= must be importable, such as a function defined with "
             "`def` at the top level of a module, not a lambda; or use multiprocessing_context='fork'"
         ) from error
-    except (EOFError, OSError) as error:
-        hint = _START_HINTS.get(context.get_start_method(), "")
-        raise WorkerError(f"a worker process could not be started ({type(error).__name__} {error}){hint}") from error
     finally:
         worker_pipe.close()
         worker_stack.close()

@@ -112,8 +112,13 @@ class ReadAhead:
         self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(first.ids)[0].tolist())))
         self._reader.read_samples_ahead(first.ids, machines=_most_lanes(plan))
         self._current, self._is_stopped = numbers[0], False
-        self._thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system allows no further thread
+            _log.warning("nothing is read ahead (%s): raise the limit of processes with `ulimit -u`", error)
+            return
+        self._thread = thread
 
     def advance(self, number: int) -> None:
         """Report that step ``number`` is needed now."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import socket
 import threading
@@ -147,10 +146,3 @@ async def run(
         connections.abort_all()
         await asyncio.sleep(0)  # in which the transports close their sockets
         library.close()
-
-
-def raise_file_limit() -> None:
-    """Allow as many descriptors as the system permits: connections and shards need one each."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -257,9 +257,10 @@ class ClassFolders(Layout):
                 "(kind='folder') if they are classes"
             )
             return None
-        if len(names) == 1 and len({path.rpartition("/")[0] for path in labels}) > 1:
-            found.account.notes.append(
-                f"there is only one class, {min(names)!r}, and it has folders: pack this folder if they are the classes"
+        if not self.given and len(names) == 1 and len({path.rpartition("/")[0] for path in labels}) > 1:
+            raise SourceError(
+                f"{files.where} has one folder, {min(names)!r}, with folders in it: pack {files.where}/{min(names)} if "
+                "these are the classes, or pass --from folder (kind='folder') if there is only one class"
             )
         return labels or None
 
@@ -317,7 +318,9 @@ class TreeSource(Source):
         parts = {}
         for split in self._layout_of(files).splits(files):
             parts[split] = copy.copy(self)
-            vars(parts[split]).update(split=split, layout=copy.copy(self.layout), _listed=files)
+            vars(parts[split]).update(
+                name=f"{self.name}/{split}", split=split, layout=copy.copy(self.layout), _listed=files
+            )
         return parts
 
     def collect(self, found: Collector) -> None:

@@ -243,7 +243,7 @@ class _Parts:
         for name in fields:
             roles = self._roles.setdefault(name, set())
             if image is not None:
-                roles.add("image" if name == image else "json" if name == "json" else f"field {name}")
+                roles.add("image" if name == image else "entries of json" if name == "json" else f"field {name}")
 
     def collect(self, found: Collector, label: LabelSource, *, is_indexed: bool) -> None:
         """State what becomes of each field and of the other members."""

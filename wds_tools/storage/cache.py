@@ -37,6 +37,7 @@ import xxhash
 
 from wds_tools.lru_cache import LRUCache
 from wds_tools.storage.failures import clean_url
+from wds_tools.storage.maps import is_short, most_maps
 
 _log = logging.getLogger("wds_tools")
 CHECKSUM_BYTES = 16
@@ -86,7 +87,9 @@ class BlockCache:
         self.limit_bytes = limit_bytes
         self.url = clean_url(url).rstrip("/")
         self._own_folder = folder / xxhash.xxh3_128_hexdigest(self.url.encode())
-        self._maps = LRUCache[str, mmap.mmap](max_items=MAX_MAPS)  # a map is closed when its last view is gone
+        self._maps = LRUCache[str, mmap.mmap](
+            max_items=most_maps(MAX_MAPS)
+        )  # a map is closed when its last view is gone
         self._without = without
         self._has_warned = False
 
@@ -196,16 +199,14 @@ class BlockCache:
         return self._own_folder / _digest(name)
 
     def _map(self, path: Path, size: int) -> mmap.mmap | None:
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            if os.fstat(file).st_size == size + CHECKSUM_BYTES:
-                return mmap.mmap(file, size + CHECKSUM_BYTES, access=mmap.ACCESS_READ)
-        finally:
-            os.close(file)
-        path.unlink(missing_ok=True)  # truncated by someone
+        """Map a block; if there are no descriptors or no memory for it, after all others were closed."""
+        for is_second in (False, True):
+            try:
+                return _mapped(path, size + CHECKSUM_BYTES)
+            except OSError as error:
+                if is_second or not is_short(error):
+                    return None
+                self._maps.clear()
         return None
 
     def _reserve(self, temporary: Path, size: int) -> bool:
@@ -357,6 +358,18 @@ def _files_of(dataset: Path) -> Iterator[tuple[float, int, Path]]:
 
 def _blocks_in(dataset: Path) -> Iterator[Path]:
     return (path for path in dataset.iterdir() if path.name != "url" and not path.name.startswith("."))
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap | None:
+    """Map a file of ``size`` bytes. A file of another size was truncated by someone, and is removed."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(file).st_size == size:
+            return mmap.mmap(file, size, access=mmap.ACCESS_READ)
+    finally:
+        os.close(file)
+    path.unlink(missing_ok=True)
+    return None
 
 
 def _digest(name: str) -> str:

@@ -20,9 +20,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 
+from wds_tools.errors import StoreError
 from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, StoredFile, whole_file
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import Client
+from wds_tools.wording import human_bytes
 
 THREADS = 32
 MAX_FILE_THREADS = 256  # in which indexes are read
@@ -133,9 +135,12 @@ class Fetcher:
 
         count = min(len(missing), MAX_FILE_THREADS)
         threads = [threading.Thread(target=read_missing, daemon=True) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads if wait else ():
+        started = []
+        with contextlib.suppress(RuntimeError):  # the system allows no further thread
+            for thread in threads:
+                thread.start()
+                started.append(thread)
+        for thread in started if wait else ():
             thread.join()
 
     def fetch(self, extents: Sequence[Extent], *, inline: bool = False) -> list[Buffer | None]:
@@ -271,8 +276,16 @@ class Fetcher:
     def _push(self, priority: int, task: _Task) -> None:
         heapq.heappush(self._queue, (priority, next(self._sequence), task))
         if self._idle_threads < len(self._queue) and self._threads < self._max_threads:
-            self._threads += 1
-            threading.Thread(target=self._work, daemon=True).start()
+            try:
+                threading.Thread(target=self._work, daemon=True).start()
+                self._threads += 1
+            except RuntimeError as error:  # the system allows no further thread
+                if not self._threads:
+                    self._queue.clear()
+                    raise StoreError(
+                        f"no thread can be started to read from storage ({error}): raise the limit of processes with "
+                        "`ulimit -u`"
+                    ) from error
         self._condition.notify()
 
     def _work(self) -> None:
@@ -285,7 +298,12 @@ class Fetcher:
                 self._request_directly(first)
                 continue
             if len(buffer) < size:
-                buffer = bytearray(size)
+                try:
+                    buffer = bytearray(size)
+                except MemoryError as error:
+                    for _, task in tasks:
+                        self._finish(task, error)
+                    continue
             self._run(tasks, memoryview(buffer))
 
     def _next_tasks(self) -> list[tuple[int, _Task]]:
@@ -329,8 +347,8 @@ class Fetcher:
     def _request_directly(self, task: _Task) -> None:
         """Fetch a range that is not cached."""
         file, start, stop = task.block
-        data = bytearray(stop - start)
         try:
+            data = bytearray(stop - start)
             self._client.read_range(file.name, start, stop, memoryview(data), total_bytes=file.bytes)
         except BaseException as error:
             self._finish(task, error)
@@ -361,6 +379,10 @@ class Fetcher:
         with self._condition:
             if not task.is_direct:
                 del self._blocks[task.block.key]
+        if isinstance(result, MemoryError):
+            file, start, stop = task.block
+            size = human_bytes(stop - start)
+            result = StoreError(f"there is no memory to read {size} of {file.name}: raise the limit (`ulimit -v`)")
         if isinstance(result, BaseException):
             task.future.set_exception(result)
         else:

@@ -35,6 +35,7 @@ from wds_tools.storage.base import Block, Extent, FetchStatistics, StoredFile
 from wds_tools.storage.cache import BlockCache
 from wds_tools.storage.clients import open_client
 from wds_tools.storage.fetcher import Fetcher
+from wds_tools.storage.maps import is_short, raise_file_limit
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
 
@@ -191,6 +192,7 @@ def main() -> None:
     except EOFError:  # the parent was killed
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_file_limit()
     with Listener(path, backlog=_BACKLOG) as listener:
         Path(path).chmod(0o600)
         if os.fork():  # the parent of this process need not wait for the child
@@ -214,16 +216,35 @@ class _Server:
         self._fetcher: Fetcher | None = None
         self._connections: set[Connection] = set()
         self._unused_seconds = _FIRST_CONNECTION_SECONDS
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # closed to accept when no descriptor is left
 
     def serve(self) -> None:
         """Accept connections, each in a thread. The process exits when there are none."""
         threading.Thread(target=self._exit_when_unused, daemon=True).start()
         while True:
-            connection = self._listener.accept()
+            connection = self._accept()
             with self._lock:
                 self._connections.add(connection)
                 self._unused_seconds = _GRACE_SECONDS
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _accept(self) -> Connection:
+        """Return the next connection. If no descriptor is left, close it at once: its process fetches for itself."""
+        while True:
+            try:
+                return self._listener.accept()
+            except OSError as error:
+                if not is_short(error):
+                    raise
+            os.close(self._spare)
+            with contextlib.suppress(OSError):  # another thread took the descriptor
+                self._listener.accept().close()
+            self._spare = -1
+            while self._spare < 0:
+                try:
+                    self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    time.sleep(_WATCH_SECONDS)
 
     def _answer(self, connection: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):

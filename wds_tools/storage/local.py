@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from wds_tools.errors import MissingFileError, StoreError, TruncatedShardError
 from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, Range, StoredFile, too_large
+from wds_tools.storage.maps import is_short, most_maps, reason
 
 MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
 
@@ -26,7 +27,7 @@ class LocalStore:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         # A map that is evicted is closed when its last view is gone.
-        self._map = lru_cache(maxsize=MAX_OPEN_MAPS)(partial(self._open, folder))
+        self._maps = lru_cache(maxsize=most_maps(MAX_OPEN_MAPS))(partial(self._open, folder))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder}  # maps cannot be pickled; each process opens its own
@@ -51,7 +52,7 @@ class LocalStore:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+            raise StoreError(f"cannot read {path}: {reason(error)}") from error
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
         """Return byte ranges of a shard as views of the mapped file, without a copy."""
@@ -88,26 +89,34 @@ class LocalStore:
         """Return the sorted names of the files in the folder."""
         return sorted(path.name for path in Path(self.folder).iterdir() if path.is_file())
 
+    def _map(self, name: str, total_bytes: int) -> mmap.mmap:
+        """Return a mapped shard; if there are no descriptors or no memory for it, after all others were closed."""
+        for is_second in (False, True):
+            try:
+                return self._maps(name, total_bytes)
+            except FileNotFoundError as error:
+                raise MissingFileError(
+                    f"{self.folder}/{name} is missing, but its manifest lists it: copy or pack it again", shard=name
+                ) from error
+            except OSError as error:
+                if is_second or not is_short(error):
+                    raise StoreError(f"cannot read {self.folder}/{name}: {reason(error)}") from error
+                self._maps.cache_clear()
+        raise AssertionError
+
     @staticmethod  # so that the cache of maps has no reference to the store, and both are freed at once
     def _open(folder: str, name: str, total_bytes: int) -> mmap.mmap:
         path = Path(folder) / name
-        try:
-            with _open_file(path) as file:
-                length = file.seek(0, 2)
-                if length != total_bytes or length == 0:  # an empty file cannot be mapped, and is not a shard
-                    raise TruncatedShardError(
-                        f"{path} has {length:,} bytes, but its manifest records {total_bytes:,}: "
-                        "it was truncated or replaced; copy or pack it again",
-                        shard=name,
-                        offset=min(length, total_bytes),
-                    )
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError as error:
-            raise MissingFileError(
-                f"{path} is missing, but its manifest lists it: copy or pack it again", shard=name
-            ) from error
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+        with _open_file(path) as file:
+            length = file.seek(0, 2)
+            if length != total_bytes or length == 0:  # an empty file cannot be mapped, and is not a shard
+                raise TruncatedShardError(
+                    f"{path} has {length:,} bytes, but its manifest records {total_bytes:,}: "
+                    "it was truncated or replaced; copy or pack it again",
+                    shard=name,
+                    offset=min(length, total_bytes),
+                )
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _open_file(path: Path) -> BinaryIO:

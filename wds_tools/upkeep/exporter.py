@@ -29,7 +29,7 @@ from wds_tools.reading.names import is_pattern, split_manifest
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
-from wds_tools.terminal import shows_progress
+from wds_tools.terminal import phase_bar, shows_progress
 from wds_tools.upkeep import export_formats
 from wds_tools.upkeep.energon_database import write_database
 from wds_tools.upkeep.index_folder import not_writable
@@ -111,13 +111,11 @@ def export(
     shards = open_shards(spec, remote=remote)
     folder, manifest_name = split_manifest(spec)
     output = _Output(folder, remote)
-    run = _Export(shards, output, split, is_default=manifest_name == MANIFEST_NAME)
+    run = _Export(shards, output, split, is_default=manifest_name == MANIFEST_NAME, progress=progress)
     try:
         run.check(readers)
-        with tqdm(total=len(readers), disable=not shows_progress(progress), file=sys.stderr) as bar:
-            for reader in readers:
-                run.write(reader)
-                bar.update(1)
+        for reader in readers:
+            run.write(reader)
     except OSError as error:
         if isinstance(error, WdsToolsError):
             raise
@@ -183,6 +181,7 @@ class _Export:
     output: _Output
     split: str
     is_default: bool
+    progress: bool | None
     files: dict[str, list[str]] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
 
@@ -204,7 +203,7 @@ class _Export:
 
     def _long_name(self) -> str | None:
         """Return the name of a member that does not fit a ustar header, or None."""
-        for number in range(len(self.shards.locations)):
+        for number in phase_bar("reading indexes", range(len(self.shards.locations)), progress=self.progress):
             index = self.shards.index(number, keep=False)
             for name, columns in index.fields.items():
                 most = MAX_USTAR_NAME - 1 - len(name.encode())
@@ -237,14 +236,16 @@ class _Export:
             old = {}
         return old if isinstance(old, dict) else {}
 
-    def _samples(self) -> Iterator[tuple[str, list[StoredKey]]]:
-        for number, location in enumerate(self.shards.locations):
+    def _samples(self, reader: str) -> Iterator[tuple[str, list[StoredKey]]]:
+        hidden = not shows_progress(self.progress)
+        locations = tqdm(self.shards.locations, desc=reader, unit=" shards", disable=hidden, file=sys.stderr)
+        for number, location in enumerate(locations):
             index = self.shards.index(number, keep=False)
             headers = self.shards.headers(number, index)
             yield location.entry.name, stored_keys(index, headers, name=self.shards.shard_url(number))
 
     def _dali(self) -> None:
-        for shard, samples in self._samples():
+        for shard, samples in self._samples("dali"):
             data = export_formats.dali_index(samples, shard=shard)
             self._write("dali", f"{shard.removesuffix('.tar')}.idx", data)
 
@@ -263,7 +264,7 @@ class _Export:
         self.files["energon"].append(f"{ENERGON_FOLDER}/index.sqlite")
 
     def _energon_shards(self) -> Iterator[list[StoredKey]]:
-        for shard, samples in self._samples():
+        for shard, samples in self._samples("energon"):
             if samples:
                 self._write("energon", f"{shard}.idx", export_formats.energon_index(samples))
                 yield samples

@@ -38,7 +38,7 @@ from wds_tools.sources.columns import plain_name
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.field_source import KeyedFields, keyed_fields
+from wds_tools.upkeep.field_source import KeyedFields, keyed_fields, record_count
 from wds_tools.upkeep.spool import Spool
 
 SOURCE_KIND = "added fields"
@@ -128,8 +128,8 @@ def add_fields(
     name = _name(name, source)
     try:
         with _Work(folder / manifest_name, name) as work:
-            run = _Run(shards, work, match, strict)
-            run.read(keyed_fields(source, key=key, fields=fields or {}), progress)
+            run = _Run(shards, work, match, strict, progress)
+            run.read(keyed_fields(source, key=key, fields=fields or {}), record_count(source))
             added = run.write()
             _list_addition(folder / manifest_name, shards.manifest, Addition(name, added.fingerprint, added.fields))
     except OSError as error:
@@ -273,13 +273,18 @@ class _Run:
     work: _Work
     match: Match
     strict: bool
+    progress: bool | None
     unknown: int = 0
     unknown_key: str | None = None
     known: int = 0
     _fields: set[str] = field(default_factory=set)
 
-    def read(self, records: Iterator[KeyedFields], progress: bool | None) -> None:
+    def read(self, records: Iterator[KeyedFields], total: int | None) -> None:
         """Read the source, and sort its records by shard.
+
+        Args:
+            records: The records.
+            total: Their number; None takes the number of samples for the progress bar.
 
         Raises:
             SourceError: No key of the source is known; with ``strict``, one is unknown.
@@ -287,7 +292,7 @@ class _Run:
         self.work.begin(self.shards.manifest)
         self.spool = Spool(self.work.spool)
         hashes, shard_of = self._keys()
-        with tqdm(unit=" samples", disable=not shows_progress(progress), file=sys.stderr) as bar:
+        with self._bar("reading", self.shards.manifest.samples if total is None else total) as bar:
             while batch := list(islice(records, _BATCH)):
                 wanted = _hashes(key for key, _ in batch)
                 at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
@@ -366,11 +371,13 @@ class _Run:
             SourceError: A key occurs twice in the source; with ``strict``, a sample gets no field.
         """
         entries, totals = [], Totals()
-        for number, location in enumerate(self.shards.locations):
-            shard = self._write_shard(number, location.entry.name)
-            if shard.entry is not None and shard.index is not None:
-                entries.append(shard.entry)
-                totals.add(shard.index)
+        with self._bar("writing", self.shards.manifest.samples) as bar:
+            for number, location in enumerate(self.shards.locations):
+                shard = self._write_shard(number, location.entry.name)
+                if shard.entry is not None and shard.index is not None:
+                    entries.append(shard.entry)
+                    totals.add(shard.index)
+                bar.update(location.entry.samples)
         source = {"kind": SOURCE_KIND, "match": self.match}
         manifest = Manifest(tuple(entries), dict(totals.fields), source=source)
         if self.strict and manifest.samples < self.shards.manifest.samples:
@@ -382,6 +389,10 @@ class _Run:
             raise SourceError("the source has no value for any sample")
         commit_bytes(self.work.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
         return manifest
+
+    def _bar(self, what: str, total: int) -> Any:
+        hidden = not shows_progress(self.progress)
+        return tqdm(desc=what, total=total, unit=" samples", disable=hidden, file=sys.stderr)
 
     def _write_shard(self, number: int, name: str) -> ShardFile:
         found: dict[str, dict[str, bytes]] = {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ KeyedFields = tuple[str, dict[str, bytes]]
 """Key of a sample, and its new fields."""
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_CHUNK_BYTES = 1 << 20  # of a table whose lines are counted
 _ROWS = 1000  # of a Parquet file that are converted at once
 
 
@@ -46,14 +48,44 @@ def keyed_fields(source: Any, *, key: str, fields: Mapping[str, str]) -> Iterato
     if not isinstance(source, (str, Path)):
         return _from_python(source, fields)
     path = Path(source)
+    kind = _kind(path)
+    if kind == "table":
+        return _from_table(path, key, fields)
+    if kind == "parquet":
+        return _from_parquet(path, key, fields)
+    return _renamed(_from_shards(path) if kind == "shards" else _from_folder(path), fields)
+
+
+def record_count(source: Any) -> int | None:
+    """Return about how many records `keyed_fields` yields, for a progress bar.
+
+    None for shards and iterators: counting them would take as long as reading them.
+    """
+    if not isinstance(source, (str, Path)):
+        return len(source) if isinstance(source, Sized) else None
+    path = Path(source)
+    kind = _kind(path)
+    with suppress(OSError, pa.ArrowException, SourceError):  # reading it raises the error
+        if kind == "table":
+            with path.open("rb") as file:
+                lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
+            return lines - path.name.lower().endswith((".csv", ".tsv"))  # their first line names the columns
+        if kind == "parquet":
+            return sum(pq.read_metadata(part).num_rows for part in find_files(path, is_parquet, "Parquet"))
+        if kind == "folder":
+            return sum(file.is_file() for file in path.rglob("*"))
+    return None
+
+
+def _kind(path: Path) -> Literal["table", "parquet", "shards", "folder"]:
     name = path.name.lower()
     if name.endswith(_TABLES):
-        return _from_table(path, key, fields)
+        return "table"
     is_dataset = (path / MANIFEST_NAME).is_file()  # whose Parquet files are indexes
     if is_parquet(name) or (not is_dataset and any(is_parquet(found.name) for found in path.glob("*"))):
-        return _from_parquet(path, key, fields)
+        return "parquet"
     is_archive = is_tar(name) or (path.is_dir() and any(is_tar(found.name) for found in path.glob("*")))
-    return _renamed(_from_shards(path) if is_archive else _from_folder(path), fields)
+    return "shards" if is_archive else "folder"
 
 
 def _renamed(records: Iterator[KeyedFields], fields: Mapping[str, str]) -> Iterator[KeyedFields]:

@@ -21,6 +21,7 @@ from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Store, is_url, join, open_store
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
+from wds_tools.terminal import phase_bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
     """Compare the manifest with all indexes and the lengths of all shards; yield the differences."""
     shards = ShardSet(manifest, [ShardLocation(store, entry) for entry in manifest.shards], name=store.folder)
     totals = Totals()
-    for number, entry in enumerate(manifest.shards):
+    for number, entry in enumerate(phase_bar("reading indexes", manifest.shards)):
         index = shards.index(number, keep=False)
         shards.fetch(number, [])
         if (index.shard, index.shard_xxh3) != (entry.name, entry.xxh3):

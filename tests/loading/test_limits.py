@@ -1,0 +1,80 @@
+"""Limits of the system while a loader runs: open files, virtual memory, size of files."""
+
+import shutil
+from pathlib import Path
+
+import preloaded
+import pytest
+from bad_server import BadServer
+
+import wds_tools as wt
+
+LIMITED = """
+import os, resource, sys
+import wds_tools as wt
+from wds_tools.errors import WdsToolsError
+
+source, limit, value, batch_size, num_workers = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+
+def labels(loader):
+    return [label for batch in loader for label in batch.label.tolist()]
+
+def loader():
+    view = wt.CenterCrop(16, resize=24)
+    return wt.make_loader(source, batch_size=batch_size, num_workers=num_workers, view=view, shuffle=True)
+
+with loader() as unlimited:
+    expected = labels(unlimited)
+with loader() as limited:
+    used = len(os.listdir("/proc/self/fd")) if limit == "RLIMIT_NOFILE" else 0
+    resource.setrlimit(getattr(resource, limit), (used + value,) * 2)
+    try:
+        print(labels(limited) == expected)
+    except WdsToolsError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of 40 shards with one photograph each."""
+    folder = tmp_path_factory.mktemp("shards")
+    (folder / "images" / "cat").mkdir(parents=True)
+    for path in sorted((photos / "cat").iterdir())[:40]:
+        shutil.copy(path, folder / "images" / "cat")
+    assert wt.pack(folder / "images", folder / "packed", shard_bytes="11kB", workers=1).packed == 40
+    return folder / "packed"
+
+
+def under(limit: str, value: int, source: str | Path, *, batch_size: int = 4, num_workers: int = 0) -> str:
+    words = ["-c", LIMITED, source, limit, str(value), str(batch_size), str(num_workers)]
+    done = preloaded.run(words)
+    return f"{done.stdout}{done.stderr}"
+
+
+def test_more_shards_than_files_may_be_open_are_read(shards):
+    assert under("RLIMIT_NOFILE", 20, shards) == "True\n"
+
+
+def test_more_cached_blocks_than_files_may_be_open_are_read(shards, tmp_path):
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in shards.iterdir()})
+    with server.running():
+        assert under("RLIMIT_NOFILE", 30, server.url) == "True\n"
+
+
+def test_a_batch_of_more_shards_than_files_may_be_open_is_an_error_with_the_remedy(shards):
+    out = under("RLIMIT_NOFILE", 20, shards, batch_size=40)
+    assert out.startswith("StoreError cannot read ")
+    assert "Too many open files: raise the limit of open files with `ulimit -n`" in out
+
+
+def test_workers_that_the_limit_of_open_files_does_not_allow_are_an_error_with_the_remedy(shards):
+    out = under("RLIMIT_NOFILE", 5, shards, num_workers=2)
+    assert out.startswith(("WorkerError", "LoaderError"))
+    assert "raise the limit of open files with `ulimit -n`" in out
+
+
+def test_a_limit_of_the_size_of_files_below_a_batch_is_an_error_with_the_remedy(shards):
+    out = under("RLIMIT_FSIZE", 1000, shards)
+    assert out.startswith("LoaderError the loader cannot have ")
+    assert "the limit of the size of files (`ulimit -f`) applies to shared memory too" in out
