@@ -211,12 +211,9 @@ class Coco(Annotated):
 
 def _coco_files(files: Files, *, first: bool = False) -> list[File]:
     """Return the JSON files that are COCO, or only the first. Those with the name of an image describe it."""
-    stems = {posixpath.splitext(file.path)[0] for file in files.images}
-    candidates = [
-        file
-        for file in files.others
-        if file.path.lower().endswith(".json") and posixpath.splitext(file.path)[0] not in stems and not file.reason
-    ]
+    described = [file for file in files.others if file.path.lower().endswith(".json") and not file.reason]
+    stems = {posixpath.splitext(file.path)[0] for file in files.images} if described else set()
+    candidates = [file for file in described if posixpath.splitext(file.path)[0] not in stems]
     if len(candidates) > _MAX_FILES:
         return []
     found = (file for file in candidates if coco.is_coco(files.read(file)))
@@ -426,6 +423,8 @@ def _only(annotations: Annotations, paths: Mapping[str, File]) -> Annotations:
 
 def _xml_files(files: Files) -> dict[str, File]:
     """Return the XML file of each image that has one."""
+    if not any(file.path.lower().endswith(".xml") for file in files.others):
+        return {}
     found: dict[tuple[str, ...], File | None] = {}
     for file in files.others:
         if file.path.lower().endswith(".xml"):
@@ -474,6 +473,8 @@ class Masks(Annotated):
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether at least half of the images have a mask."""
+        if not masks.may_have_masks(file.path for file in files.images):
+            return False
         found = masks.pairs(file.path for file in files.images)
         return 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
 
