@@ -73,8 +73,9 @@ def may_have_masks(names: Iterable[str]) -> bool:
 def pairs(names: Iterable[str]) -> Pairs:
     """Pair images with masks: the same folders and stem, except for words that mean "image" or "mask".
 
-    A JPEG is a mask only in a folder of masks. Such words are folders (``images`` and ``masks``, ``JPEGImages`` and ``SegmentationClass``, ``leftImg8bit`` and
-    ``gtFine``, ``train`` and ``trainannot``) and ends of names (``_leftImg8bit``, ``_gtFine_labelIds``, ``_mask``).
+    Such words are folders (``images`` and ``masks``, ``JPEGImages`` and ``SegmentationClass``, ``leftImg8bit`` and
+    ``gtFine``, ``train`` and ``trainannot``) and ends of names (``_leftImg8bit``, ``_gtFine_labelIds``, ``_mask``). A
+    JPEG is a mask only in a folder of masks.
 
     >>> pairs(["images/1.jpg", "masks/1.png", "images/2.jpg"])
     Pairs(pairs=[('images/1.jpg', {'mask.png': 'masks/1.png'})], unpaired=['images/2.jpg'])
